@@ -1,0 +1,3 @@
+"""Querator: a durable lease queue for operators."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,31 @@
+"""The clock of the queue: microseconds since 1970, UTC. Deadlines and schedules follow it; tests move it by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_us(self) -> int: ...
+
+
+class SystemClock:
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+class ManualClock:
+    """Stands still until it is moved. Starts at the present unless told otherwise."""
+
+    def __init__(self, now_us: int | None = None) -> None:
+        self._now_us = time.time_ns() // 1_000 if now_us is None else now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def set(self, now_us: int) -> None:
+        self._now_us = now_us
+
+    def advance(self, by_us: int) -> None:
+        self._now_us += by_us

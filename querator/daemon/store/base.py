@@ -1,0 +1,170 @@
+"""The store contract: what a partition's storage does, and nothing about how.
+
+A **Storage** is a named directory that holds partitions and makes what they commit durable together. A **Store** is
+one partition in it. A commit is two steps, so that everything that was decided in one turn of the event loop costs
+one fsync: `store.commit(batch)` takes a batch in (memory only, on the loop's thread), and `storage.write(storage.take())`
+makes all batches taken in so far durable (blocking; on the loop or in a worker thread). Nothing may be acknowledged
+before `write` has returned.
+
+Everything that reads or applies is blocking and runs in a worker thread, one call at a time per store. Reads see
+what has been applied: call `flush` first where everything must be seen. `find`, `ready` and `expired` may return rows
+that a later batch, still unapplied, has removed; the caller knows those from `store.is_removed(seq)`.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, NamedTuple, Protocol
+
+import msgspec
+
+from querator.items import Item
+
+
+class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What one pass changes in one partition, in the order in which it takes effect.
+
+    An item that is retried or whose lease ran out is removed under its old sequence and added under a new one.
+    Leasing an item that is leased already replaces its lease (that is how a lease is extended).
+    """
+
+    clear_ready: bool = False
+    clear_leased: bool = False
+    clear_scheduled: bool = False
+    add: list[Item] = msgspec.field(default_factory=list)
+    schedule: list[Item] = msgspec.field(default_factory=list)
+    lease_seqs: list[int] = msgspec.field(default_factory=list)
+    lease_attempts: list[int] = msgspec.field(default_factory=list)
+    lease_deadlines: list[int] = msgspec.field(default_factory=list)
+    unschedule: list[int] = msgspec.field(default_factory=list)
+    remove: list[int] = msgspec.field(default_factory=list)
+    """Sequences that leave the items, leased or not, and their leases with them."""
+    lost_seqs: list[int] = msgspec.field(default_factory=list)
+    lost_births: list[int] = msgspec.field(default_factory=list)
+    """Per lost sequence the birth of its item, so that it is remembered while the item stays."""
+    lost_until: int = 0
+    """Kept at least until then."""
+    request_ids: list[str] = msgspec.field(default_factory=list)
+    request_until: list[int] = msgspec.field(default_factory=list)
+    """Per request id: remembered until then."""
+    last_seq: int = 0
+    """The highest sequence handed out so far, also when nothing with it is left."""
+
+
+class Summary(NamedTuple):
+    """What a partition needs to know of its storage to start. Sums are exact, read from everything stored."""
+
+    ready: int
+    leased: int
+    scheduled: int
+    created_sum: int
+    """Sum of created_at over ready and leased items."""
+    last_seq: int
+    next_expiry: int | None
+    """Smallest expire_deadline of the un-leased items."""
+    next_due: int | None
+    """Smallest enqueue_at of the scheduled items."""
+
+
+class Leased(NamedTuple):
+    item: Item
+    attempts: int
+    deadline: int
+
+
+class Found(NamedTuple):
+    """Where a sequence was found. `item` is None for a lost lease."""
+
+    state: str  # "ready", "leased", "scheduled" or "lost"
+    item: Item | None
+    attempts: int
+    deadline: int
+
+
+class Store(Protocol):
+    """One partition. `prefix` is the first 8 bytes of its UUID as a number; ids carry it."""
+
+    uuid: str
+    prefix: int
+
+    def commit(self, batch: Batch) -> None:
+        """Takes a batch in. It is durable once the storage has written. Never blocks, never fails."""
+
+    def is_removed(self, seq: int) -> bool:
+        """Whether a batch that is not applied yet has removed or unscheduled this sequence."""
+
+    @property
+    def applied_through(self) -> int:
+        """Every item added with a sequence up to this one can be read back (unless it was removed)."""
+
+    @property
+    def unapplied_bytes(self) -> int:
+        """What waits to be applied."""
+
+    def flush(self) -> None:
+        """Applies what was committed *and written* so far, in one transaction; blocking. Batches may be committed meanwhile."""
+
+    def summary(self) -> Summary: ...
+
+    def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
+        """Un-leased items with after < seq < before, ascending."""
+
+    def leased(self) -> list[Leased]:
+        """Every lease with its item, by deadline."""
+
+    def scheduled(self, items_max: int) -> list[Item]:
+        """The scheduled items that are due first, by (enqueue_at, seq)."""
+
+    def expired(self, now_us: int, items_max: int) -> list[Item]:
+        """Un-leased items with expire_deadline < now, oldest first."""
+
+    def next_expiry(self) -> int | None: ...
+
+    def find(self, seqs: Iterable[int]) -> dict[int, Found]: ...
+
+    def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
+        """For listing: items (leased or not; deadline 0 when not) or scheduled items with seq >= from_seq, ascending."""
+
+    def sources(self, source_ids: Iterable[str]) -> set[str]:
+        """Which of these source ids some item here, leased, ready or scheduled, has."""
+
+    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
+        """Remembered request ids and until when, those that are not past."""
+
+    def forget(self, now_us: int) -> None:
+        """Drops lost leases and request ids that need no longer be remembered."""
+
+    def size_bytes(self) -> int: ...
+
+    def close(self) -> None:
+        """Flushes and closes the file, so that another process may open it."""
+
+
+class Storage(Protocol):
+    """A named directory of partitions."""
+
+    name: str
+
+    def create(self, uuid: str, queue: str) -> Store:
+        """A new, empty partition; durable when this returns."""
+
+    def open(self, uuid: str, queue: str) -> Store:
+        """Opens an existing partition, replays what its file does not have yet. Raises StorageError when it cannot be trusted."""
+
+    def delete(self, uuid: str) -> None:
+        """Removes a partition's file for good (closed or not)."""
+
+    def take(self) -> object | None:
+        """What has been committed since the last call, ready for `write`; None if nothing. On the loop's thread."""
+
+    def write(self, taken: object) -> None:
+        """Makes it durable. Raises StorageError: then nothing of it may be acknowledged."""
+
+    def close(self) -> None: ...
+
+
+class StorageError(Exception):
+    """A storage cannot do what it must. `uuids` are the partitions concerned; empty means all of the storage."""
+
+    def __init__(self, message: str, uuids: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.uuids = frozenset(uuids)

@@ -1,0 +1,112 @@
+"""Item ids: 27-character KSUIDs that say which partition their item was born in.
+
+    20 bytes = 4 bytes seconds since 1,400,000,000 · 8 bytes partition prefix · 8 bytes sequence
+
+The sequence is the larger of the last one plus one and the present in microseconds, and the seconds follow
+from the sequence, so that ids of a partition rise for ever and text order is sequence order. Inside the daemon
+an item is known by its sequence alone; the text exists only on the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Sequence
+
+from querator.limits import US_PER_SECOND
+
+KSUID_EPOCH_SECONDS: Final = 1_400_000_000
+TEXT_LENGTH: Final = 27
+WRONG_LENGTH: Final = "Valid encoded KSUIDs are 27 characters"
+OUT_OF_BOUNDS: Final = (
+    "Valid encoded KSUIDs are bounded by 000000000000000000000000000 and aWgEPTl1tmebfsQzFP4bxwgy80V"
+)
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_VALUE: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+_LOW: Final = [a + b for a in _DIGITS for b in _DIGITS]
+_LOW_SIZE: Final = len(_LOW)
+_HIGH_LENGTH: Final = TEXT_LENGTH - 2
+_ID_LIMIT: Final = 1 << 160
+
+
+class Decoded(NamedTuple):
+    prefix: int
+    seq: int
+
+
+def _number(prefix: int, seq: int) -> int:
+    seconds = max(0, seq // US_PER_SECOND - KSUID_EPOCH_SECONDS) & 0xFFFFFFFF
+    return seconds << 128 | prefix << 64 | seq
+
+
+def _high_text(number: int) -> str:
+    digits = []
+    for _ in range(_HIGH_LENGTH):
+        number, digit = divmod(number, 62)
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits))
+
+
+def encode(prefix: int, seq: int) -> str:
+    return encode_many(prefix, (seq,))[0]
+
+
+def encode_many(prefix: int, seqs: Sequence[int]) -> list[str]:
+    """The texts of many ids of one partition. Runs of neighbours share the work on the leading digits."""
+    texts: list[str] = []
+    low = _LOW
+    high_of_text = -1
+    high_text = ""
+    done, count = 0, len(seqs)
+    while done < count:
+        seq = seqs[done]
+        high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
+        if high != high_of_text:
+            high_of_text, high_text = high, _high_text(high)
+        # A run of consecutive sequences within one second that shares all but the last two digits.
+        run = min(count - done, _LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND)
+        if run > 1 and seqs[done + run - 1] - seq == run - 1:
+            texts += [high_text + two for two in low[rest : rest + run]]
+            done += run
+        else:
+            texts.append(high_text + low[rest])
+            done += 1
+    return texts
+
+
+def decode(text: str) -> Decoded:
+    """Raises ValueError with the contract's reason when the text is no KSUID."""
+    if len(text.encode("utf-8", "surrogatepass")) != TEXT_LENGTH:
+        raise ValueError(WRONG_LENGTH)
+    number = 0
+    try:
+        for digit in text:
+            number = number * 62 + _VALUE[digit]
+    except KeyError:
+        raise ValueError(OUT_OF_BOUNDS) from None
+    if number >= _ID_LIMIT:
+        raise ValueError(OUT_OF_BOUNDS)
+    return Decoded(number >> 64 & 0xFFFFFFFFFFFFFFFF, number & 0xFFFFFFFFFFFFFFFF)
+
+
+def first_sequence_from(prefix: int, pivot: str) -> int:
+    """The smallest sequence whose id, in the partition with this prefix, sorts at or after the pivot's text."""
+    decoded = decode(pivot)
+    number = 0
+    for digit in pivot:
+        number = number * 62 + _VALUE[digit]
+    second = (number >> 128) + KSUID_EPOCH_SECONDS
+    start, end = second * US_PER_SECOND, (second + 1) * US_PER_SECOND
+    if decoded.prefix < prefix:
+        return start
+    if decoded.prefix > prefix:
+        return end
+    return min(max(decoded.seq, start), end)
+
+
+def is_own(prefix: int, text: str, decoded: Decoded) -> bool:
+    """Whether a partition with this prefix made exactly this text: the seconds must follow from the sequence."""
+    return decoded.prefix == prefix and encode(prefix, decoded.seq) == text
+
+
+def next_sequence(last: int, now_us: int) -> int:
+    return max(last + 1, now_us)

@@ -1,0 +1,84 @@
+"""The types that everything shares: an item as it is stored, a queue, a partition.
+
+Times are microseconds since 1970 (UTC), durations nanoseconds. What is only remembered in memory (leases held,
+windows, states) lives with the partition in the daemon, not here.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+ZERO_TIME_US: Final = -62_135_596_800_000_000
+"""0001-01-01T00:00:00Z, which the wire uses for "no deadline"."""
+
+
+class Item(msgspec.Struct, array_like=True, gc=False):
+    """One item as storage keeps it. It is replaced, never changed: a retried item is a new Item with a new seq."""
+
+    seq: int
+    created_at: int
+    expire_deadline: int
+    payload: bytes = b""
+    kind: str = ""
+    reference: str = ""
+    encoding: str = ""
+    attempts: int = 0
+    max_attempts: int = 0
+    source_id: str = ""
+    enqueue_at: int = 0
+    """When a scheduled item is due; 0 for an item that is not scheduled."""
+    birth: int = 0
+    """The sequence under which the item first entered this queue; 0 when it still has it."""
+    history: bytes = b""
+    """JSON list of its deaths, `[{"queue_name", "source_id", "reason", "attempts", "at"}]`, or empty."""
+
+
+class Death(msgspec.Struct, omit_defaults=True):
+    """One entry of an item's history: how it came to the dead queue it is in, or was redriven from."""
+
+    queue_name: str
+    source_id: str
+    reason: str
+    attempts: int
+    at: int
+
+
+class Queue(msgspec.Struct, kw_only=True):
+    """A queue's settings as the catalog keeps them."""
+
+    name: str
+    namespace: str = "_system"
+    lease_timeout_ns: int
+    expire_timeout_ns: int
+    max_attempts: int = 0
+    dead_queue: str = ""
+    reference: str = ""
+    requested_partitions: int = 1
+    created_at: int = ZERO_TIME_US
+    updated_at: int = ZERO_TIME_US
+
+
+class State(enum.StrEnum):
+    """What a partition allows (ADR 23). `error` is laid over what the operator asked for by a failing storage."""
+
+    AVAILABLE = "available"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    UNAVAILABLE = "unavailable"
+    ERROR = "error"
+
+
+class Placement(msgspec.Struct, kw_only=True):
+    """A partition as the catalog keeps it: which file, where, and what the operator asked for."""
+
+    queue: str
+    number: int
+    uuid: str
+    storage: str
+    requested: State = State.AVAILABLE
+    since: int = 0
+    resume_at: int = 0
+    reason: str = ""
