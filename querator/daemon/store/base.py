@@ -2,18 +2,25 @@
 
 A **Storage** is a named directory that holds partitions and makes what they commit durable together. A **Store** is
 one partition in it. A commit is two steps, so that everything that was decided in one turn of the event loop costs
-one fsync: `store.commit(batch)` takes a batch in (memory only, on the loop's thread), and `storage.write(storage.take())`
-makes all batches taken in so far durable (blocking; on the loop or in a worker thread). Nothing may be acknowledged
-before `write` has returned.
+one fsync: `store.commit(batch)` takes a batch in (memory only), and `storage.write(storage.take())` makes all batches
+taken in so far durable (blocking; on the loop or in a worker thread). Nothing may be acknowledged before `write` has
+returned. When it raises, its batches are dropped, as if they had never been committed.
 
-Everything that reads or applies is blocking and runs in a worker thread, one call at a time per store. Reads see
-what has been applied: call `flush` first where everything must be seen. `find`, `ready` and `expired` may return rows
-that a later batch, still unapplied, has removed; the caller knows those from `store.is_removed(seq)`.
+On the loop's thread: `commit`, `is_removed`, `take`, and the properties. Everything else blocks and runs in a worker
+thread, one call at a time per store, and the loop looks at what a call returned before it makes the next one. One
+write at a time per storage, and no `take` before the last write has returned; a store whose batch is being written
+gets no further batch until then, since what it decides would stand on something that may fail.
+
+Reads see what has been applied: call `flush` first where everything must be seen. `find`, `ready`, `scheduled` and
+`expired` may return rows that a later batch, still unapplied, has leased or removed; the caller knows its leases, and
+what was removed from `store.is_removed`. To know up to where a read is complete, take `applied_through` *before* it.
+A sequence that was removed or unscheduled is never used again.
 """
 
 from __future__ import annotations
 
-from typing import Iterable, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -89,8 +96,11 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> None:
         """Takes a batch in. It is durable once the storage has written. Never blocks, never fails."""
 
-    def is_removed(self, seq: int) -> bool:
-        """Whether a batch that is not applied yet has removed or unscheduled this sequence."""
+    def is_removed(self, seq: int, state: str = "ready") -> bool:
+        """Whether a batch that is not applied yet has removed, cleared or unscheduled this sequence.
+
+        `state` is what it was read as: "ready", "leased" or "scheduled".
+        """
 
     @property
     def applied_through(self) -> int:
@@ -100,13 +110,25 @@ class Store(Protocol):
     def unapplied_bytes(self) -> int:
         """What waits to be applied."""
 
+    def freeze(self) -> bool:
+        """Sets aside what was committed *and written* so far, to be applied; fast. False when there is nothing."""
+
+    def apply(self) -> None:
+        """Applies what was set aside, in one transaction; blocking. Batches may be committed meanwhile.
+
+        Raises StorageError when it cannot. Nothing is lost then: the queue goes on, and the next call tries again.
+        """
+
     def flush(self) -> None:
-        """Applies what was committed *and written* so far, in one transaction; blocking. Batches may be committed meanwhile."""
+        """`freeze` and `apply`, until everything is applied that was written before the call."""
+
+    def checkpoint(self, force: bool = False) -> None:
+        """Folds the file's own log into it if that has grown long (or is forced to); blocking, after an apply."""
 
     def summary(self) -> Summary: ...
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        """Un-leased items with after < seq < before, ascending."""
+        """Un-leased items with after < seq < before, ascending; at least one if there is one, however large it is."""
 
     def leased(self) -> list[Leased]:
         """Every lease with its item, by deadline."""
@@ -122,7 +144,7 @@ class Store(Protocol):
     def find(self, seqs: Iterable[int]) -> dict[int, Found]: ...
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        """For listing: items (leased or not; deadline 0 when not) or scheduled items with seq >= from_seq, ascending."""
+        """For listing, ascending from from_seq: items (leased or not; deadline 0 when not) or scheduled ones."""
 
     def sources(self, source_ids: Iterable[str]) -> set[str]:
         """Which of these source ids some item here, leased, ready or scheduled, has."""
@@ -144,11 +166,18 @@ class Storage(Protocol):
 
     name: str
 
+    @property
+    def unapplied_bytes(self) -> int:
+        """What waits to be applied in all partitions."""
+
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""
 
     def open(self, uuid: str, queue: str) -> Store:
-        """Opens an existing partition, replays what its file does not have yet. Raises StorageError when it cannot be trusted."""
+        """Opens an existing partition and applies what its file does not have yet, so that reads see everything.
+
+        Raises StorageError when it cannot be trusted.
+        """
 
     def delete(self, uuid: str) -> None:
         """Removes a partition's file for good (closed or not)."""

@@ -1,0 +1,144 @@
+"""What a run of batches amounts to, once everything that cancelled itself out is gone.
+
+An item that was added, leased and removed within one Delta leaves nothing here, so it never meets SQL. A Delta is
+relative to the file as it was when the Delta began, and knows nothing about how that file looks: what it cannot
+resolve by itself (a clear, the removal of an item from before) it keeps as an instruction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
+from operator import attrgetter
+from typing import Any
+
+from querator.daemon.store.base import Batch
+from querator.items import Item
+
+_seq_of = attrgetter("seq")
+
+
+def _consume(steps: Iterable[Any]) -> None:
+    """Runs an iterator for its effects at the speed of C."""
+    deque(steps, maxlen=0)
+
+
+class Delta:
+    """The net effect of batches on a file.
+
+    The clear flags act on the file only, and before everything else here. That is exact because a lease never ends
+    without its item being removed: an item of the file that still has an entry in `leases` was leased, and so not
+    cleared, when the ready items were.
+    """
+
+    __slots__ = (
+        "added",
+        "clear_leased",
+        "clear_ready",
+        "clear_scheduled",
+        "journal_bytes",
+        "last_seq",
+        "leases",
+        "lost",
+        "record",
+        "removed",
+        "requests",
+        "scheduled",
+        "unscheduled",
+    )
+
+    def __init__(self, record: int, last_seq: int) -> None:
+        self.record = record
+        """The number of the last journal record in it."""
+        self.last_seq = last_seq
+        self.journal_bytes = 0
+        self.clear_ready = False
+        self.clear_leased = False
+        self.clear_scheduled = False
+        self.added: dict[int, Item] = {}
+        self.removed: set[int] = set()
+        """Items of the file, not of `added`."""
+        self.leases: dict[int, tuple[int, int]] = {}
+        """Attempts and deadline by sequence, of items of the file and of `added`."""
+        self.scheduled: dict[int, Item] = {}
+        self.unscheduled: set[int] = set()
+        """Scheduled items of the file, not of `scheduled`."""
+        self.lost: dict[int, tuple[int, int]] = {}
+        """Birth and until by sequence."""
+        self.requests: dict[str, int] = {}
+
+    def absorb(self, batch: Batch) -> None:
+        """Takes in one batch more, at a small fraction of a microsecond per item."""
+        if batch.clear_ready or batch.clear_leased or batch.clear_scheduled:
+            self._clear(batch)
+        if batch.add:
+            self.added.update(zip(map(_seq_of, batch.add), batch.add, strict=True))
+        if batch.schedule:
+            self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
+        if batch.lease_seqs:
+            leases = zip(batch.lease_attempts, batch.lease_deadlines, strict=True)
+            self.leases.update(zip(batch.lease_seqs, leases, strict=True))
+        if batch.unschedule:
+            _move_out(batch.unschedule, self.scheduled, self.unscheduled)
+        if batch.remove:
+            _move_out(batch.remove, self.added, self.removed)
+            if self.leases:
+                _consume(map(self.leases.pop, batch.remove, repeat(None)))
+        if batch.lost_seqs:
+            lost = zip(batch.lost_births, repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
+            self.lost.update(zip(batch.lost_seqs, lost, strict=True))
+        if batch.request_ids:
+            self.requests.update(zip(batch.request_ids, batch.request_until, strict=True))
+        if batch.last_seq > self.last_seq:
+            self.last_seq = batch.last_seq
+
+    def _clear(self, batch: Batch) -> None:
+        if batch.clear_ready:
+            self.clear_ready = True
+            leases = self.leases
+            self.added = {seq: item for seq, item in self.added.items() if seq in leases}
+        if batch.clear_leased:
+            self.clear_leased = True
+            _move_out(list(self.leases), self.added, self.removed)
+            self.leases = {}
+        if batch.clear_scheduled:
+            self.clear_scheduled = True
+            self.scheduled = {}
+
+    def state_after(self, seq: int, state: str) -> str:
+        """What became of a sequence that was `ready`, `leased` or `scheduled` before this Delta; "" when it is gone."""
+        if state == "scheduled":
+            if seq in self.scheduled:
+                return state
+            return "" if self.clear_scheduled or seq in self.unscheduled else state
+        if seq in self.removed:
+            return ""
+        if seq in self.leases:
+            return "leased"
+        if seq in self.added:
+            return "ready"
+        if self.clear_leased if state == "leased" else self.clear_ready:
+            return ""
+        return state
+
+    def drop_contents(self) -> None:
+        """Lets go of what was applied, keeping just what `state_after` needs."""
+        if self.clear_ready or self.clear_leased or self.clear_scheduled:
+            self.added = dict.fromkeys(self.added, _NOTHING)
+            self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)
+        else:
+            self.added, self.scheduled = {}, {}
+        self.lost, self.requests = {}, {}
+
+
+_NOTHING = Item(seq=0, created_at=0, expire_deadline=0)
+
+
+def _move_out(seqs: list[int], inside: dict[int, Item], outside: set[int]) -> None:
+    """Drops what was put in by this Delta, and notes the rest as to be taken from the file."""
+    if inside:
+        outside.update([seq for seq in seqs if seq not in inside])
+        _consume(map(inside.pop, seqs, repeat(None)))
+    else:
+        outside.update(seqs)

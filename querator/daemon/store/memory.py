@@ -1,0 +1,200 @@
+"""A storage that forgets everything when the process ends: for queues that may, and for tests.
+
+It keeps the stages of the journaled store (committed, written, applied), so that whoever works with this one works
+with the other. Only "applied" means dictionaries here instead of a file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from heapq import nsmallest
+from itertools import islice
+
+from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
+from querator.daemon.store.delta import Delta
+from querator.daemon.store.unapplied import UnappliedStore
+from querator.items import Item
+
+
+class MemoryStore(UnappliedStore):
+    def __init__(self, uuid: str, lock: threading.Lock, stage: Callable[[MemoryStore, Batch], None]) -> None:
+        super().__init__(uuid, lock, record=0, last_seq=0)
+        self._storage_stage = stage
+        self._applied = 0
+        self._last_seq = 0
+        self._items: dict[int, Item] = {}
+        self._leases: dict[int, tuple[int, int]] = {}
+        self._scheduled: dict[int, Item] = {}
+        self._lost: dict[int, tuple[int, int]] = {}
+        self._requests: dict[str, int] = {}
+
+    def commit(self, batch: Batch) -> None:
+        self._stage(batch)
+        self._storage_stage(self, batch)
+
+    def _record_applied(self) -> int:
+        return self._applied
+
+    def _apply(self, delta: Delta) -> None:
+        items, leases = self._items, self._leases
+        if delta.clear_ready:
+            for seq in [seq for seq in items if seq not in leases and seq not in delta.leases]:
+                del items[seq]
+        if delta.clear_leased:
+            for seq in leases:
+                items.pop(seq, None)
+            leases.clear()
+        if delta.clear_scheduled:
+            self._scheduled.clear()
+        for seq in delta.removed:
+            items.pop(seq, None)
+            leases.pop(seq, None)
+        for seq in delta.unscheduled:
+            self._scheduled.pop(seq, None)
+        items.update(delta.added)
+        leases.update(delta.leases)
+        self._scheduled.update(delta.scheduled)
+        self._lost.update(delta.lost)
+        self._requests.update(delta.requests)
+        self._applied, self._last_seq = delta.record, delta.last_seq
+
+    def _ready_items(self) -> Iterable[Item]:
+        return (item for seq, item in self._items.items() if seq not in self._leases)
+
+    def summary(self) -> Summary:
+        return Summary(
+            ready=len(self._items) - len(self._leases),
+            leased=len(self._leases),
+            scheduled=len(self._scheduled),
+            created_sum=sum(item.created_at for item in self._items.values()),
+            last_seq=self._last_seq,
+            next_expiry=self.next_expiry(),
+            next_due=min((item.enqueue_at for item in self._scheduled.values()), default=None),
+        )
+
+    def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
+        found = (item for item in self._ready_items() if after < item.seq and (before is None or item.seq < before))
+        size = 0
+        chosen: list[Item] = []
+        for item in sorted(found, key=_by_seq)[:items_max]:
+            size += len(item.payload)
+            if chosen and size > bytes_max:
+                break
+            chosen.append(item)
+        return chosen
+
+    def leased(self) -> list[Leased]:
+        found = [Leased(self._items[seq], *lease) for seq, lease in self._leases.items()]
+        return sorted(found, key=lambda leased: (leased.deadline, leased.item.seq))
+
+    def scheduled(self, items_max: int) -> list[Item]:
+        return nsmallest(items_max, self._scheduled.values(), key=lambda item: (item.enqueue_at, item.seq))
+
+    def expired(self, now_us: int, items_max: int) -> list[Item]:
+        found = (item for item in self._ready_items() if item.expire_deadline < now_us)
+        return nsmallest(items_max, found, key=_by_seq)
+
+    def next_expiry(self) -> int | None:
+        return min((item.expire_deadline for item in self._ready_items()), default=None)
+
+    def find(self, seqs: Iterable[int]) -> dict[int, Found]:
+        found: dict[int, Found] = {}
+        for seq in seqs:
+            if item := self._items.get(seq):
+                lease = self._leases.get(seq)
+                found[seq] = Found("leased", item, *lease) if lease else Found("ready", item, item.attempts, 0)
+            elif item := self._scheduled.get(seq):
+                found[seq] = Found("scheduled", item, item.attempts, 0)
+            elif seq in self._lost:
+                found[seq] = Found("lost", None, 0, 0)
+        return found
+
+    def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
+        items = self._scheduled if scheduled else self._items
+        seqs = islice(sorted(seq for seq in items if seq >= from_seq), items_max)
+        leases = {} if scheduled else self._leases
+        return [Leased(items[seq], *leases.get(seq, (items[seq].attempts, 0))) for seq in seqs]
+
+    def sources(self, source_ids: Iterable[str]) -> set[str]:
+        here = {item.source_id for items in (self._items, self._scheduled) for item in items.values()}
+        return here.intersection(source_ids) - {""}
+
+    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
+        return [(request_id, until) for request_id, until in self._requests.items() if until >= now_us]
+
+    def forget(self, now_us: int) -> None:
+        births = {item.birth or item.seq for items in (self._items, self._scheduled) for item in items.values()}
+        self._lost = {
+            seq: (birth, until)
+            for seq, (birth, until) in self._lost.items()
+            if until >= now_us or (birth or seq) in births
+        }
+        self._requests = dict(self.request_ids(now_us))
+
+    def size_bytes(self) -> int:
+        return sum(len(item.payload) for items in (self._items, self._scheduled) for item in items.values())
+
+    def checkpoint(self, force: bool = False) -> None:
+        pass  # there is no log to fold in
+
+    def close(self) -> None:
+        self.flush()
+
+
+class MemoryStorage:
+    """Partitions live as long as this object: one that was closed can be opened again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._stores: dict[str, MemoryStore] = {}
+        self._pending: list[tuple[MemoryStore, Batch]] = []
+
+    def create(self, uuid: str, queue: str) -> MemoryStore:
+        if uuid in self._stores:
+            raise StorageError(f"partition {uuid} exists already in storage {self.name}", [uuid])
+        store = self._stores[uuid] = MemoryStore(uuid, self._lock, self._stage)
+        return store
+
+    def open(self, uuid: str, queue: str) -> MemoryStore:
+        store = self._stores.get(uuid)
+        if store is None:
+            raise StorageError(f"partition {uuid} is not in storage {self.name}", [uuid])
+        store.flush()
+        return store
+
+    def delete(self, uuid: str) -> None:
+        self._stores.pop(uuid, None)
+
+    def _stage(self, store: MemoryStore, batch: Batch) -> None:
+        self._pending.append((store, batch))
+
+    @property
+    def unapplied_bytes(self) -> int:
+        return 0  # nothing waits for a disk here
+
+    def take(self) -> object | None:
+        taken, self._pending = self._pending, []
+        return taken or None
+
+    def write(self, taken: object) -> None:
+        assert isinstance(taken, list)
+        with self._lock:
+            for store, batch in taken:
+                store.absorb_staged(batch, store.record_written + 1, 0)
+
+    def drop(self, taken: object) -> None:
+        """Forgets what was taken and could not be written."""
+        assert isinstance(taken, list)
+        with self._lock:
+            for store, batch in taken:
+                store.drop_staged(batch)
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+
+def _by_seq(item: Item) -> int:
+    return item.seq
