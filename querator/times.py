@@ -1,0 +1,86 @@
+"""Points in time as the wire spells them, RFC 3339, to and from microseconds since 1970 (UTC).
+
+Only the years 1 to 9999 have a text. Numbers outside of them exist, because binary requests can carry them, and
+`is_expressible` tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from functools import lru_cache
+from typing import Final
+
+from querator.limits import US_PER_SECOND
+
+MIN_US: Final = -62_135_596_800_000_000
+"""0001-01-01T00:00:00Z"""
+MAX_US: Final = 253_402_300_799_999_999
+"""9999-12-31T23:59:59.999999Z"""
+
+_SECONDS_PER_DAY: Final = 86_400
+_DAYS_TO_1970: Final = date(1970, 1, 1).toordinal()
+_DAYS_PER_400_YEARS: Final = 146_097
+_RFC3339: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})"
+    r"(?:[.,]([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+
+
+class OutOfRange(ValueError):
+    """A well-formed time outside the years 1 to 9999."""
+
+
+def is_expressible(us: int) -> bool:
+    return MIN_US <= us <= MAX_US
+
+
+def parse(text: str) -> int:
+    """Microseconds since 1970, finer digits cut off; raises ValueError."""
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not an RFC 3339 time: {text}")
+    year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = found.groups()
+    whole = _days(int(year), int(month), int(day)) * _SECONDS_PER_DAY
+    if int(hour) > 23 or int(minute) > 59 or int(second) > 59:
+        raise ValueError(f"no such time of day: {text}")
+    whole += int(hour) * 3_600 + int(minute) * 60 + int(second)
+    if sign:
+        # People do write an offset of 24 hours or 60 minutes, and existing clients may.
+        if int(offset_hours) > 24 or int(offset_minutes) > 60:
+            raise ValueError(f"no such offset: {text}")
+        offset = int(offset_hours) * 3_600 + int(offset_minutes) * 60
+        whole += offset if sign == "-" else -offset
+    us = whole * US_PER_SECOND
+    if fraction:
+        us += int(fraction[:6].ljust(6, "0"))
+    if not MIN_US <= us <= MAX_US:
+        raise OutOfRange(f"the year must be between 1 and 9999: {text}")
+    return us
+
+
+def _days(year: int, month: int, day: int) -> int:
+    # Year 0 matters only when the offset leads out of it; the calendar repeats every 400 years.
+    if year == 0:
+        return date(400, month, day).toordinal() - _DAYS_PER_400_YEARS - _DAYS_TO_1970
+    return date(year, month, day).toordinal() - _DAYS_TO_1970
+
+
+def text(us: int) -> str:
+    """UTC with as few digits of 0, 3 and 6 as show all microseconds; raises OutOfRange."""
+    second, fraction = divmod(us, US_PER_SECOND)
+    if not fraction:
+        return _second_text(second) + "Z"
+    if fraction % 1_000:
+        return f"{_second_text(second)}.{fraction:06d}Z"
+    return f"{_second_text(second)}.{fraction // 1_000:03d}Z"
+
+
+@lru_cache(maxsize=4096)  # the times of one list, and of one moment, share their seconds
+def _second_text(second: int) -> str:
+    days, rest = divmod(second, _SECONDS_PER_DAY)
+    try:
+        day = date.fromordinal(days + _DAYS_TO_1970).isoformat()
+    except (ValueError, OverflowError):
+        raise OutOfRange(f"no text for a time outside the years 1 to 9999: {second} s since 1970") from None
+    return f"{day}T{rest // 3_600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
