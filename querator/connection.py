@@ -1,0 +1,163 @@
+"""Bytes to the daemon and back over a Unix socket or TCP, with the standard library only.
+
+The synchronous client stands on this instead of httpx because a command has to be done in less time than httpx
+takes to import (docs/adr/0004). It knows connections and their ends, nothing of queues.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections import deque
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from querator.errors import TimedOut, Unreachable, UsageError
+
+UNIX_SCHEMES: Final = ("unix", "http+unix")
+IDLE_CONNECTIONS_MAX: Final = 64
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+
+
+class ConnectionLost(Unreachable):
+    """The connection broke before the answer came."""
+
+
+class Address(NamedTuple):
+    """Where a daemon listens: `socket` is the path of a Unix socket, or empty and the rest says where."""
+
+    socket: str
+    scheme: str = "http"
+    host: str = "localhost"
+    port: int = 0
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"unix:{self.socket}" if self.socket else f"{self.scheme}://{self.host}:{self.port}{self.prefix}"
+
+
+def parse_address(text: str) -> Address:
+    """`http://host:port`, `https://…`, `unix:/path`, or the bare path of a socket."""
+    if text.startswith(("/", "./", "../", "~")):
+        return Address(text)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"'{text}' is not an endpoint: {error}", hint=_ENDPOINT_HINT) from None
+    if parts.scheme in UNIX_SCHEMES:
+        path = unquote(parts.netloc + parts.path)
+        if not path:
+            raise UsageError(f"'{text}' names no socket", hint=_ENDPOINT_HINT)
+        return Address(path)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        default_port = 443 if parts.scheme == "https" else 80
+        return Address("", parts.scheme, parts.hostname, port or default_port, parts.path.rstrip("/"))
+    raise UsageError(f"'{text}' is not an endpoint", hint=_ENDPOINT_HINT)
+
+
+_ENDPOINT_HINT: Final = "an endpoint looks like http://localhost:2319 or unix:/run/querator/querator.sock"
+
+
+def unreachable(address: Address, error: Exception) -> Unreachable:
+    """What to tell when no connection could be made, with what an operator would try next."""
+    if isinstance(error, FileNotFoundError):
+        return Unreachable(f"no daemon at {address}: there is no such socket", hint="querator daemon run")
+    if isinstance(error, PermissionError):
+        return Unreachable(
+            f"no permission to use {address}",
+            hint="the socket belongs to the user who runs the daemon; run the command as that user, or use --endpoint",
+        )
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"no answer from {address}", hint="querator doctor")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Unreachable(f"no daemon at {address}: {reason}", hint="querator daemon run, or see querator doctor")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self._path)
+        except BaseException:
+            self.sock.close()
+            self.sock = None
+            raise
+
+
+class Answer(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes
+
+
+class ConnectionPool:
+    """Keep-alive connections to one daemon; safe to share between threads."""
+
+    def __init__(self, address: Address, headers: dict[str, str]) -> None:
+        self.address = address
+        self.has_connected = False
+        self._headers = headers
+        self._idle: deque[http.client.HTTPConnection] = deque()
+
+    def exchange(
+        self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float, *, fresh: bool = False
+    ) -> Answer:
+        """One request and its answer. `fresh` avoids kept connections, whose end may only show after sending."""
+        connection = None if fresh else self._take_idle()
+        if connection is None:
+            connection = self._connect(timeout)
+        assert connection.sock is not None
+        connection.sock.settimeout(timeout)
+        try:
+            connection.request(method, self.address.prefix + path, body, self._headers | headers)
+            response = connection.getresponse()
+            answer = Answer(response.status, response.getheader("Content-Type", ""), response.read())
+        except TimeoutError:
+            connection.close()
+            raise TimedOut(f"no answer from {self.address} within {timeout:.3g}s", hint="querator doctor") from None
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConnectionLost(f"lost the connection to {self.address}: {reason}", hint="querator doctor") from error
+        except BaseException:
+            # Ctrl-C in mid-answer: what follows on this connection would be the rest of the old answer.
+            connection.close()
+            raise
+        if response.will_close or len(self._idle) >= IDLE_CONNECTIONS_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return answer
+
+    def _take_idle(self) -> http.client.HTTPConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        address = self.address
+        connection: http.client.HTTPConnection
+        if address.socket:
+            connection = _UnixConnection(address.socket)
+        elif address.scheme == "https":
+            connection = http.client.HTTPSConnection(address.host, address.port)
+        else:
+            connection = http.client.HTTPConnection(address.host, address.port)
+        connection.timeout = min(timeout, CONNECT_TIMEOUT_SECONDS)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise unreachable(address, error) from None
+        self.has_connected = True
+        return connection
+
+    def close(self) -> None:
+        while (connection := self._take_idle()) is not None:
+            connection.close()
