@@ -30,7 +30,7 @@ def decode(kind: type[M], body: bytes) -> M:
         message: M = fast.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return strict.decode(kind, body)
-    if not _has_keys(body, _distinct_keys(fast.nested, _decode_untyped(body))):
+    if not _has_keys(body, _distinct_keys(fast.nested, _decode_untyped(body)), fast.has_map):
         return strict.decode(kind, body)
     return message
 
@@ -56,13 +56,16 @@ class _Nested(NamedTuple):
 class _Fast(NamedTuple):
     decode: Any
     nested: tuple[_Nested, ...]
+    has_map: bool
 
 
 _FAST: Final[dict[type[Message], _Fast]] = {}
 
 
 def _prepare(kind: type[Message]) -> _Fast:
-    fast = _FAST[kind] = _Fast(msgspec.json.Decoder(kind, dec_hook=_time_from_text).decode, _nested(kind))
+    decoder = msgspec.json.Decoder(kind, dec_hook=_time_from_text)
+    has_map = any(field.kind == "map" for field in schema.fields(kind))
+    fast = _FAST[kind] = _Fast(decoder.decode, _nested(kind), has_map)
     return fast
 
 
@@ -95,7 +98,7 @@ def _distinct_keys(nested: tuple[_Nested, ...], value: dict[str, Any]) -> int:
     return count
 
 
-def _has_keys(body: bytes, count: int) -> bool:
+def _has_keys(body: bytes, count: int, has_map: bool) -> bool:
     """Whether this valid JSON has exactly so many keys.
 
     Each key has its colon, and all other colons stand in strings. Three ways to tell them apart, the cheapest first,
@@ -104,9 +107,10 @@ def _has_keys(body: bytes, count: int) -> bool:
     # Deleting a byte is much faster than counting it: that jumps from hit to hit.
     if len(body) - len(body.replace(b":", b"")) == count:
         return True
-    if b" :" in body or any(space in body and space + b":" in body for space in (b"\n", b"\t", b"\r")):
+    if has_map or b" :" in body or any(space in body and space + b":" in body for space in (b"\n", b"\t", b"\r")):
         return _STRING.sub(b"", body).count(b":") == count
-    # Now every key ends in quote and colon. In a string a quote has a backslash before it.
+    # Now every key ends in quote and colon, and is the name of a field (those of a map could end in a backslash). In
+    # a string a quote has a backslash before it.
     keys = body.count(b'":')
     return keys == count if b"\\" not in body else keys - body.count(b'\\":') == count
 

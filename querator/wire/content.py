@@ -1,0 +1,70 @@
+"""Which encoding a request is in, and which its reply shall have (wire contract 1.3, 1.4).
+
+Only the first type that a header names counts, its parameters do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from querator.errors import ContentError
+from querator.wire import json
+from querator.wire.messages import Message
+
+
+class Codec(NamedTuple):
+    content_type: str
+    decode: Callable[[type[Any], bytes], Any]
+    encode: Callable[[Message], bytes]
+
+
+def _protobuf_decode(kind: type[Any], body: bytes) -> Any:
+    # Imported on first use: a command that speaks JSON does not wait for protobuf to load.
+    from querator.wire import protobuf
+
+    return protobuf.decode(kind, body)
+
+
+def _protobuf_encode(message: Message) -> bytes:
+    from querator.wire import protobuf
+
+    return protobuf.encode(message)
+
+
+JSON: Final = Codec("application/json", json.decode, json.encode)
+PROTOBUF: Final = Codec("application/protobuf", _protobuf_decode, _protobuf_encode)
+
+_CODECS: Final = {
+    "": JSON,
+    "*/*": JSON,
+    "application/*": JSON,
+    JSON.content_type: JSON,
+    PROTOBUF.content_type: PROTOBUF,
+}
+_END_OF_TYPE: Final = re.compile("[;,]")
+
+
+def request_codec(content_type: str) -> Codec:
+    """The codec for a Content-Type, empty if there is none; raises ContentError."""
+    codec = _CODECS.get(content_type) or _CODECS.get(_first_type(content_type).strip().lower())
+    if codec is None:
+        raise ContentError(f"Content-Type header '{content_type}' is invalid format or unrecognized content type")
+    return codec
+
+
+def reply_codec(accept: str) -> Codec:
+    """The codec for an Accept, empty if there is none; raises ContentError, which is then told in JSON."""
+    codec = _CODECS.get(accept) or _CODECS.get(_first_type(accept).strip().lower())
+    if codec is None:
+        supported = f"{JSON.content_type},{PROTOBUF.content_type}"
+        raise ContentError(
+            f"Accept header '{_first_type(accept)}' is invalid format or unrecognized content type, "
+            f"only [{supported}] are supported by this method"
+        )
+    return codec
+
+
+def _first_type(header: str) -> str:
+    return _END_OF_TYPE.split(header, maxsplit=1)[0]
