@@ -1,5 +1,7 @@
 """What the client does when a daemon is slow, busy or gone, and what it sends."""
 
+# ruff: noqa: SIM117 - the outer "with" is the setting, the inner one what is tested
+
 from __future__ import annotations
 
 import asyncio
@@ -254,7 +256,7 @@ def test_the_async_client_does_the_same() -> None:
     async def scenario() -> None:
         import httpx
 
-        async with AsyncClient(transport=httpx.ASGITransport(application)) as client:  # type: ignore[arg-type]
+        async with AsyncClient(transport=httpx.ASGITransport(application)) as client:
             async with client.leased("q", 2) as items:
                 assert [item.id for item in items] == ["a", "b"]
 

@@ -88,6 +88,10 @@ class QueueLeaseItem(Message):
     lease_deadline: Timestamp | None = None
     bytes_: bytes = b""
 
+    @property
+    def payload(self) -> bytes:
+        return self.bytes_
+
 
 class QueueLeaseResponse(Message):
     queue_name: str = ""
