@@ -51,25 +51,20 @@ def encode(prefix: int, seq: int) -> str:
 
 
 def encode_many(prefix: int, seqs: Sequence[int]) -> list[str]:
-    """The texts of many ids of one partition. Runs of neighbours share the work on the leading digits."""
+    """The texts of many ids of one partition, in any order. Neighbours share the work on the leading digits."""
     texts: list[str] = []
     low = _LOW
-    high_of_text = -1
-    high_text = ""
-    done, count = 0, len(seqs)
-    while done < count:
-        seq = seqs[done]
-        high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
-        if high != high_of_text:
-            high_of_text, high_text = high, _high_text(high)
-        # A run of consecutive sequences within one second that shares all but the last two digits.
-        run = min(count - done, _LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND)
-        if run > 1 and seqs[done + run - 1] - seq == run - 1:
-            texts += [high_text + two for two in low[rest : rest + run]]
-            done += run
-        else:
-            texts.append(high_text + low[rest])
-            done += 1
+    high_text, first, last, shift = "", 0, -1, 0
+    for seq in seqs:
+        if not first <= seq <= last:
+            # All sequences of one second whose ids differ in the last two digits only: first to last.
+            high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
+            high_text = _high_text(high)
+            second = seq - seq % US_PER_SECOND
+            first = seq - min(rest, seq - second)
+            last = seq + min(_LOW_SIZE - rest - 1, second + US_PER_SECOND - 1 - seq)
+            shift = rest - seq
+        texts.append(high_text + low[seq + shift])
     return texts
 
 

@@ -51,6 +51,10 @@ MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 
 # The journal.
 SEGMENT_BYTES_MAX = 64_000_000
+SEGMENT_ALLOCATION_BYTES = 4_000_000
+"""Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
+SEGMENTS_KEPT_MAX = 4
+"""Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
 UNAPPLIED_BYTES_MAX = 256_000_000
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 CHECKPOINT_WAL_BYTES = 64_000_000
@@ -69,3 +73,9 @@ LINGER_SECONDS = 2.0
 DURATION_SAMPLES_MAX = 1_024
 DURATION_PATHS_MAX = 256
 LOCK_WAIT_SECONDS = 0.5
+
+# The driver.
+WORKER_THREADS = 4
+INLINE_WRITE_SECONDS_MAX = 0.004
+UPKEEP_SECONDS = 0.25
+APPLY_IDLE_SECONDS = 1.0

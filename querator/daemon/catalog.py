@@ -1,0 +1,138 @@
+"""What queues and partitions exist, and the state operators asked for: one small DuckDB file.
+
+Every change is one transaction, durable when the method returns. All methods block; the service calls them in a worker
+thread, one at a time. The service keeps the same facts in memory and reads them from here only at the start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import msgspec
+
+from querator.items import Placement, Queue, State
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+create table if not exists meta (schema_version integer);
+create table if not exists queues (
+    name varchar, namespace varchar, lease_timeout_ns bigint, expire_timeout_ns bigint, max_attempts integer,
+    dead_queue varchar, reference varchar, requested_partitions integer, created_at bigint, updated_at bigint);
+create table if not exists partitions (
+    queue varchar, number integer, uuid varchar, storage varchar, requested varchar, since bigint, resume_at bigint,
+    reason varchar);
+-- Files of partitions that are no longer in use and are to be deleted.
+create table if not exists leftovers (uuid varchar, storage varchar);
+"""
+
+
+class Leftover(NamedTuple):
+    uuid: str
+    storage: str
+
+
+class CatalogError(Exception):
+    """The catalog cannot be read."""
+
+
+class Catalog:
+    def __init__(self, path: Path) -> None:
+        is_new = not path.exists()
+        try:
+            self._connection = duckdb.connect(str(path))
+            self._connection.execute(_SCHEMA)
+            found = self._connection.execute("select schema_version from meta").fetchone()
+        except duckdb.Error as error:
+            raise CatalogError(f"catalog {path} cannot be opened: {error}") from error
+        if found is None:
+            self._connection.execute("insert into meta values (?)", [SCHEMA_VERSION])
+        elif found[0] != SCHEMA_VERSION:
+            raise CatalogError(f"catalog {path} has schema version {found[0]}, this daemon knows {SCHEMA_VERSION}")
+        if is_new:
+            os.chmod(path, 0o600)
+            _sync_directory(path.parent)
+
+    def queues(self) -> list[Queue]:
+        return [Queue(**row) for row in self._rows("select * from queues order by name")]
+
+    def placements(self) -> list[Placement]:
+        rows = self._rows("select * from partitions order by queue, number")
+        return [Placement(**{**row, "requested": State(row["requested"])}) for row in rows]
+
+    def leftovers(self) -> list[Leftover]:
+        return [Leftover(**row) for row in self._rows("select * from leftovers")]
+
+    def add(self, queue: Queue, placements: Sequence[Placement]) -> None:
+        with self._transaction():
+            self._insert("queues", [queue])
+            self._insert("partitions", placements)
+
+    def save_queues(self, queues: Sequence[Queue]) -> None:
+        with self._transaction():
+            for queue in queues:
+                self._connection.execute("delete from queues where name = ?", [queue.name])
+            self._insert("queues", queues)
+
+    def save_placements(self, placements: Sequence[Placement]) -> None:
+        with self._transaction():
+            for placement in placements:
+                self._connection.execute(
+                    "delete from partitions where queue = ? and number = ?", [placement.queue, placement.number]
+                )
+            self._insert("partitions", placements)
+
+    def remove(self, name: str, changed: Sequence[Queue]) -> None:
+        """Removes a queue; its files become leftovers. `changed` are queues that lose it as their dead queue."""
+        with self._transaction():
+            self._connection.execute(
+                "insert into leftovers select uuid, storage from partitions where queue = ?", [name]
+            )
+            self._connection.execute("delete from partitions where queue = ?", [name])
+            for queue in [name, *(queue.name for queue in changed)]:
+                self._connection.execute("delete from queues where name = ?", [queue])
+            self._insert("queues", changed)
+
+    def forget_leftovers(self, uuids: Iterable[str]) -> None:
+        with self._transaction():
+            for uuid in uuids:
+                self._connection.execute("delete from leftovers where uuid = ?", [uuid])
+
+    def close(self) -> None:
+        self._connection.execute("checkpoint")
+        self._connection.close()
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        cursor = self._connection.execute(query)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _insert(self, table: str, rows: Sequence[msgspec.Struct]) -> None:
+        for row in rows:
+            values = msgspec.structs.asdict(row)
+            columns = ", ".join(values)
+            marks = ", ".join("?" * len(values))
+            self._connection.execute(f"insert into {table} ({columns}) values ({marks})", list(values.values()))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("begin")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("rollback")
+            raise
+        self._connection.execute("commit")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,57 @@
+"""Which partition gets which request. Pure functions over anything that has `failures` and `waiting`.
+
+The list of partitions is kept sorted: failures ascending, then un-leased items ascending, stable on ties. A produce
+goes to the front of it, a lease to its back; the one that changed then moves to where it belongs now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+
+class Weighed(Protocol):
+    failures: int
+    waiting: int
+
+
+W = TypeVar("W", bound=Weighed)
+T = TypeVar("T")
+
+
+def weight(partition: Weighed) -> tuple[int, int]:
+    return partition.failures, partition.waiting
+
+
+def sort(order: list[W]) -> None:
+    order.sort(key=weight)
+
+
+def grew(order: list[W], at: int) -> None:
+    """The partition at this place took items: it moves back, staying in front of its equals."""
+    partition = order.pop(at)
+    order.insert(bisect_left(order, weight(partition), lo=at, key=weight), partition)
+
+
+def shrank(order: list[W], at: int) -> None:
+    """The partition at this place gave items away: it moves forward, staying behind its equals."""
+    partition = order.pop(at)
+    order.insert(bisect_right(order, weight(partition), hi=at, key=weight), partition)
+
+
+def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
+    """Deals items one at a time, round and round, to everyone who still wants some."""
+    if len(wants) == 1:
+        return [list(items[: wants[0]])]
+    hands: list[list[T]] = [[] for _ in wants]
+    seats = deque(range(len(wants)))
+    for item in items:
+        if not seats:
+            break
+        seat = seats.popleft()
+        hands[seat].append(item)
+        if len(hands[seat]) < wants[seat]:
+            seats.append(seat)
+    return hands

@@ -1,0 +1,339 @@
+"""The driver of all Logicals: turns of the event loop, writes, worker threads, timers.
+
+In one turn every queue that has something to do plans its pass, then each storage that was touched makes everything of
+that turn durable with one write, then the passes are settled. A storage whose disk is fast is written on the loop
+itself, because handing over to a thread and back costs more than the fsync; one that is slow is written in a thread, and
+what arrives meanwhile gathers for its next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from querator.clock import Clock, ManualClock
+from querator.daemon.logical import Logical, Pass
+from querator.daemon.partition import NEVER, Partition
+from querator.daemon.requests import Move, Read
+from querator.daemon.store.base import Storage, StorageError
+from querator.limits import (
+    APPLY_IDLE_SECONDS,
+    INLINE_WRITE_SECONDS_MAX,
+    SEGMENT_BYTES_MAX,
+    UNAPPLIED_BYTES_MAX,
+    UPKEEP_SECONDS,
+    WORKER_THREADS,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    def observe(self, seconds: float) -> None: ...
+
+
+class _Nobody:
+    def observe(self, seconds: float) -> None:
+        pass
+
+
+class _Flight:
+    """A pass between plan and settle, and the disks it still waits for."""
+
+    __slots__ = ("failed", "logical", "plan", "waits_for")
+
+    def __init__(self, logical: Logical, plan: Pass) -> None:
+        self.logical = logical
+        self.plan = plan
+        self.waits_for = 0
+        self.failed: dict[Partition, str] = {}
+
+
+class Disk:
+    """A storage and its writes: one at a time, on the loop while it is fast."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.writing = False
+        self.flights: list[_Flight] = []
+        self.seconds_mean = 0.0
+        self.written_at = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.seconds_mean += (seconds - self.seconds_mean) * 0.05
+        self.written_at = time.monotonic()
+
+    @property
+    def is_slow(self) -> bool:
+        return self.seconds_mean > INLINE_WRITE_SECONDS_MAX
+
+
+class Engine:
+    def __init__(
+        self,
+        clock: Clock,
+        storages: Iterable[Storage],
+        deliver: Callable[[Logical, Move], None],
+        pass_seconds: Observer = _Nobody(),
+        commit_seconds: Observer = _Nobody(),
+    ) -> None:
+        self.clock = clock
+        self.disks = {storage.name: Disk(storage) for storage in storages}
+        self.logicals: set[Logical] = set()
+        self._deliver = deliver
+        self._pass_seconds = pass_seconds
+        self._commit_seconds = commit_seconds
+        self._loop = asyncio.get_running_loop()
+        self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
+        self._dirty: dict[Logical, None] = {}
+        self._turn_scheduled = False
+        self._in_flight: set[Logical] = set()
+        self._reads: dict[Partition, deque[Read]] = {}
+        self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
+        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+
+    # -- turns
+
+    def add(self, logical: Logical) -> None:
+        self.logicals.add(logical)
+        self.wake(logical)
+
+    def remove(self, logical: Logical) -> None:
+        self.logicals.discard(logical)
+        self._dirty.pop(logical, None)
+        timer = self._timers.pop(logical, None)
+        if timer is not None:
+            timer[1].cancel()
+
+    def wake(self, logical: Logical) -> None:
+        self._dirty[logical] = None
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        started = time.perf_counter()
+        now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
+        dirty, self._dirty = self._dirty, {}
+        flights: list[_Flight] = []
+        for logical in dirty:
+            if logical in self._in_flight:
+                self._dirty[logical] = None  # its turn comes when it has been settled
+            elif logical in self.logicals:
+                flights.append(_Flight(logical, logical.plan(now_us, now_ns)))
+        self._pass_seconds.observe(time.perf_counter() - started)
+        touched: dict[str, Disk] = {}
+        for flight in flights:
+            for name in {partition.placement.storage for partition in flight.plan.partitions}:
+                disk = touched[name] = self.disks[name]
+                disk.flights.append(flight)
+                flight.waits_for += 1
+        for flight in flights:
+            if flight.waits_for == 0:
+                self._settle(flight)
+            else:
+                self._in_flight.add(flight.logical)
+        for disk in touched.values():
+            self._write(disk)
+
+    def _write(self, disk: Disk) -> None:
+        """Everything committed to this storage so far becomes durable; while a write runs, the next one gathers."""
+        if disk.writing:
+            return
+        flights, disk.flights = disk.flights, []
+        taken = disk.storage.take()
+        started = time.perf_counter()
+
+        def ended(error: BaseException | None) -> None:
+            disk.writing = False
+            seconds = time.perf_counter() - started
+            disk.observe(seconds)
+            self._commit_seconds.observe(seconds)
+            if error is not None:
+                self._write_failed(disk, flights, taken, error)
+            for flight in flights:
+                flight.waits_for -= 1
+                if flight.waits_for == 0:
+                    self._in_flight.discard(flight.logical)
+                    self._settle(flight)
+            if disk.flights:
+                self._write(disk)
+
+        if taken is None:
+            ended(None)
+        elif disk.is_slow:
+            disk.writing = True
+            future = self._loop.run_in_executor(self._workers, disk.storage.write, taken)
+            future.add_done_callback(lambda done: ended(done.exception()))
+        else:
+            try:
+                disk.storage.write(taken)
+            except Exception as error:
+                ended(error)
+            else:
+                ended(None)
+
+    def _write_failed(self, disk: Disk, flights: list[_Flight], taken: object, error: BaseException) -> None:
+        log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
+        disk.storage.drop(taken)
+        concerned = error.uuids if isinstance(error, StorageError) else frozenset()
+        for flight in flights:
+            for partition in flight.plan.partitions:
+                placement = partition.placement
+                if placement.storage == disk.storage.name and (not concerned or placement.uuid in concerned):
+                    flight.failed[partition] = str(error)
+        if disk.storage.failed:
+            self._fail_all(disk, str(error))
+
+    def _fail_all(self, disk: Disk, reason: str) -> None:
+        """The whole storage can no longer be trusted: every partition in it must be read again."""
+        for logical in self.logicals:
+            for partition in logical.partitions:
+                if partition.placement.storage == disk.storage.name and partition.store is not None:
+                    logical.partition_failed(partition, reason)
+
+    def _settle(self, flight: _Flight) -> None:
+        logical = flight.logical
+        logical.settle(flight.plan, flight.failed)
+        self._start_reads(logical)
+        if logical.moves:
+            moves, logical.moves = logical.moves, []
+            for move in moves:
+                self._deliver(logical, move)
+        if logical in self._dirty:
+            self.wake(logical)
+        self._arm(logical)
+
+    # -- worker threads
+
+    def _start_reads(self, logical: Logical) -> None:
+        reads, logical.reads = logical.reads, []
+        for read in reads:
+            self.read(read)
+
+    def read(self, read: Read) -> None:
+        waiting = self._reads.get(read.partition)
+        if waiting is None:
+            self._reads[read.partition] = deque()
+            self._run_read(read)
+        else:
+            waiting.append(read)
+
+    def _run_read(self, read: Read) -> None:
+        def work() -> object:
+            if read.flush is not None:
+                read.flush.flush()
+            return read.work()
+
+        future = self._loop.run_in_executor(self._workers, work)
+        future.add_done_callback(lambda done: self._read_ended(read, done))
+
+    def _read_ended(self, read: Read, future: asyncio.Future[object]) -> None:
+        error = future.exception()
+        if error is None:
+            if read.flush is not None:
+                read.partition.applied()
+            read.done(future.result())
+        else:
+            if not isinstance(error, StorageError):
+                log.error("reading failed", extra={"partition": read.partition.number}, exc_info=error)
+            read.failed(error if isinstance(error, Exception) else RuntimeError(str(error)))
+        waiting = self._reads[read.partition]
+        if waiting:
+            self._run_read(waiting.popleft())
+        else:
+            del self._reads[read.partition]
+
+    # -- time
+
+    def _arm(self, logical: Logical) -> None:
+        """Wakes the logical when it next has something to do by itself."""
+        due_ns = logical.next_event_ns()
+        if not isinstance(self.clock, ManualClock):
+            due_us = logical.next_event_us()
+            if due_us < NEVER:
+                due_ns = min(due_ns, time.monotonic_ns() + (due_us + 1 - self.clock.now_us()) * 1_000)
+        if due_ns >= NEVER:
+            return
+        timer = self._timers.get(logical)
+        if timer is not None:
+            if timer[0] <= due_ns:
+                return  # it will find out then that it is early
+            timer[1].cancel()
+        delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+        self._timers[logical] = due_ns, self._loop.call_later(delay, self._timer_fired, logical)
+
+    def _timer_fired(self, logical: Logical) -> None:
+        self._timers.pop(logical, None)
+        if logical in self.logicals:
+            self.wake(logical)
+
+    async def until_idle(self) -> None:
+        """After the test clock was moved: until everything that was due, and what it caused, is done."""
+        now_us = self.clock.now_us()
+        for logical in self.logicals:
+            self.wake(logical)
+        while True:
+            await asyncio.sleep(0)
+            busy = self._dirty or self._in_flight or self._reads or not all(q.is_idle() for q in self.logicals)
+            due = [logical for logical in self.logicals if logical.next_event_us() < now_us]
+            if not busy and not due:
+                return
+            for logical in due:
+                self.wake(logical)
+            if self._reads:
+                await asyncio.sleep(0.001)
+
+    # -- upkeep
+
+    def _keep_up(self) -> None:
+        """Has files catch up with the journal when there is much of it, or nothing else to do."""
+        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        now = time.monotonic()
+        for name, disk in self.disks.items():
+            waiting_bytes = disk.storage.unapplied_bytes
+            full = waiting_bytes >= SEGMENT_BYTES_MAX
+            idle = now - disk.written_at > APPLY_IDLE_SECONDS
+            congested = waiting_bytes >= UNAPPLIED_BYTES_MAX
+            for logical in self.logicals:
+                for partition in logical.partitions:
+                    if partition.placement.storage != name:
+                        continue
+                    if partition.congested and not congested:
+                        self.wake(logical)
+                    partition.congested = congested
+                    if full or idle:
+                        self._catch_up(partition)
+
+    def _catch_up(self, partition: Partition) -> None:
+        store = partition.store
+        if store is None or not store.unapplied_bytes or partition in self._reads:
+            return
+
+        def failed(error: Exception) -> None:
+            # The journal still has it all, so the queue goes on; upkeep tries again.
+            log.warning("cannot apply to the file yet", extra={"partition": partition.number, "reason": str(error)})
+
+        self.read(Read(partition, store, store.checkpoint, lambda result: None, failed))
+
+    # -- the end
+
+    def is_busy(self, logical: Logical) -> bool:
+        return logical in self._in_flight or any(partition in self._reads for partition in logical.partitions)
+
+    async def drain(self) -> None:
+        """Waits for what is in flight."""
+        while self._in_flight or self._reads or self._turn_scheduled:
+            await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self._upkeep.cancel()
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._workers.shutdown(wait=True)

@@ -1,0 +1,234 @@
+"""What holders of leases ask for: complete, retry, extend.
+
+An id that is leased is found in memory. Any other id is looked up in storage first, because a consumer must be told
+whether its item is done (ignored), waits (refused) or lives on under a new id (its lease was lost). Nothing is changed
+before every id of a request is known, so that a request takes effect in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from querator import ids
+from querator.daemon import arrivals
+from querator.daemon.lifecycle import CLIENT
+from querator.daemon.partition import Lease, Partition
+from querator.daemon.requests import Complete, Extend, LeaseItems, Request, Retry, failing
+from querator.daemon.store.base import Found
+from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.limits import NS_PER_US, SCHEDULE_AHEAD_MIN_US
+
+if TYPE_CHECKING:
+    from querator.daemon.logical import Logical
+
+LOST = Found("lost", None, 0, 0)
+Held = tuple[Partition, Lease]
+
+
+class Unknown(Exception):
+    """Ids that storage must be asked about, by partition."""
+
+    def __init__(self, wanted: dict[Partition, dict[str, int]]) -> None:
+        self.wanted = wanted
+
+
+def proceed(logical: Logical, request: Request) -> None:
+    """Carries out a complete, retry or extend, or starts looking up what it needs to know."""
+    try:
+        if isinstance(request, Complete):
+            logical.answer(request, _complete(logical, request), request.touched)
+        elif isinstance(request, Retry):
+            _retry(logical, request)
+        elif isinstance(request, Extend):
+            logical.answer(request, _extend(logical, request), request.touched)
+    except Unknown as unknown:
+        assert isinstance(request, Complete | Retry | Extend)
+        _look_up(logical, request, unknown, resume=request)
+
+
+def complete_for_lease(logical: Logical, lease: LeaseItems, completes: Complete) -> bool:
+    """Completes what a lease request brings along; False if the lease must wait for that, or is refused for it."""
+    try:
+        error = _complete(logical, completes)
+    except Unknown as unknown:
+        _look_up(logical, completes, unknown, resume=lease)
+        return False
+    lease.completes = None
+    if error is not None:
+        logical.clients.discard(lease.client_id)
+        logical.answer(lease, error, completes.touched)
+        return False
+    return True
+
+
+def _complete(logical: Logical, request: Complete) -> QueratorError | None:
+    hint = logical.partitions[request.number]
+    if hint.allows.complete and hint.leased:
+        pop = hint.leased.pop
+        leases = [pop(item_id, None) for item_id in request.ids]
+        if None not in leases:
+            _completed(logical, request, hint, leases)  # type: ignore[arg-type]
+            return None
+        hint.leased.update([(lease.id, lease) for lease in leases if lease is not None])
+    held, error = _find(logical, request.known, hint, request.ids, "completed", ignore_absent=True)
+    by_partition: dict[Partition, list[Lease]] = {}
+    for partition, lease in held:
+        if partition.leased.pop(lease.id, None) is not None:
+            by_partition.setdefault(partition, []).append(lease)
+    for partition, leases_here in by_partition.items():
+        _completed(logical, request, partition, leases_here)
+    return error
+
+
+def _completed(logical: Logical, request: Complete, partition: Partition, leases: list[Lease]) -> None:
+    partition.completed(leases)
+    request.touched.add(partition)
+    logical.tally("completed", len(leases))
+
+
+def _retry(logical: Logical, request: Retry) -> None:
+    hint = logical.partitions[request.number]
+    wanted = [item.id for item in request.items]
+    held, error = _find(logical, request.known, hint, wanted, "retried", ignore_absent=False)
+    now = logical.now_us
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    moving: dict[tuple[Partition, str], list[Lease]] = {}
+    for (partition, lease), item in zip(held, request.items, strict=False):
+        del partition.leased[lease.id]
+        request.touched.add(partition)
+        if item.dead:
+            moving.setdefault((partition, CLIENT), []).append(lease)
+        elif item.retry_at is not None and item.retry_at >= soon:
+            partition.lost([lease], now)
+            seq = partition.allocate(1, now)
+            birth = lease.item.birth or lease.item.seq
+            again = msgspec.structs.replace(
+                lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth
+            )
+            partition.schedule([again])
+        elif arrivals.must_leave(logical, partition):
+            moving.setdefault((partition, ""), []).append(lease)
+        else:
+            partition.lost([lease], now)
+            partition.requeue([(lease.item, lease.attempts)], now)
+    if held:
+        logical.tally("retried", len(held))
+    for (partition, reason), leases in moving.items():
+        if reason:
+            arrivals.let_die(logical, partition, leases, reason, retry=request)
+        else:
+            arrivals.send_elsewhere(logical, partition, leases, retry=request)
+    if not request.open_moves or error is not None:
+        logical.answer(request, error, request.touched)
+
+
+def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
+    hint = logical.partitions[request.number]
+    held, error = _find(logical, request.known, hint, request.ids, "extended", ignore_absent=False)
+    if error is not None:
+        return error
+    timeout_ns = request.lease_timeout_ns or logical.queue.lease_timeout_ns
+    deadline = logical.now_us + timeout_ns // NS_PER_US
+    by_partition: dict[Partition, list[Lease]] = {}
+    for partition, lease in held:
+        by_partition.setdefault(partition, []).append(lease)
+    for partition, leases in by_partition.items():
+        partition.extend(leases, deadline)
+        request.touched.add(partition)
+    return [lease for _, lease in held]
+
+
+def _find(
+    logical: Logical,
+    known: dict[str, Found | None],
+    hint: Partition,
+    wanted: Sequence[str],
+    verb: str,
+    *,
+    ignore_absent: bool,
+) -> tuple[list[Held], QueratorError | None]:
+    """The leases that ids stand for, up to the first bad id, and what is wrong with that one.
+
+    Raises Unknown when storage has to be asked first.
+    """
+    held: list[Held] = []
+    seen: set[str] = set()
+    unknown: dict[Partition, dict[str, int]] = {}
+    error: QueratorError | None = None
+    for item_id in wanted:
+        lease = hint.leased.get(item_id) if hint.allows.complete else None
+        partition: Partition | None = hint
+        if lease is None:
+            try:
+                decoded = ids.decode(item_id)
+            except ValueError as reason:
+                error = InvalidRequest(f"invalid storage id; '{item_id}': {reason}")
+                break
+            partition = logical.by_prefix.get(decoded.prefix)
+            if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
+                found: Found | None = None
+            elif not partition.allows.complete:
+                error = RetryRequest(failing(partition.number))
+                break
+            elif (lease := partition.leased.get(item_id)) is not None:
+                found = None
+            elif decoded.seq in partition.dying:
+                found = LOST
+            elif item_id in known:
+                found = known[item_id]
+            else:
+                unknown.setdefault(partition, {})[item_id] = decoded.seq
+                continue
+        if lease is not None and partition is not None and (ignore_absent or item_id not in seen):
+            seen.add(item_id)
+            held.append((partition, lease))
+            continue
+        error = _refusal(item_id, LOST if item_id in seen else found, verb, ignore_absent)
+        if error is not None:
+            break
+    if unknown:
+        raise Unknown(unknown)
+    return held, error
+
+
+def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) -> QueratorError | None:
+    if found is None:
+        return None if ignore_absent else InvalidRequest(f"invalid storage id; '{item_id}' does not exist")
+    if found.state == "lost":
+        return InvalidRequest(f"invalid storage id; '{item_id}' does not exist, its lease was lost")
+    return InvalidRequest(f"item(s) cannot be {verb}; '{item_id}' is not marked as leased")
+
+
+def _look_up(logical: Logical, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
+    """Asks storage about ids, then puts the request back in front of the inbox."""
+    open_reads = len(unknown.wanted)
+    logical.looking_up += 1
+
+    def ended() -> None:
+        nonlocal open_reads
+        open_reads -= 1
+        if open_reads == 0:
+            logical.looking_up -= 1
+            logical.inbox.appendleft(resume)
+            logical.wake()
+
+    for partition, seqs in unknown.wanted.items():
+        store = partition.store
+        assert store is not None
+
+        def done(found: dict[int, Found], seqs: dict[str, int] = seqs) -> None:
+            request.known.update({item_id: found.get(seq) for item_id, seq in seqs.items()})
+            ended()
+
+        def failed(error: Exception) -> None:
+            # The partition is in error now; planning the request again will say so.
+            ended()
+
+        def work(store: Any = store, seqs: dict[str, int] = seqs) -> dict[int, Found]:
+            found: dict[int, Found] = store.find(list(seqs.values()))
+            return found
+
+        logical.read(partition, work, done, flush=True, failed=failed)

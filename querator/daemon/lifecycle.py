@@ -1,0 +1,46 @@
+"""What is expired, dead or due. Pure functions over items and times; the Logical acts on what they say."""
+
+from __future__ import annotations
+
+import msgspec
+
+from querator.items import Death, Item
+
+MAX_ATTEMPTS = "max_attempts"
+EXPIRED = "expired"
+CLIENT = "client"
+
+_deaths = msgspec.json.Decoder(list[Death])
+
+
+def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) -> str:
+    """Why an item whose lease has ended must not come back; empty if it may."""
+    if max_attempts and attempts >= max_attempts:
+        return MAX_ATTEMPTS
+    if now_us > item.expire_deadline:
+        return EXPIRED
+    return ""
+
+
+def history(item: Item) -> list[Death]:
+    return _deaths.decode(item.history) if item.history else []
+
+
+def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, now_us: int) -> Item:
+    """What arrives in the dead queue: fresh but for its content, and with one more death in its history.
+
+    Sequence, creation and expiry are the dead queue's to set.
+    """
+    death = Death(queue_name=queue, source_id=item_id, reason=reason, attempts=attempts, at=now_us)
+    return Item(
+        seq=0,
+        created_at=0,
+        expire_deadline=0,
+        payload=item.payload,
+        kind=item.kind,
+        reference=item.reference,
+        encoding=item.encoding,
+        max_attempts=item.max_attempts,
+        source_id=item_id,
+        history=msgspec.json.encode([*history(item), death]),
+    )

@@ -1,0 +1,620 @@
+"""The Logical: one loop per queue, the only place where the queue's state changes.
+
+A pass takes what stands in the inbox and what time has brought about, decides from memory what everyone gets (`plan`),
+and, once the batches of all partitions that it touched are durable, answers (`settle`). Both are synchronous and know
+neither I/O nor threads nor the wall clock: the driver (`engine.py`, or a test) tells them the time, makes batches
+durable and runs the reads they ask for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from querator.daemon import arrivals, distribution, holding, timers
+from querator.daemon.partition import NEVER, Lease, Partition, read_snapshot
+from querator.daemon.requests import (
+    Arrival,
+    Change,
+    Complete,
+    Delivery,
+    Extend,
+    LeaseItems,
+    Move,
+    Produce,
+    Read,
+    Request,
+    Retry,
+    failing,
+)
+from querator.daemon.store.base import Store
+from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.items import Item, Placement, Queue, State
+from querator.limits import (
+    INBOX_REQUESTS_MAX,
+    NS_PER_US,
+    READY_WINDOW_BYTES_MAX,
+    READY_WINDOW_ITEMS_MAX,
+    RECOVERY_BACKOFF_MAX_NS,
+    RECOVERY_BACKOFF_MIN_NS,
+    REQUEST_ID_KEPT_US,
+    SCHEDULE_AHEAD_MIN_US,
+)
+
+DUPLICATE_CLIENT = "duplicate client id; a client cannot make multiple leased requests to the same queue"
+LEASE_TIMEOUT = "request timeout; no items are in the queue, try again"
+PRODUCE_TIMEOUT = "request timeout; no partition is available, try again"
+OVERLOADED = "queue is overloaded; try again later"
+STOPPING = "queue is shutting down"
+
+
+class Counters:
+    """What the queue has done since it was loaded; read by metrics."""
+
+    __slots__ = ("completed", "dead", "expired", "leased", "produced", "retried")
+
+    def __init__(self) -> None:
+        self.produced = self.leased = self.completed = self.retried = self.expired = 0
+        self.dead: dict[str, int] = {"max_attempts": 0, "expired": 0, "client": 0}
+
+
+class Death:
+    """One item that died, to be logged and counted once that is durable."""
+
+    __slots__ = ("attempts", "dead_queue", "id", "item", "partition", "reason")
+
+    def __init__(self, partition: Partition, item: Item, item_id: str, attempts: int, reason: str, queue: str) -> None:
+        self.partition = partition
+        self.item = item
+        self.id = item_id
+        self.attempts = attempts
+        self.reason = reason
+        self.dead_queue = queue
+
+
+class Pass:
+    """What one plan decided. Answers wait for the partitions they depend on."""
+
+    __slots__ = ("answers", "deaths", "partitions", "tallies")
+
+    def __init__(self) -> None:
+        self.partitions: list[Partition] = []
+        """Those whose batch must become durable."""
+        self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
+        self.tallies: list[tuple[str, int]] = []
+        self.deaths: list[Death] = []
+
+
+class Logical:
+    def __init__(
+        self,
+        queue: Queue,
+        placements: list[Placement],
+        open_store: Callable[[Placement], Store],
+        wake: Callable[[], None],
+        died: Callable[[Death], None] = lambda death: None,
+    ) -> None:
+        self.queue = queue
+        self.partitions = [Partition(placement) for placement in placements]
+        self.by_prefix = {partition.prefix: partition for partition in self.partitions}
+        self.order = list(self.partitions)
+        self.open_store = open_store
+        """Blocking; gives a partition's store, or raises."""
+        self.wake = wake
+        """Asks the driver for another pass."""
+        self.died = died
+        self.counters = Counters()
+        self.inbox: deque[Request] = deque()
+        self.parked: dict[int, LeaseItems] = {}
+        self.clients: set[str] = set()
+        self.held_up: deque[Produce | Arrival] = deque()
+        """Produces that no partition takes at present."""
+        self.looking_up = 0
+        """Requests that wait for something to be read."""
+        self.timeouts: list[tuple[int, int, Request]] = []
+        self.request_ids: dict[str, int] = {}
+        self.under_way: dict[str, Produce] = {}
+        self.moves: list[Move] = []
+        """Moves to be carried out by the driver."""
+        self.ended_moves: list[tuple[Move, Any]] = []
+        self.waiting_moves: list[tuple[int, int, Move]] = []
+        self.moves_open = 0
+        self.reads: list[Read] = []
+        """Reads to be carried out by the driver."""
+        self.reads_open = 0
+        self.stopping = False
+        self.now_us = 0
+        self.now_ns = 0
+        self._newly_parked: list[LeaseItems] = []
+        self._orders = itertools.count(1)
+        self._pass = Pass()
+
+    # -- requests come
+
+    def submit(self, request: Request) -> None:
+        if self.stopping:
+            request.answer(RequestFailed(STOPPING))
+        elif len(self.inbox) >= INBOX_REQUESTS_MAX and not isinstance(request, Change | Arrival):
+            request.answer(RetryRequest(OVERLOADED))
+        else:
+            self.inbox.append(request)
+            self.wake()
+
+    def abandon(self, request: Request) -> None:
+        """The client is gone: its parked lease and its client id are free at once."""
+        request.abandoned = True
+        if isinstance(request, LeaseItems) and self.parked.pop(request.order, None) is not None:
+            self.clients.discard(request.client_id)
+            request.answered = True
+
+    # -- the pass
+
+    def plan(self, now_us: int, now_ns: int) -> Pass:
+        """Decides everything that can be decided now. The caller commits `partitions` and then calls `settle`."""
+        self.now_us, self.now_ns = now_us, now_ns
+        this = self._pass = Pass()
+        self._time_out()
+        self._start_opening()
+        arrivals.finish_moves(self)
+        timers.run(self)
+        produces, completes = self._collect()
+        distribution.sort(self.order)
+        for produce in produces:
+            self._place(produce)
+        self._serve_parked()
+        for request in completes:
+            holding.proceed(self, request)
+        for partition in self.partitions:
+            if partition.wants_loading():
+                self._load(partition)
+            if partition.commit():
+                this.partitions.append(partition)
+        if self.parked and any(p.ready and p.allows.lease for p in self.partitions):
+            self.wake()
+        self._forget_request_ids()
+        return this
+
+    def _collect(self) -> tuple[list[Produce | Arrival], list[Request]]:
+        """Takes the inbox in, in arrival order, up to the first change, which has a pass of its own."""
+        produces: list[Produce | Arrival] = list(self.held_up)
+        self.held_up.clear()
+        completes: list[Request] = []
+        inbox = self.inbox
+        taken = 0
+        while inbox:
+            request = inbox[0]
+            if isinstance(request, Change):
+                if taken == 0:
+                    inbox.popleft()
+                    self._change(request)
+                if inbox:
+                    self.wake()
+                break
+            inbox.popleft()
+            taken += 1
+            if isinstance(request, Produce):
+                if not request.request_id or self._is_new(request):
+                    produces.append(request)
+            elif isinstance(request, LeaseItems):
+                self._arrive_lease(request)
+            elif isinstance(request, Arrival):
+                produces.append(request)
+            else:
+                completes.append(request)
+        return produces, completes
+
+    def _change(self, request: Change) -> None:
+        for partition in request.partitions:
+            if not partition.allows.storage:
+                self.answer(request, RetryRequest(failing(partition.number)))
+                return
+        try:
+            result = request.run(self.now_us)
+        except QueratorError as error:
+            result = error
+        self.answer(request, result, set(request.partitions))
+
+    def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
+        """Answers when the partitions it depends on are durable."""
+        self._pass.answers.append((request, result, after))
+
+    def tally(self, name: str, count: int) -> None:
+        self._pass.tallies.append((name, count))
+
+    def death(self, death: Death) -> None:
+        self._pass.deaths.append(death)
+
+    def settle(self, this: Pass, failed: dict[Partition, str]) -> None:
+        """The batches of a pass are durable, except those of the partitions that failed."""
+        if failed:
+            self._settle_failed(this, failed)
+            return
+        for request, result, _ in this.answers:
+            request.answer(result)
+        counters = self.counters
+        for name, count in this.tallies:
+            setattr(counters, name, getattr(counters, name) + count)
+        for death in this.deaths:
+            self._tell_death(death)
+
+    def _settle_failed(self, this: Pass, failed: dict[Partition, str]) -> None:
+        for partition, reason in failed.items():
+            self.partition_failed(partition, reason)
+        for request, result, after in this.answers:
+            hit = after if isinstance(after, set) else {after}
+            bad = next((partition for partition in failed if partition in hit), None)
+            if bad is None:
+                request.answer(result)
+            elif isinstance(request, Produce | Arrival):
+                self._forget(request)
+                self.held_up.append(request)
+                self._watch(request)
+            elif isinstance(request, LeaseItems):
+                self._park(request)
+                self._watch(request)
+            else:
+                request.answer(RetryRequest(failing(bad.number)))
+        for death in this.deaths:
+            if death.partition not in failed:
+                self._tell_death(death)
+        self.parked = dict(sorted(self.parked.items()))
+        self.wake()
+
+    def _tell_death(self, death: Death) -> None:
+        self.counters.dead[death.reason] += 1
+        self.died(death)
+
+    # -- produce
+
+    def _is_new(self, request: Produce) -> bool:
+        """A repeated request is answered, or follows the one that is under way."""
+        until = self.request_ids.get(request.request_id)
+        if until is not None and until >= self.now_us:
+            self.answer(request, None)
+            return False
+        first = self.under_way.get(request.request_id)
+        if first is not None and not first.answered and first is not request:
+            first.followers.append(request)
+            self._watch(request)
+            return False
+        self.under_way[request.request_id] = request
+        return True
+
+    def _place(self, request: Produce | Arrival) -> None:
+        """Gives a produce to the partition in front; without one it waits for its time to run out."""
+        if request.answered:
+            return
+        order = self.order
+        at = next((at for at, p in enumerate(order) if not p.congested and p.allows.produce), None)
+        if at is None:
+            self.held_up.append(request)
+            self._watch(request)
+            return
+        partition = order[at]
+        if isinstance(request, Arrival):
+            if not arrivals.enter(self, request, partition):
+                return
+        else:
+            self._produce(request, partition)
+        distribution.grew(order, at)
+
+    def _produce(self, request: Produce, partition: Partition) -> None:
+        now = self.now_us
+        drafts = request.drafts
+        count = len(drafts)
+        expire = now + self.queue.expire_timeout_ns // NS_PER_US
+        first = partition.allocate(count, now)
+        if request.timed:
+            soon = now + SCHEDULE_AHEAD_MIN_US
+            items = [
+                Item(
+                    seq,
+                    now,
+                    expire,
+                    d.bytes_ or d.utf8.encode(),
+                    d.kind,
+                    d.reference,
+                    d.encoding,
+                    enqueue_at=d.enqueue_at or 0,
+                )
+                for seq, d in enumerate(drafts, first)
+            ]
+            later = [item for item in items if item.enqueue_at >= soon]
+            items = [item for item in items if item.enqueue_at < soon]
+            for item in items:
+                item.enqueue_at = 0
+            if later:
+                partition.schedule(later)
+        else:
+            items = [
+                Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
+                for seq, d in enumerate(drafts, first)
+            ]
+        if items:
+            partition.add(items, request.size_bytes, now * len(items), expire)
+        if request.request_id:
+            self.remember(partition, [request.request_id])
+        self.answer(request, None, partition)
+        self.tally("produced", count)
+
+    def remember(self, partition: Partition, request_ids: list[str]) -> None:
+        until = self.now_us + REQUEST_ID_KEPT_US
+        batch = partition.changes()
+        batch.request_ids += request_ids
+        batch.request_until += [until] * len(request_ids)
+        for request_id in request_ids:
+            self.under_way.pop(request_id, None)
+            # Taken out and put back, so that the oldest are always in front.
+            self.request_ids.pop(request_id, None)
+            self.request_ids[request_id] = until
+
+    def _forget(self, request: Produce | Arrival) -> None:
+        """It did not become durable after all."""
+        if isinstance(request, Arrival):
+            for key in request.keys:
+                self.request_ids.pop(key, None)
+        elif request.request_id:
+            self.request_ids.pop(request.request_id, None)
+            self.under_way[request.request_id] = request
+
+    def _forget_request_ids(self) -> None:
+        known = self.request_ids
+        while known:
+            oldest = next(iter(known))
+            if known[oldest] >= self.now_us:
+                break
+            del known[oldest]
+
+    # -- lease
+
+    def _arrive_lease(self, request: LeaseItems) -> None:
+        if request.abandoned:
+            return
+        if request.order == 0 and request.client_id in self.clients:
+            self.answer(request, InvalidRequest(DUPLICATE_CLIENT))
+            return
+        if request.completes is not None:
+            completes = request.completes
+            request.order = request.order or next(self._orders)
+            self.clients.add(request.client_id)
+            if not holding.complete_for_lease(self, request, completes):
+                return
+        self._park(request)
+
+    def _park(self, request: LeaseItems) -> None:
+        if request.abandoned:
+            self.clients.discard(request.client_id)
+            return
+        if request.order == 0:
+            request.order = next(self._orders)
+        self.parked[request.order] = request
+        self.clients.add(request.client_id)
+        self._newly_parked.append(request)
+
+    def _serve_parked(self) -> None:
+        """Deals what waits to those who wait, in arrival order."""
+        if not self.parked:
+            return
+        for partition, requests in self._assign():
+            self._deal(partition, requests)
+        for request in self._newly_parked:
+            if request.order in self.parked:
+                self._watch(request)
+        self._newly_parked.clear()
+
+    def _assign(self) -> list[tuple[Partition, list[LeaseItems]]]:
+        """Which partition serves whom: each request the last healthy one, whose count drops by what it may take."""
+        order = [p for p in self.order if p.allows.lease and p.failures == 0]
+        if not order:
+            return []
+        if len(order) == 1:
+            only = order[0]
+            return [(only, list(itertools.islice(self.parked.values(), only.waiting)))] if only.waiting else []
+        standing = [_Standing(partition) for partition in order]
+        for request in self.parked.values():
+            last = standing[-1]
+            if not last.waiting and len(last.requests) >= last.partition.waiting:
+                break
+            last.requests.append(request)
+            last.waiting -= min(last.waiting, request.batch_size)
+            distribution.shrank(standing, len(standing) - 1)
+        return [(s.partition, s.requests) for s in standing if s.requests]
+
+    def _deal(self, partition: Partition, requests: list[LeaseItems]) -> None:
+        wanted = sum([request.batch_size for request in requests])
+        deadline = self.now_us + self.queue.lease_timeout_ns // NS_PER_US
+        leases = partition.lease(wanted, deadline)
+        if not leases:
+            return
+        self.tally("leased", len(leases))
+        hands: list[list[Lease]] = distribution.deal(leases, [request.batch_size for request in requests])
+        for request, hand in zip(requests, hands, strict=True):
+            if hand:
+                del self.parked[request.order]
+                self.clients.discard(request.client_id)
+                self.answer(request, Delivery(partition.number, hand), partition)
+
+    # -- time runs out for requests
+
+    def _watch(self, request: Request) -> None:
+        """Its deadline is watched from now on."""
+        if not request.watched:
+            request.watched = True
+            heapq.heappush(self.timeouts, (request.deadline_ns, next(self._orders), request))
+            if len(self.timeouts) > 2 * (len(self.parked) + len(self.held_up)) + 1_000:
+                self.timeouts = [entry for entry in self.timeouts if not entry[2].answered]
+                heapq.heapify(self.timeouts)
+
+    def _time_out(self) -> None:
+        timeouts = self.timeouts
+        while timeouts and timeouts[0][0] <= self.now_ns:
+            _, _, request = heapq.heappop(timeouts)
+            if request.answered:
+                continue
+            if isinstance(request, LeaseItems):
+                if self.parked.pop(request.order, None) is None:
+                    continue
+                self.clients.discard(request.client_id)
+                self.answer(request, RetryRequest(LEASE_TIMEOUT))
+            elif isinstance(request, Produce | Arrival):
+                if request in self.held_up:
+                    self.held_up.remove(request)
+                if isinstance(request, Produce) and self.under_way.get(request.request_id) is request:
+                    del self.under_way[request.request_id]
+                self.answer(request, RetryRequest(PRODUCE_TIMEOUT))
+
+    # -- reading from storage
+
+    def _load(self, partition: Partition) -> None:
+        """The window runs low: reads the next stretch of what waits on disk."""
+        store = partition.store
+        assert store is not None
+        partition.loading = True
+        after, before = partition.disk_range()
+
+        def work() -> list[Item]:
+            return store.ready(after, before, READY_WINDOW_ITEMS_MAX, READY_WINDOW_BYTES_MAX)
+
+        def done(items: list[Item]) -> None:
+            if partition.store is not store:
+                return
+            partition.loading = False
+            partition.loaded(items)
+            if not items and before is None and partition.on_disk > 0 and partition.disk_range() == (after, None):
+                self.partition_failed(partition, "storage holds fewer items than were counted")
+            self.wake()
+
+        self.read(partition, work, done)
+
+    def read(
+        self,
+        partition: Partition,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        *,
+        flush: bool = False,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Asks the driver to do something blocking with a partition's open store; a failure fails the partition."""
+        store = partition.store
+        self.reads_open += 1
+
+        def on_success(result: Any) -> None:
+            self.reads_open -= 1
+            done(result)
+
+        def on_failure(error: Exception) -> None:
+            self.reads_open -= 1
+            if partition.store is store:
+                self.partition_failed(partition, str(error))
+            if failed is not None:
+                failed(error)
+            self.wake()
+
+        self.reads.append(Read(partition, store if flush else None, work, on_success, on_failure))
+
+    # -- partitions fail and recover
+
+    def partition_failed(self, partition: Partition, reason: str) -> None:
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.failures, 16))
+        partition.fail(reason, self.now_us, self.now_ns + backoff)
+        self.wake()
+
+    def _start_opening(self) -> None:
+        """Partitions that should be open and are not: at the start, and after a failure when its back-off is over."""
+        for partition in self.partitions:
+            if (
+                partition.store is None
+                and not partition.opening
+                and partition.placement.requested is not State.UNAVAILABLE
+                and partition.retry_at_ns <= self.now_ns
+            ):
+                self.open_partition(partition)
+
+    def open_partition(
+        self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None
+    ) -> None:
+        partition.opening = True
+        self.reads_open += 1
+        now_us = self.now_us
+
+        def work() -> tuple[Store, Any]:
+            store = self.open_store(partition.placement)
+            return store, read_snapshot(store, now_us)
+
+        def done(result: tuple[Store, Any]) -> None:
+            store, snapshot = result
+            partition.opening = False
+            self.reads_open -= 1
+            partition.opened(store, snapshot, self.now_us)
+            for request_id, until in snapshot.request_ids:
+                self.request_ids[request_id] = max(until, self.request_ids.get(request_id, 0))
+            then(None)
+            self.wake()
+
+        def failed(error: Exception) -> None:
+            partition.opening = False
+            self.reads_open -= 1
+            self.partition_failed(partition, str(error))
+            then(error)
+
+        self.reads.append(Read(partition, None, work, done, failed))
+
+    # -- what the driver needs to know
+
+    def next_event_us(self) -> int:
+        """When, on the queue's clock, there is something to do without a request."""
+        return min([partition.next_event_us() for partition in self.partitions], default=NEVER)
+
+    def next_event_ns(self) -> int:
+        """The same on the monotonic clock: time-outs and back-offs."""
+        times = [NEVER]
+        while self.timeouts and self.timeouts[0][2].answered:
+            heapq.heappop(self.timeouts)
+        if self.timeouts:
+            times.append(self.timeouts[0][0])
+        if self.waiting_moves:
+            times.append(self.waiting_moves[0][0])
+        times += [p.retry_at_ns for p in self.partitions if p.error and not p.opening and p.store is None]
+        return min(times)
+
+    def is_idle(self) -> bool:
+        """Nothing is under way: no request to take in, no read, no move (a failed move that waits is not under way)."""
+        return not (self.inbox or self.reads_open or self.moves or self.ended_moves or self.moves_open)
+
+    def stop(self) -> None:
+        """Answers everyone who still waits."""
+        self.stopping = True
+        error = RequestFailed(STOPPING)
+        for request in [*self.inbox, *self.parked.values(), *self.held_up, *self.under_way.values()]:
+            request.answer(error)
+        self.inbox.clear()
+        self.parked.clear()
+        self.clients.clear()
+        self.held_up.clear()
+
+    def waiting_requests(self) -> dict[str, int]:
+        kinds = {"produce": len(self.held_up), "lease": len(self.parked), "complete": self.looking_up}
+        for request in self.inbox:
+            if isinstance(request, Produce):
+                kinds["produce"] += 1
+            elif isinstance(request, LeaseItems):
+                kinds["lease"] += 1
+            elif isinstance(request, Complete | Retry | Extend):
+                kinds["complete"] += 1
+        return kinds
+
+
+class _Standing:
+    """A partition while leases are assigned: what it would have left."""
+
+    __slots__ = ("failures", "partition", "requests", "waiting")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.failures = partition.failures
+        self.waiting = partition.waiting
+        self.requests: list[LeaseItems] = []

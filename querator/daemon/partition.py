@@ -1,0 +1,546 @@
+"""What the loop remembers of one partition: the head of its items, its leases, what is due, and its counters.
+
+    ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
+
+Items enter at the tail end and leave at the head, in the order of their sequence. Memory holds a window of the head
+and whatever the file does not have yet; what lies between is only counted. Every change goes into the pass's batch at
+the same time as into memory. If that batch cannot be made durable, the whole memory is thrown away and read again from
+storage, so nothing here needs to be undone.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Final
+
+import msgspec
+
+from querator import ids
+from querator.daemon.states import ALLOWS, Allows
+from querator.daemon.store.base import Batch, Leased, Store, Summary
+from querator.items import Item, Placement, State
+from querator.limits import (
+    LOST_LEASE_KEPT_US,
+    READY_WINDOW_BYTES_MAX,
+    READY_WINDOW_ITEMS_LOW,
+    READY_WINDOW_ITEMS_MAX,
+    SCHEDULED_WINDOW_ITEMS_MAX,
+)
+
+NEVER: Final = 1 << 62
+
+
+class Sweep(enum.Enum):
+    """Where the search for expired items stands."""
+
+    IDLE = 0
+    READING = 1
+    LEAVING = 2
+    """What was found is on its way to the dead queue; the next search waits for that."""
+
+
+class Lease(msgspec.Struct, gc=False):
+    """An item in somebody's hands. `attempts` counts this lease."""
+
+    id: str
+    item: Item
+    attempts: int
+    deadline: int
+
+
+class Snapshot(msgspec.Struct):
+    """Everything a partition needs to start, read from its store in one go."""
+
+    summary: Summary
+    leased: list[Leased]
+    scheduled: list[Item]
+    ready: list[Item]
+    request_ids: list[tuple[str, int]]
+
+
+def read_snapshot(store: Store, now_us: int) -> Snapshot:
+    """Blocking: the full read of a partition that is opened."""
+    store.flush()
+    return Snapshot(
+        summary=store.summary(),
+        leased=store.leased(),
+        scheduled=store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX),
+        ready=store.ready(0, None, READY_WINDOW_ITEMS_MAX, READY_WINDOW_BYTES_MAX),
+        request_ids=store.request_ids(now_us),
+    )
+
+
+class Partition:
+    """One partition of one queue, as its Logical sees it."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.number = placement.number
+        self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
+        self.store: Store | None = None
+        self.error = ""
+        self.error_since = 0
+        self.failures = 0
+        self.retry_at_ns = 0
+        self.opening = False
+        self.congested = False
+        """Whether its storage cannot follow: it takes no new items for now."""
+        self.opened_at = 0
+        self.batch: Batch | None = None
+        self.last_seq = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.ready: deque[Item] = deque()
+        self.ready_bytes = 0
+        self.tail: deque[list[Item]] = deque()
+        self.tail_items = 0
+        self.gone: set[int] = set()
+        """Sequences in ready or tail that were removed where they stand."""
+        self.cursor = 0
+        """Everything up to this sequence has been in memory; what waits on disk lies beyond it."""
+        self.loading = False
+        self.waiting = 0
+        self.leased: dict[str, Lease] = {}
+        self.lease_ends: list[tuple[int, int, list[Lease]]] = []
+        self.dying: dict[int, Item] = {}
+        """Items on their way to the dead queue, in storage until they have arrived there."""
+        self.dying_leased: set[int] = set()
+        """Those of them that are leased."""
+        self.last_leased = 0
+        self.created_sum = 0
+        self.next_expiry = NEVER
+        self.sweep = Sweep.IDLE
+        self.swept: list[tuple[list[Item], int | None]] = []
+        """Results of sweeps that the next pass acts on."""
+        self.scheduled: dict[int, Item] = {}
+        self.scheduled_order: list[tuple[int, int]] = []
+        self.scheduled_count = 0
+        self.scheduled_horizon = NEVER
+        """Every scheduled item due before this is in memory."""
+        self.scheduled_loading = False
+
+    # -- state
+
+    @property
+    def state(self) -> State:
+        return State.ERROR if self.error else self.placement.requested
+
+    @property
+    def allows(self) -> Allows:
+        return ALLOWS[self.state] if self.store is not None else ALLOWS[State.ERROR]
+
+    @property
+    def total(self) -> int:
+        """Everything but the scheduled items, as storage has it."""
+        return self.waiting + len(self.dying) - len(self.dying_leased) + self.total_leased
+
+    @property
+    def total_leased(self) -> int:
+        return len(self.leased) + len(self.dying_leased) + self.last_leased
+
+    @property
+    def on_disk(self) -> int:
+        """How many items wait on disk only."""
+        return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
+
+    def fail(self, reason: str, now_us: int, retry_at_ns: int) -> None:
+        """The storage failed: nothing in memory can be trusted any more. Counters stay as the last that were known."""
+        self.close()
+        if not self.error:
+            self.error_since = now_us
+        self.error = reason
+        self.failures += 1
+        self.retry_at_ns = retry_at_ns
+
+    def close(self) -> None:
+        """Forgets everything but the last counts, which are still told while the partition is closed."""
+        counts = self.waiting, self.total_leased, self.scheduled_count, self.created_sum
+        self.store = None
+        self.batch = None
+        self._empty()
+        self.waiting, self.last_leased, self.scheduled_count, self.created_sum = counts
+
+    def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
+        self._empty()
+        self.opened_at = now_us
+        self.store = store
+        self.error, self.error_since, self.failures = "", 0, 0
+        summary = snapshot.summary
+        self.last_seq = max(self.last_seq, summary.last_seq)
+        self.waiting = summary.ready
+        self.created_sum = summary.created_sum
+        self.next_expiry = NEVER if summary.next_expiry is None else summary.next_expiry
+        self._window(snapshot.ready)
+        seqs = [leased.item.seq for leased in snapshot.leased]
+        for text, leased in zip(ids.encode_many(self.prefix, seqs), snapshot.leased, strict=True):
+            lease = Lease(text, leased.item, leased.attempts, leased.deadline)
+            self.leased[text] = lease
+            self.lease_ends.append((leased.deadline, leased.item.seq, [lease]))
+        heapq.heapify(self.lease_ends)
+        self.scheduled_count = summary.scheduled
+        self.scheduled_loaded(snapshot.scheduled)
+
+    # -- the pass's batch
+
+    def changes(self) -> Batch:
+        if self.batch is None:
+            self.batch = Batch()
+        return self.batch
+
+    def commit(self) -> bool:
+        """Hands the pass's batch to the store; False if there is none."""
+        batch, self.batch = self.batch, None
+        if batch is None or self.store is None:
+            return False
+        batch.last_seq = self.last_seq
+        self.store.commit(batch)
+        return True
+
+    def allocate(self, count: int, now_us: int) -> int:
+        """The first of so many new sequences."""
+        first = ids.next_sequence(self.last_seq, now_us)
+        self.last_seq = first + count - 1
+        return first
+
+    # -- items come
+
+    def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
+        """New items at the tail; their sequences come from `allocate`, in order. The sums are over these items."""
+        self.changes().add += items
+        self.waiting += len(items)
+        self.created_sum += created_sum
+        if first_expiry < self.next_expiry:
+            self.next_expiry = first_expiry
+        if (
+            not self.tail
+            and len(self.ready) < READY_WINDOW_ITEMS_MAX
+            and self.ready_bytes < READY_WINDOW_BYTES_MAX
+            and self.waiting == len(self.ready) + len(items) - len(self.gone)
+        ):
+            self.ready.extend(items)
+            self.ready_bytes += size_bytes
+            self.cursor = items[-1].seq
+        else:
+            self.tail.append(items)
+            self.tail_items += len(items)
+
+    def requeue(self, items: Iterable[tuple[Item, int]], now_us: int) -> None:
+        """Items come back at the tail under new sequences, with the attempts that are told."""
+        moved = list(items)
+        first = self.allocate(len(moved), now_us)
+        self.enter([_again(item, seq, attempts) for seq, (item, attempts) in enumerate(moved, first)])
+
+    def enter(self, items: list[Item]) -> None:
+        """`add` for items that differ from each other."""
+        self.add(
+            items,
+            sum([len(item.payload) for item in items]),
+            sum([item.created_at for item in items]),
+            min([item.expire_deadline for item in items]),
+        )
+
+    # -- the window
+
+    def wants_loading(self) -> bool:
+        """Whether the window runs low while more waits on disk; takes the tail in when nothing is between."""
+        if self.loading or len(self.ready) >= READY_WINDOW_ITEMS_LOW or self.store is None:
+            return False
+        if self.tail and self.on_disk <= 0:
+            self._tail_to_ready()
+        return self.on_disk > 0 and self.ready_bytes < READY_WINDOW_BYTES_MAX
+
+    def _tail_to_ready(self) -> None:
+        while self.tail and len(self.ready) < READY_WINDOW_ITEMS_MAX and self.ready_bytes < READY_WINDOW_BYTES_MAX:
+            chunk = self.tail.popleft()
+            self.tail_items -= len(chunk)
+            self.ready.extend(chunk)
+            self.ready_bytes += sum([len(item.payload) for item in chunk])
+            self.cursor = chunk[-1].seq
+
+    def disk_range(self) -> tuple[int, int | None]:
+        """What lies on disk only is after the first and before the second sequence."""
+        return self.cursor, self.tail[0][0].seq if self.tail else None
+
+    def loaded(self, items: list[Item]) -> None:
+        """A stretch of the disk range has been read, from its start."""
+        store = self.store
+        assert store is not None
+        fresh = [item for item in items if item.seq > self.cursor and not store.is_removed(item.seq)]
+        self._window([item for item in fresh if item.seq not in self.dying] if self.dying else fresh)
+
+    def _window(self, items: list[Item]) -> None:
+        if items:
+            self.ready.extend(items)
+            self.ready_bytes += sum([len(item.payload) for item in items])
+            self.cursor = items[-1].seq
+
+    def applied(self) -> None:
+        """The file has caught up: the tail need not stay in memory."""
+        store = self.store
+        if store is None:
+            return
+        through = store.applied_through
+        while self.tail and self.tail[0][-1].seq <= through:
+            chunk = self.tail.popleft()
+            self.tail_items -= len(chunk)
+            if self.gone:
+                self.gone.difference_update([item.seq for item in chunk])
+
+    # -- leases
+
+    def lease(self, count: int, deadline: int) -> list[Lease]:
+        """Up to so many items from the head, leased until the deadline."""
+        ready = self.ready
+        if self.gone:
+            taken: list[Item] = []
+            while ready and len(taken) < count:
+                item = ready.popleft()
+                if item.seq in self.gone:
+                    self.gone.discard(item.seq)
+                    self.ready_bytes -= len(item.payload)
+                else:
+                    taken.append(item)
+        elif count >= len(ready):
+            taken = list(ready)
+            ready.clear()
+        else:
+            taken = [ready.popleft() for _ in repeat(None, count)]
+        if not taken:
+            return []
+        self.waiting -= len(taken)
+        self.ready_bytes -= sum([len(item.payload) for item in taken])
+        return self._hold(taken, deadline)
+
+    def _hold(self, items: Sequence[Item], deadline: int) -> list[Lease]:
+        seqs = [item.seq for item in items]
+        leases = [
+            Lease(text, item, item.attempts + 1, deadline)
+            for text, item in zip(ids.encode_many(self.prefix, seqs), items, strict=True)
+        ]
+        self.leased.update([(lease.id, lease) for lease in leases])
+        heapq.heappush(self.lease_ends, (deadline, seqs[0], leases))
+        self._write_leases(leases)
+        return leases
+
+    def _write_leases(self, leases: Sequence[Lease]) -> None:
+        batch = self.changes()
+        batch.lease_seqs += [lease.item.seq for lease in leases]
+        batch.lease_attempts += [lease.attempts for lease in leases]
+        batch.lease_deadlines += [lease.deadline for lease in leases]
+
+    def extend(self, leases: list[Lease], deadline: int) -> None:
+        for lease in leases:
+            lease.deadline = deadline
+        heapq.heappush(self.lease_ends, (deadline, leases[0].item.seq, leases))
+        self._write_leases(leases)
+
+    def add_leased(self, items: Sequence[tuple[Item, int]]) -> None:
+        """Imported items that are leased already; `attempts` of the item counts the lease it is in."""
+        seqs = [item.seq for item, _ in items]
+        batch = self.changes()
+        leases = []
+        for text, (item, deadline) in zip(ids.encode_many(self.prefix, seqs), items, strict=True):
+            lease = Lease(text, item, item.attempts, deadline)
+            leases.append(lease)
+            self.leased[text] = lease
+            self.created_sum += item.created_at
+            heapq.heappush(self.lease_ends, (deadline, item.seq, [lease]))
+            batch.add.append(item)
+        self._write_leases(leases)
+
+    def completed(self, leases: Sequence[Lease]) -> None:
+        """These have left `leased` for good, with success."""
+        self.changes().remove += [lease.item.seq for lease in leases]
+        self.created_sum -= sum([lease.item.created_at for lease in leases])
+
+    def lost(self, leases: Sequence[Lease], now_us: int) -> None:
+        """These have left `leased` without success: their ids are remembered as lost."""
+        self.completed(leases)
+        self.remember_lost([lease.item for lease in leases], now_us)
+
+    def remember_lost(self, items: Sequence[Item], now_us: int) -> None:
+        batch = self.changes()
+        batch.lost_seqs += [item.seq for item in items]
+        batch.lost_births += [item.birth or item.seq for item in items]
+        batch.lost_until = now_us + LOST_LEASE_KEPT_US
+
+    def ended_leases(self, now_us: int, leases_max: int) -> list[Lease]:
+        """Leases past their deadline, taken out of `leased`; at most about so many."""
+        ended: list[Lease] = []
+        ends = self.lease_ends
+        while ends and ends[0][0] < now_us and len(ended) < leases_max:
+            deadline, _, leases = heapq.heappop(ends)
+            for lease in leases:
+                if lease.deadline == deadline and self.leased.get(lease.id) is lease:
+                    del self.leased[lease.id]
+                    ended.append(lease)
+        return ended
+
+    # -- waiting items leave out of turn
+
+    def remove_waiting(self, items: Sequence[Item]) -> list[Item]:
+        """Those of these items that still wait, here or on disk, leave; returns them."""
+        present = self.waiting_among(items)
+        if present:
+            self.changes().remove += [item.seq for item in present]
+            self.forget_waiting(present)
+        return present
+
+    def waiting_among(self, items: Sequence[Item]) -> list[Item]:
+        """Which of these items, as read from storage a moment ago, still wait."""
+        store = self.store
+        assert store is not None
+        in_memory = self._in_memory({item.seq for item in items})
+        first_of_tail = self.tail[0][0].seq if self.tail else NEVER
+        return [
+            item
+            for item in items
+            if (item.seq in in_memory or self.cursor < item.seq < first_of_tail)
+            and item.seq not in self.gone
+            and item.seq not in self.dying
+            and not store.is_removed(item.seq)
+        ]
+
+    def start_dying(self, items: Sequence[Item], leased: bool) -> None:
+        """These are on their way out, taken out of `leased` or of what waits; storage still has them."""
+        if not leased:
+            self.forget_waiting(items)
+            self.created_sum += sum([item.created_at for item in items])
+        for item in items:
+            self.dying[item.seq] = item
+            if leased:
+                self.dying_leased.add(item.seq)
+
+    def stop_dying(self, items: Sequence[Item]) -> list[Item]:
+        """They have arrived elsewhere, or are taken back; returns those that were still dying."""
+        present = [item for item in items if self.dying.get(item.seq) is item]
+        for item in present:
+            del self.dying[item.seq]
+            self.dying_leased.discard(item.seq)
+        return present
+
+    def take_back(self, lease: Lease) -> None:
+        """A lease that was on its way out is held again."""
+        self.leased[lease.id] = lease
+        heapq.heappush(self.lease_ends, (lease.deadline, lease.item.seq, [lease]))
+
+    def sweep_ended(self, now_us: int) -> None:
+        """Looks again at once, when everything that the last sweep found has left."""
+        if self.sweep is Sweep.LEAVING and len(self.dying) == len(self.dying_leased):
+            self.sweep = Sweep.IDLE
+            self.next_expiry = min(self.next_expiry, now_us - 1)
+
+    def forget_waiting(self, items: Sequence[Item]) -> None:
+        """These items wait no longer: marks those in memory, and counts."""
+        self.gone |= self._in_memory({item.seq for item in items})
+        self.waiting -= len(items)
+        self.created_sum -= sum([item.created_at for item in items])
+
+    def _in_memory(self, seqs: set[int]) -> set[int]:
+        found = seqs.intersection([item.seq for item in self.ready])
+        for chunk in self.tail:
+            found |= seqs.intersection([item.seq for item in chunk])
+        return found
+
+    # -- scheduled items
+
+    def schedule(self, items: Sequence[Item]) -> None:
+        self.changes().schedule += items
+        self.scheduled_count += len(items)
+        for item in items:
+            self._remember_scheduled(item)
+        if len(self.scheduled) > 2 * SCHEDULED_WINDOW_ITEMS_MAX:
+            self._shorten_scheduled()
+
+    def _remember_scheduled(self, item: Item) -> None:
+        if item.enqueue_at < self.scheduled_horizon:
+            self.scheduled[item.seq] = item
+            heapq.heappush(self.scheduled_order, (item.enqueue_at, item.seq))
+
+    def _shorten_scheduled(self) -> None:
+        """Keeps what is due first in memory; the rest is read again when its time comes."""
+        kept = sorted((item.enqueue_at, seq) for seq, item in self.scheduled.items())
+        horizon = kept[SCHEDULED_WINDOW_ITEMS_MAX][0]
+        kept = [entry for entry in kept if entry[0] < horizon]
+        self.scheduled_horizon = horizon
+        self.scheduled = {seq: self.scheduled[seq] for _, seq in kept}
+        self.scheduled_order = kept
+
+    def due_items(self, now_us: int, items_max: int) -> list[Item]:
+        """Scheduled items that are due, in the order of their times; still in `scheduled` until `unschedule`."""
+        due: list[Item] = []
+        while self.scheduled_order and self.scheduled_order[0][0] < now_us and len(due) < items_max:
+            item = self.scheduled.get(heapq.heappop(self.scheduled_order)[1])
+            if item is not None:
+                due.append(item)
+        return due
+
+    def unschedule(self, items: Sequence[Item]) -> None:
+        self.changes().unschedule += [item.seq for item in items]
+        self.scheduled_count -= len(items)
+        for item in items:
+            self.scheduled.pop(item.seq, None)
+
+    def wants_scheduled(self) -> bool:
+        return not self.scheduled and self.scheduled_count > 0 and not self.scheduled_loading and self.store is not None
+
+    def scheduled_loaded(self, items: list[Item]) -> None:
+        """The items that are due first have been read again, everything stored taken into account."""
+        store = self.store
+        assert store is not None
+        # What was scheduled while the read was under way may be in memory only.
+        self.scheduled |= {item.seq: item for item in items if not store.is_removed(item.seq)}
+        self.scheduled_order = [(item.enqueue_at, item.seq) for item in self.scheduled.values()]
+        heapq.heapify(self.scheduled_order)
+        complete = len(items) < SCHEDULED_WINDOW_ITEMS_MAX
+        self.scheduled_horizon = NEVER if complete else items[-1].enqueue_at
+
+    # -- clearing
+
+    def clear(self, ready: bool, leased: bool, scheduled: bool) -> None:
+        batch = self.changes()
+        batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
+        if ready:
+            self.ready.clear()
+            self.tail.clear()
+            self.gone.clear()
+            self.ready_bytes = self.tail_items = self.waiting = 0
+            self.cursor = self.last_seq
+            self.next_expiry = NEVER
+        if leased:
+            self.leased.clear()
+            self.lease_ends.clear()
+            self.dying_leased.clear()
+        self.dying = {seq: item for seq, item in self.dying.items() if seq in self.dying_leased or not ready}
+        held = [lease.item for lease in self.leased.values()] + [self.dying[seq] for seq in self.dying_leased]
+        if ready:
+            self.created_sum = sum([item.created_at for item in held])
+        if scheduled:
+            self.scheduled.clear()
+            self.scheduled_order.clear()
+            self.scheduled_count = 0
+            self.scheduled_horizon = NEVER
+
+    # -- time
+
+    def next_event_us(self) -> int:
+        """When this partition next has something to do by itself."""
+        if not self.allows.lifecycle:
+            return NEVER
+        times = [NEVER]
+        if self.lease_ends:
+            times.append(self.lease_ends[0][0])
+        if self.sweep is Sweep.IDLE:
+            times.append(self.next_expiry)
+        if self.scheduled_order and self.state is not State.PAUSED:
+            times.append(self.scheduled_order[0][0])
+        return min(times)
+
+
+def _again(item: Item, seq: int, attempts: int) -> Item:
+    return msgspec.structs.replace(item, seq=seq, attempts=attempts, enqueue_at=0, birth=item.birth or item.seq)

@@ -1,0 +1,261 @@
+"""Creating, changing and removing queues: queues.*, and queue.stats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from querator import durations
+from querator.daemon import placement, validation
+from querator.daemon.partition import Partition
+from querator.errors import InvalidRequest, QueratorError, RequestFailed
+from querator.items import Placement, Queue
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
+from querator.wire import messages
+from querator.wire.messages import Reply
+
+if TYPE_CHECKING:
+    from querator.config import QueueConfig
+    from querator.daemon.logical import Logical
+    from querator.daemon.service import Service
+
+log = logging.getLogger("querator.queues")
+
+OK = Reply(code=200)
+SYSTEM_NAMESPACE = "_system"
+
+
+async def create(service: Service, request: messages.QueueInfo) -> Reply:
+    validation.queue_name(request.queue_name)
+    lease_ns, expire_ns = validation.queue_texts(request)
+    async with service.changing:
+        if service.stopping:
+            raise RequestFailed("service is shutting down")
+        if request.queue_name in service.queues:
+            raise InvalidRequest(f"invalid queue; '{request.queue_name}' already exists")
+        validation.dead_queue(request.queue_name, request.dead_queue, service.queues)
+        now = service.clock.now_us()
+        queue = Queue(
+            name=request.queue_name,
+            namespace=request.namespace or SYSTEM_NAMESPACE,
+            lease_timeout_ns=lease_ns,
+            expire_timeout_ns=expire_ns,
+            max_attempts=request.max_attempts,
+            dead_queue=request.dead_queue,
+            reference=request.reference,
+            requested_partitions=request.requested_partitions,
+            created_at=now,
+            updated_at=now,
+        )
+        validation.queue_values(queue)
+        validation.new_timeouts(queue)
+        validation.timeouts_agree(queue)
+        placements = place(service, queue.name, queue.requested_partitions, first=0)
+        await service.blocking(create_files, service, placements)
+        await service.blocking(service.catalog.add, queue, placements)
+        logical = service.load(queue, placements)
+        await service.until_opened(logical)
+    log.info("queue created", extra={"queue": queue.name, "partitions": len(placements)})
+    return OK
+
+
+def place(service: Service, queue: str, count: int, first: int) -> list[Placement]:
+    """New partitions, numbered from `first`, spread over the storages by affinity."""
+    storages = service.config.storages
+    given = placement.shares([storage.affinity for storage in storages], count)
+    if not given:
+        raise RequestFailed("queue has no available partitions")
+    names = [storage.name for storage, n in zip(storages, given, strict=True) for _ in range(n)]
+    return [
+        Placement(queue=queue, number=first + i, uuid=str(uuid.uuid4()), storage=name, since=service.clock.now_us())
+        for i, name in enumerate(names)
+    ]
+
+
+def create_files(service: Service, placements: list[Placement]) -> None:
+    """Blocking. A file whose queue never reaches the catalog is in nobody's way: its name is its own UUID."""
+    for one in placements:
+        service.storages[one.storage].create(one.uuid, one.queue)
+
+
+async def create_configured(service: Service) -> None:
+    """Queues that the config file names, unless they exist."""
+    for wanted in service.config.queues:
+        if wanted.name not in service.queues:
+            try:
+                await create(service, _as_request(wanted))
+            except QueratorError as error:
+                log.error(
+                    "queue of the config file cannot be created", extra={"queue": wanted.name, "reason": str(error)}
+                )
+
+
+def _as_request(wanted: QueueConfig) -> messages.QueueInfo:
+    return messages.QueueInfo(
+        queue_name=wanted.name,
+        lease_timeout=wanted.lease_timeout,
+        expire_timeout=wanted.expire_timeout,
+        max_attempts=wanted.max_attempts,
+        dead_queue=wanted.dead_queue,
+        reference=wanted.reference,
+        requested_partitions=wanted.partitions,
+    )
+
+
+async def update(service: Service, request: messages.QueueInfo) -> Reply:
+    validation.queue_name(request.queue_name)
+    lease_ns, expire_ns = validation.queue_texts(request)
+    async with service.changing:
+        logical = service.find(request.queue_name)
+        old = service.queues[request.queue_name]
+        validation.dead_queue(request.queue_name, request.dead_queue, service.queues)
+        queue = msgspec.structs.replace(
+            old,
+            lease_timeout_ns=lease_ns or old.lease_timeout_ns,
+            expire_timeout_ns=expire_ns or old.expire_timeout_ns,
+            max_attempts=request.max_attempts,
+            dead_queue=request.dead_queue,
+            reference=request.reference,
+            requested_partitions=request.requested_partitions or old.requested_partitions,
+            updated_at=service.clock.now_us(),
+        )
+        validation.queue_values(queue)
+        validation.timeouts_agree(queue)
+        await service.blocking(service.catalog.save_queues, [queue])
+        service.queues[queue.name] = logical.queue = queue
+        logical.wake()
+    return OK
+
+
+async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Reply:
+    name = request.queue_name
+    validation.queue_name(name)
+    async with service.changing:
+        logical = service.find(name)
+        user = validation.user_of_dead_queue(name, service.queues)
+        if user and not request.force:
+            raise InvalidRequest(f"invalid queue; '{name}' is the dead_queue of '{user}'")
+        changed = [
+            msgspec.structs.replace(queue, dead_queue="", updated_at=service.clock.now_us())
+            for queue in service.queues.values()
+            if queue.dead_queue == name
+        ]
+        await service.blocking(service.catalog.remove, name, changed)
+        for queue in changed:
+            log.warning("dead queue is gone", extra={"queue": queue.name, "dead_queue": name})
+            service.queues[queue.name] = service.logicals[queue.name].queue = queue
+        del service.queues[name], service.logicals[name]
+        logical.stop()
+        await until_at_rest(service, logical)
+        service.engine.remove(logical)
+        await delete_leftovers(service)
+    log.info("queue deleted", extra={"queue": name})
+    return OK
+
+
+async def until_at_rest(service: Service, logical: Logical) -> None:
+    """Until nothing of a queue is being written or read any more."""
+    while service.engine.is_busy(logical):
+        await asyncio.sleep(0.001)
+
+
+async def delete_leftovers(service: Service) -> None:
+    """Removes the files of partitions that the catalog no longer has, also those that a crash left behind."""
+    gone = []
+    for leftover in await service.blocking(service.catalog.leftovers):
+        storage = service.storages.get(leftover.storage)
+        if storage is not None:
+            await service.blocking(storage.delete, leftover.uuid)
+            gone.append(leftover.uuid)
+    if gone:
+        await service.blocking(service.catalog.forget_leftovers, gone)
+
+
+async def list_(service: Service, request: messages.QueuesListRequest) -> messages.QueuesListResponse:
+    validation.list_limit(request.limit)
+    validation.list_pivot(request.pivot)
+    namespace = request.namespace or SYSTEM_NAMESPACE
+    pivot = "" if validation.is_blank(request.pivot) else request.pivot
+    found = sorted(
+        (
+            queue
+            for queue in service.queues.values()
+            if queue.namespace == namespace and _at_or_after(queue.name, pivot)
+        ),
+        key=lambda queue: queue.name.encode(),
+    )
+    return messages.QueuesListResponse(
+        items=[describe(queue) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
+    )
+
+
+def _at_or_after(name: str, pivot: str) -> bool:
+    return name.encode() >= pivot.encode()
+
+
+async def info(service: Service, request: messages.QueuesInfoRequest) -> messages.QueueInfo:
+    return describe(service.find(request.queue_name).queue)
+
+
+def describe(queue: Queue) -> messages.QueueInfo:
+    return messages.QueueInfo(
+        queue_name=queue.name,
+        created_at=queue.created_at,
+        updated_at=queue.updated_at,
+        dead_queue=queue.dead_queue,
+        reference=queue.reference,
+        lease_timeout=durations.text(queue.lease_timeout_ns),
+        expire_timeout=durations.text(queue.expire_timeout_ns),
+        max_attempts=queue.max_attempts,
+        requested_partitions=queue.requested_partitions,
+        namespace=queue.namespace,
+    )
+
+
+async def stats(service: Service, request: messages.QueueStatsRequest) -> messages.QueueStatsResponse:
+    logical = service.find(request.queue_name)
+    waiting = logical.waiting_requests()
+    now = service.clock.now_us()
+    return messages.QueueStatsResponse(
+        queue_name=request.queue_name,
+        logical_queues=[
+            messages.QueueLogicalStats(
+                produce_waiting=waiting["produce"],
+                lease_waiting=waiting["lease"],
+                complete_waiting=waiting["complete"],
+                in_flight=sum(waiting.values()),
+                partitions=[_partition_stats(partition, now) for partition in logical.partitions],
+            )
+        ],
+    )
+
+
+def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionStats:
+    total = partition.total
+    age_us = now - partition.created_sum // total if total else 0
+    leases = partition.leased.values()
+    left_us = sum(lease.deadline - now for lease in leases) // len(leases) if leases else 0
+    return messages.QueuePartitionStats(
+        partition=partition.number,
+        total=total,
+        total_leased=partition.total_leased,
+        failures=partition.failures,
+        average_age=durations.text(age_us * NS_PER_US),
+        average_leased_age=durations.text(left_us * NS_PER_US),
+        scheduled=partition.scheduled_count,
+    )
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "queues.create": create,
+    "queues.update": update,
+    "queues.delete": delete,
+    "queues.list": list_,
+    "queues.info": info,
+    "queue.stats": stats,
+}

@@ -1,0 +1,205 @@
+"""What the Logical loop is asked to do. A request is answered exactly once, through `respond`, on the loop's thread.
+
+Deadlines of requests (`deadline_ns`) are real, monotonic time; everything else in the queue follows the queue's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from querator.items import Item
+
+if TYPE_CHECKING:
+    from querator.daemon.partition import Lease, Partition
+    from querator.daemon.store.base import Found, Store
+    from querator.wire.messages import QueueProduceItem, QueueRetryItem
+
+Respond = Callable[[Any], None]
+"""Takes the result, or a QueratorError."""
+
+
+class Request:
+    """Base of what stands in the inbox."""
+
+    __slots__ = ("abandoned", "answered", "deadline_ns", "respond", "watched")
+
+    def __init__(self, respond: Respond, deadline_ns: int) -> None:
+        self.respond = respond
+        self.deadline_ns = deadline_ns
+        self.abandoned = False
+        self.answered = False
+        self.watched = False
+        """Whether the loop watches its deadline already."""
+
+    def answer(self, result: Any) -> None:
+        if not self.answered:
+            self.answered = True
+            self.respond(result)
+
+
+class Produce(Request):
+    """New items. They go to one partition, all or none."""
+
+    __slots__ = ("drafts", "followers", "request_id", "size_bytes", "timed")
+
+    def __init__(
+        self,
+        respond: Respond,
+        deadline_ns: int,
+        drafts: Sequence[QueueProduceItem],
+        size_bytes: int,
+        timed: bool,
+        request_id: str = "",
+    ) -> None:
+        super().__init__(respond, deadline_ns)
+        self.drafts = drafts
+        self.size_bytes = size_bytes
+        self.timed = timed
+        """Whether any of the drafts has a time to be enqueued at."""
+        self.request_id = request_id
+        self.followers: list[Request] = []
+
+    def answer(self, result: Any) -> None:
+        super().answer(result)
+        for follower in self.followers:
+            follower.answer(result)
+
+
+class Arrival(Request):
+    """Items that come from another partition or queue. Each is taken in once, whatever is repeated."""
+
+    __slots__ = ("checked", "items", "keys", "uncertain")
+
+    def __init__(self, respond: Respond, deadline_ns: int, items: list[Item], keys: list[str], uncertain: bool) -> None:
+        super().__init__(respond, deadline_ns)
+        self.items = items
+        self.keys = keys
+        self.uncertain = uncertain
+        """Whether an earlier try may have got through without our knowing."""
+        self.checked: set[str] | None = None
+
+
+class Complete(Request):
+    __slots__ = ("ids", "known", "number", "touched")
+
+    def __init__(self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str]) -> None:
+        super().__init__(respond, deadline_ns)
+        self.number = number
+        self.ids = ids
+        self.known: dict[str, Found | None] = {}
+        """What storage said of ids that are not leased."""
+        self.touched: set[Partition] = set()
+
+
+class LeaseItems(Request):
+    __slots__ = ("batch_size", "client_id", "completes", "order")
+
+    def __init__(
+        self, respond: Respond, deadline_ns: int, client_id: str, batch_size: int, completes: Complete | None = None
+    ) -> None:
+        super().__init__(respond, deadline_ns)
+        self.client_id = client_id
+        self.batch_size = batch_size
+        self.completes = completes
+        """What is to be completed before anything is leased."""
+        self.order = 0
+
+
+class Retry(Request):
+    __slots__ = ("items", "known", "number", "open_moves", "touched")
+
+    def __init__(self, respond: Respond, deadline_ns: int, number: int, items: Sequence[QueueRetryItem]) -> None:
+        super().__init__(respond, deadline_ns)
+        self.number = number
+        self.items = items
+        self.known: dict[str, Found | None] = {}
+        self.touched: set[Partition] = set()
+        self.open_moves = 0
+        """Items of this request that are still on their way to another queue or partition."""
+
+
+class Extend(Request):
+    __slots__ = ("ids", "known", "lease_timeout_ns", "number", "touched")
+
+    def __init__(
+        self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str], lease_timeout_ns: int
+    ) -> None:
+        super().__init__(respond, deadline_ns)
+        self.number = number
+        self.ids = ids
+        self.lease_timeout_ns = lease_timeout_ns
+        self.known: dict[str, Found | None] = {}
+        self.touched: set[Partition] = set()
+
+
+class Change(Request):
+    """Anything rarer that changes a partition: runs alone, between two passes of the requests above.
+
+    `run` is called while planning and changes partitions' memory and batches; what it returns is the answer, told once
+    the batches are durable. `partitions` must all have an open store, or the request is refused.
+    """
+
+    __slots__ = ("partitions", "run")
+
+    def __init__(
+        self, respond: Respond, deadline_ns: int, partitions: Sequence[Partition], run: Callable[[int], Any]
+    ) -> None:
+        super().__init__(respond, deadline_ns)
+        self.partitions = partitions
+        self.run = run
+
+
+class Delivery(NamedTuple):
+    """The answer to a lease."""
+
+    partition: int
+    leases: list[Lease]
+
+
+class Read(NamedTuple):
+    """Something blocking that must be done with a partition's storage.
+
+    The driver runs `work` in a worker thread, one at a time per partition, and then calls `done` with its result or
+    `failed` on the loop's thread. `flush` is the store whose file must have everything first.
+    """
+
+    partition: Partition
+    flush: Store | None
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+
+
+class Move:
+    """Items that leave a partition for another queue (the dead queue) or another partition of this one.
+
+    First they are produced there, then removed here; a crash between the two is repaired by the keys of the arrival.
+    """
+
+    __slots__ = (
+        "copies", "items", "keys", "leases", "partition", "reason", "retry", "scheduled", "target", "tries", "uncertain",
+    )  # fmt: skip
+
+    def __init__(
+        self, partition: Partition, target: str, reason: str, items: list[Item], copies: list[Item], keys: list[str]
+    ) -> None:
+        self.partition = partition
+        self.target = target
+        self.reason = reason
+        """Why they died; empty when they only change partitions."""
+        self.items = items
+        self.copies = copies
+        self.keys = keys
+        self.leases: list[Lease] = []
+        """The leases in which the items are, if they are leased."""
+        self.scheduled = False
+        """Whether they leave the scheduled items."""
+        self.uncertain = False
+        self.retry: Retry | None = None
+        """The client's request that caused it and waits for it."""
+        self.tries = 0
+
+
+def failing(number: int) -> str:
+    return f"partition not available; partition '{number}' is failing, retry again"

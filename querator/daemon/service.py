@@ -1,0 +1,363 @@
+"""The queues of one daemon: finds the queue that a request names, checks the request, hands it to the queue's Logical.
+
+Calls that touch items are answered by the Logical through a callback, without a task; everything rarer is a coroutine in
+`queues.py`, `stored.py` or `maintenance.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from querator import durations
+from querator.clock import Clock, ManualClock
+from querator.config import DaemonConfig
+from querator.daemon import metrics, queues, stored, validation
+from querator.daemon.catalog import Catalog
+from querator.daemon.engine import Engine
+from querator.daemon.logical import Death, Logical
+from querator.daemon.partition import Partition
+from querator.daemon.requests import (
+    Arrival,
+    Complete,
+    Delivery,
+    Extend,
+    LeaseItems,
+    Move,
+    Produce,
+    Request,
+    Respond,
+    Retry,
+)
+from querator.daemon.store.base import Storage, Store
+from querator.daemon.store.duckdb import DuckStorage
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
+from querator.items import Placement, Queue, State
+from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
+from querator.wire import messages
+from querator.wire.messages import Reply
+
+log = logging.getLogger("querator.service")
+deaths = logging.getLogger("querator.deaths")
+
+OK = Reply(code=200)
+RETRY_TIMEOUT_NS = 5 * 60 * NS_PER_SECOND
+MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
+T = TypeVar("T")
+Abandon = Callable[[], None]
+
+
+class Service:
+    def __init__(self, config: DaemonConfig, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.stopping = False
+        self.queues: dict[str, Queue] = {}
+        self.logicals: dict[str, Logical] = {}
+        self.storages: dict[str, Storage] = {}
+        self.catalog: Catalog
+        self.engine: Engine
+        self.changing = asyncio.Lock()
+        """Held by whoever changes which queues or partitions exist."""
+        self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Per partition: imports go one at a time, because each asks first what is here already."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
+            "queue.produce": self._produce,
+            "queue.lease": self._lease,
+            "queue.complete": self._complete,
+            "queue.retry": self._retry,
+            "queue.extend": self._extend,
+        }
+        self._calls: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+            **queues.CALLS,
+            **stored.CALLS,
+            "clock.advance": _advance_clock,
+            "clock.set": _set_clock,
+        }
+
+    # -- start and stop
+
+    async def start(self) -> None:
+        """Opens everything. A partition that cannot be opened is in error and does not stop the others."""
+        self.catalog = await self.blocking(Catalog, self.config.data / "catalog.duckdb")
+        for storage in self.config.storages:
+            self.storages[storage.name] = await self.blocking(DuckStorage, storage.name, storage.directory)
+        self.engine = Engine(
+            self.clock, self.storages.values(), self._deliver, metrics.PASS_SECONDS, metrics.COMMIT_SECONDS
+        )
+        self.queues = {queue.name: queue for queue in await self.blocking(self.catalog.queues)}
+        placements: dict[str, list[Placement]] = {}
+        for placement in await self.blocking(self.catalog.placements):
+            placements.setdefault(placement.queue, []).append(placement)
+        for queue in self.queues.values():
+            self.load(queue, placements.get(queue.name, []))
+        await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
+        await queues.delete_leftovers(self)
+        await queues.create_configured(self)
+
+    def load(self, queue: Queue, placements: list[Placement]) -> Logical:
+        logical = Logical(
+            queue, placements, self._open_store, lambda: self.engine.wake(logical), partial(self._died, queue.name)
+        )
+        self.queues[queue.name] = queue
+        self.logicals[queue.name] = logical
+        self.engine.add(logical)
+        return logical
+
+    async def until_opened(self, logical: Logical) -> None:
+        """Until every partition is open, or known to fail, or wanted closed."""
+        while any(
+            partition.store is None and not partition.error and partition.placement.requested is not State.UNAVAILABLE
+            for partition in logical.partitions
+        ):
+            await asyncio.sleep(0.001)
+
+    def _open_store(self, placement: Placement) -> Store:
+        return self.storages[placement.storage].open(placement.uuid, placement.queue)
+
+    async def stop(self) -> None:
+        """Answers every waiting client, then closes what is open. Ends in time, whatever hangs."""
+        self.stopping = True
+        for logical in self.logicals.values():
+            logical.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        try:
+            await asyncio.wait_for(self.engine.drain(), SHUTDOWN_SECONDS_MAX / 2)
+        except TimeoutError:
+            log.warning("storage did not come to rest in time; what is durable is safe")
+        self.engine.close()
+        for storage in self.storages.values():
+            await self.blocking(storage.close)
+        await self.blocking(self.catalog.close)
+
+    # -- calls
+
+    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
+        hot = self._hot.get(route)
+        try:
+            if hot is not None:
+                return hot(request, respond)
+            call = self._calls.get(route)
+            if call is None:
+                raise InternalError(f"{route} is not served")
+            self._spawn(call(self, request), respond)
+        except QueratorError as error:
+            respond(error)
+        return None
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], respond: Respond) -> None:
+        async def run() -> None:
+            try:
+                result = await work
+            except QueratorError as error:
+                result = error
+            except asyncio.CancelledError:
+                result = RequestFailed("service is shutting down")
+            except Exception:
+                log.exception("a call failed")
+                result = InternalError()
+            respond(result)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def blocking(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+    def find(self, name: str) -> Logical:
+        """The queue that a request names; every call that names one does this first."""
+        if self.stopping:
+            raise RequestFailed("service is shutting down")
+        logical = self.logicals.get(name)
+        if logical is None:
+            validation.lookup_name(name)
+            raise AssertionError("unreachable")
+        return logical
+
+    def partition(self, logical: Logical, number: int) -> Partition:
+        if not 0 <= number < len(logical.partitions):
+            raise InvalidRequest(f"partition is invalid; '{number}' is not a valid partition")
+        return logical.partitions[number]
+
+    # -- items
+
+    def _submit(self, logical: Logical, request: Request) -> Abandon:
+        logical.submit(request)
+        return partial(logical.abandon, request)
+
+    def _produce(self, request: messages.QueueProduceRequest, respond: Respond) -> Abandon:
+        logical = self.find(request.queue_name)
+        timeout_ns = validation.produce_timeout(request.request_timeout)
+        items = request.items
+        validation.produce_items(len(items))
+        timed = False
+        if any([item.enqueue_at is not None for item in items]):
+            timed = True
+            for item in items:
+                validation.year("enqueue_at", item.enqueue_at)
+        if request.request_id:
+            validation.request_id(request.request_id)
+        size = sum([len(item.bytes_) + len(item.utf8) for item in items])
+        produce = Produce(
+            lambda result: respond(OK if result is None else result),
+            time.monotonic_ns() + timeout_ns,
+            items,
+            size,
+            timed,
+            request.request_id,
+        )
+        return self._submit(logical, produce)
+
+    def _lease(self, request: messages.QueueLeaseRequest, respond: Respond) -> Abandon:
+        logical = self.find(request.queue_name)
+        complete_ids = request.complete_ids
+        timeout_ns = validation.lease(request.request_timeout, request.client_id, request.batch_size, len(complete_ids))
+        deadline_ns = time.monotonic_ns() + timeout_ns
+        completes = Complete(_ignore, deadline_ns, 0, complete_ids) if complete_ids else None
+
+        def delivered(result: Delivery | QueratorError) -> None:
+            respond(_lease_reply(request.queue_name, result) if isinstance(result, Delivery) else result)
+
+        return self._submit(
+            logical, LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes)
+        )
+
+    def _complete(self, request: messages.QueueCompleteRequest, respond: Respond) -> Abandon:
+        logical = self.find(request.queue_name)
+        self.partition(logical, request.partition)
+        timeout_ns = validation.complete(request.request_timeout, len(request.ids))
+        complete = Complete(
+            lambda result: respond(OK if result is None else result),
+            time.monotonic_ns() + timeout_ns,
+            request.partition,
+            request.ids,
+        )
+        return self._submit(logical, complete)
+
+    def _retry(self, request: messages.QueueRetryRequest, respond: Respond) -> Abandon:
+        logical = self.find(request.queue_name)
+        self.partition(logical, request.partition)
+        validation.retry_items(len(request.items))
+        for item in request.items:
+            validation.year("retry_at", item.retry_at)
+        retry = Retry(
+            lambda result: respond(OK if result is None else result),
+            time.monotonic_ns() + RETRY_TIMEOUT_NS,
+            request.partition,
+            request.items,
+        )
+        return self._submit(logical, retry)
+
+    def _extend(self, request: messages.QueueExtendRequest, respond: Respond) -> Abandon:
+        logical = self.find(request.queue_name)
+        self.partition(logical, request.partition)
+        validation.ids(len(request.ids))
+        timeout_ns = validation.lease_timeout(request.lease_timeout)
+
+        def extended(result: Any) -> None:
+            if not isinstance(result, QueratorError):
+                result = messages.QueueExtendResponse(
+                    items=[messages.QueueExtendItem(id=lease.id, lease_deadline=lease.deadline) for lease in result]
+                )
+            respond(result)
+
+        deadline_ns = time.monotonic_ns() + RETRY_TIMEOUT_NS
+        return self._submit(logical, Extend(extended, deadline_ns, request.partition, request.ids, timeout_ns))
+
+    # -- dead letters
+
+    def _deliver(self, source: Logical, move: Move) -> None:
+        """Produces what leaves one queue to another one, like any client."""
+        target = self.logicals.get(move.target)
+
+        def ended(result: Any) -> None:
+            source.ended_moves.append((move, result))
+            source.wake()
+
+        if target is None:
+            ended(RequestFailed(f"queue '{move.target}' is gone"))
+            return
+        deadline_ns = time.monotonic_ns() + MOVE_TIMEOUT_NS
+        target.submit(Arrival(ended, deadline_ns, move.copies, move.keys, move.uncertain))
+
+    def _died(self, queue: str, death: Death) -> None:
+        deaths.warning(
+            "item died",
+            extra={
+                "queue": queue,
+                "partition": death.partition.number,
+                "item_id": death.id,
+                "kind": death.item.kind,
+                "reference": death.item.reference,
+                "attempts": death.attempts,
+                "reason": death.reason,
+                "dead_queue": death.dead_queue,
+            },
+        )
+
+    # -- what others read
+
+    def health(self) -> tuple[bool, str]:
+        return not self.stopping, "" if not self.stopping else "service is shutting down"
+
+    def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
+        return {name: stored.Statistics(logical) for name, logical in self.logicals.items()}
+
+
+def _ignore(result: Any) -> None:
+    pass
+
+
+def _lease_reply(queue_name: str, delivery: Delivery) -> messages.QueueLeaseResponse:
+    make = messages.QueueLeaseItem
+    return messages.QueueLeaseResponse(
+        queue_name,
+        delivery.partition,
+        [
+            make(
+                (item := lease.item).encoding,
+                item.kind,
+                item.reference,
+                lease.id,
+                lease.attempts,
+                lease.deadline,
+                item.payload,
+            )
+            for lease in delivery.leases
+        ],
+    )
+
+
+# -- the test clock
+
+
+def _manual(service: Service) -> ManualClock:
+    assert isinstance(service.clock, ManualClock)
+    return service.clock
+
+
+async def _advance_clock(service: Service, request: messages.ClockAdvanceRequest) -> messages.ClockResponse:
+    try:
+        by_us = durations.parse(request.by) // NS_PER_US
+    except ValueError as error:
+        raise InvalidRequest(f"by is invalid; {error}") from None
+    _manual(service).advance(by_us)
+    await service.engine.until_idle()
+    return messages.ClockResponse(now=service.clock.now_us())
+
+
+async def _set_clock(service: Service, request: messages.ClockSetRequest) -> messages.ClockResponse:
+    if request.now is None:
+        raise InvalidRequest("now is invalid; cannot be empty")
+    validation.year("now", request.now)
+    _manual(service).set(request.now)
+    await service.engine.until_idle()
+    return messages.ClockResponse(now=service.clock.now_us())

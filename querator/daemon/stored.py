@@ -1,0 +1,305 @@
+"""What is stored, seen and changed directly: storage/*, items.inspect, queue.clear, and the figures for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from querator import ids
+from querator.daemon import lifecycle, validation
+from querator.daemon.logical import Logical
+from querator.daemon.partition import Partition
+from querator.daemon.requests import Change, failing
+from querator.daemon.store.base import Found, Leased, Store
+from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.items import ZERO_TIME_US, Item
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
+from querator.wire import messages
+from querator.wire.messages import Reply, StorageItem
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+OK = Reply(code=200)
+CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
+T = TypeVar("T")
+
+
+# -- ways to a partition
+
+
+async def read(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
+    """Reads from a partition that has everything applied to its file."""
+    store = partition.store
+    if store is None or not partition.allows.storage:
+        raise RetryRequest(failing(partition.number))
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    def failed(error: Exception) -> None:
+        if not future.done():
+            future.set_exception(RetryRequest(failing(partition.number)))
+
+    logical.read(partition, lambda: work(store), done, flush=True, failed=failed)
+    logical.wake()
+    return await future
+
+
+async def change(logical: Logical, partitions: Sequence[Partition], run: Callable[[int], T]) -> T:
+    """Changes partitions in a pass of its own; returns when that is durable."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def respond(result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, QueratorError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, partitions, run))
+    return await future
+
+
+# -- lists
+
+
+async def list_items(service: Service, request: messages.StorageItemsListRequest) -> messages.StorageItemsListResponse:
+    return await _list(service, request, scheduled=False)
+
+
+async def list_scheduled(
+    service: Service, request: messages.StorageItemsListRequest
+) -> messages.StorageItemsListResponse:
+    return await _list(service, request, scheduled=True)
+
+
+async def _list(
+    service: Service, request: messages.StorageItemsListRequest, scheduled: bool
+) -> messages.StorageItemsListResponse:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    from_seq = 0
+    if not validation.is_blank(request.pivot):
+        decode(request.pivot)
+        from_seq = ids.first_sequence_from(partition.prefix, request.pivot)
+    limit = request.limit or LIST_LIMIT_DEFAULT
+    if limit < 0:
+        return messages.StorageItemsListResponse()
+    rows = await read(logical, partition, lambda store: store.page(scheduled, from_seq, limit))
+    texts = ids.encode_many(partition.prefix, [row.item.seq for row in rows])
+    items = [describe(text, row) for text, row in zip(texts, rows, strict=True)]
+    return messages.StorageItemsListResponse(items=items)
+
+
+def decode(text: str) -> ids.Decoded:
+    try:
+        return ids.decode(text)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid storage id; '{text}': {error}") from None
+
+
+def describe(item_id: str, row: Leased) -> StorageItem:
+    item = row.item
+    return StorageItem(
+        id=item_id,
+        source_id=item.source_id,
+        is_leased=row.deadline != 0,
+        lease_deadline=row.deadline or ZERO_TIME_US,
+        expire_deadline=item.expire_deadline,
+        created_at=item.created_at,
+        attempts=row.attempts,
+        max_attempts=item.max_attempts,
+        reference=item.reference,
+        encoding=item.encoding,
+        kind=item.kind,
+        payload=item.payload,
+    )
+
+
+async def inspect(service: Service, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
+    logical = service.find(request.queue_name)
+    decoded = decode(request.id)
+    partition = logical.by_prefix.get(decoded.prefix)
+    found: Found | None = None
+    if partition is not None and ids.is_own(partition.prefix, request.id, decoded):
+        found = (await read(logical, partition, lambda store: store.find([decoded.seq]))).get(decoded.seq)
+    if partition is None or found is None:
+        raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist")
+    if found.item is None:
+        raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist, its lease was lost")
+    item = describe(request.id, Leased(found.item, found.attempts, found.deadline))
+    item.enqueue_at = found.item.enqueue_at or None
+    return messages.ItemsInspectResponse(
+        item=item,
+        state=found.state,
+        partition=partition.number,
+        history=[
+            messages.ItemDeath(
+                queue_name=death.queue_name,
+                source_id=death.source_id,
+                reason=death.reason,
+                attempts=death.attempts,
+                at=death.at,
+            )
+            for death in lifecycle.history(found.item)
+        ],
+    )
+
+
+# -- import and delete
+
+
+async def import_items(
+    service: Service, request: messages.StorageItemsImportRequest
+) -> messages.StorageItemsImportResponse:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    if not request.items:
+        raise InvalidRequest("items is invalid; cannot be empty")
+    for item in request.items:
+        for field in ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at"):
+            validation.year(field, getattr(item, field))
+    sources = [item.source_id for item in request.items if item.source_id]
+    async with service.importing[partition.placement.uuid]:
+        here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
+        items = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
+    return messages.StorageItemsImportResponse(items=items)
+
+
+def _import(
+    logical: Logical, partition: Partition, wanted: Sequence[StorageItem], here: set[str], now: int
+) -> list[StorageItem]:
+    """Takes items in as they are told, those whose source is not here yet; returns all, as stored or as sent."""
+    known = set(here)
+    fresh: list[StorageItem] = []
+    for one in wanted:
+        if not one.source_id or one.source_id not in known:
+            fresh.append(one)
+            known.add(one.source_id)
+    first = partition.allocate(len(fresh), now) if fresh else 0
+    expire = now + logical.queue.expire_timeout_ns // NS_PER_US
+    ready: list[Item] = []
+    leased: list[tuple[Item, int]] = []
+    rows: dict[int, Leased] = {}
+    for seq, one in enumerate(fresh, first):
+        item = Item(
+            seq=seq,
+            created_at=now,
+            expire_deadline=one.expire_deadline or expire,
+            payload=one.payload,
+            kind=one.kind,
+            reference=one.reference,
+            encoding=one.encoding,
+            attempts=one.attempts,
+            max_attempts=one.max_attempts,
+            source_id=one.source_id,
+        )
+        deadline = one.lease_deadline or 0
+        if one.is_leased and deadline:
+            leased.append((item, deadline))
+        else:
+            ready.append(item)
+            deadline = 0
+        rows[id(one)] = Leased(item, item.attempts, deadline)
+    if ready:
+        partition.enter(ready)
+    if leased:
+        partition.add_leased(leased)
+    return [_echo(partition, one, rows.get(id(one))) for one in wanted]
+
+
+def _echo(partition: Partition, sent: StorageItem, stored: Leased | None) -> StorageItem:
+    if stored is not None:
+        return describe(ids.encode(partition.prefix, stored.item.seq), stored)
+    for field in ("lease_deadline", "expire_deadline", "created_at"):
+        if getattr(sent, field) is None:
+            setattr(sent, field, 0)
+    return sent
+
+
+async def delete_items(service: Service, request: messages.StorageItemsDeleteRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    if not request.ids:
+        raise InvalidRequest("ids is invalid; cannot be empty")
+    wanted: dict[int, str] = {}
+    for text in request.ids:
+        decoded = decode(text)
+        if ids.is_own(partition.prefix, text, decoded):
+            wanted[decoded.seq] = text
+    found = await read(logical, partition, lambda store: store.find(wanted))
+    await change(logical, [partition], lambda now: _delete(partition, wanted, found))
+    return OK
+
+
+def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> None:
+    """Removes what was found, wherever it has got to since."""
+    leases = [lease for text in wanted.values() if (lease := partition.leased.pop(text, None)) is not None]
+    if leases:
+        partition.completed(leases)
+    gone = {lease.item.seq for lease in leases}
+    items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
+    partition.remove_waiting([item for item in items if not item.enqueue_at])
+    store = partition.store
+    assert store is not None
+    partition.unschedule([i for i in items if i.enqueue_at and not store.is_removed(i.seq, "scheduled")])
+
+
+async def clear(service: Service, request: messages.QueueClearRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    if not request.queue and not request.scheduled:
+        raise InvalidRequest("invalid clear request; one of 'queue', 'scheduled' must be true")
+    destructive = request.queue and request.destructive
+
+    def run(now: int) -> Reply:
+        for partition in logical.partitions:
+            partition.clear(ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive)
+        return OK
+
+    return await change(logical, logical.partitions, run)
+
+
+# -- figures
+
+
+class PartitionFigures:
+    def __init__(self, partition: Partition) -> None:
+        self.number = partition.number
+        self.state = str(partition.state)
+        self.ready = partition.total - partition.total_leased
+        self.leased = partition.total_leased
+        self.scheduled = partition.scheduled_count
+
+
+class Statistics:
+    """One queue at the time of a scrape."""
+
+    def __init__(self, logical: Logical) -> None:
+        counters = logical.counters
+        self.produced = counters.produced
+        self.leased = counters.leased
+        self.completed = counters.completed
+        self.retried = counters.retried
+        self.expired = counters.expired
+        self.dead_lettered = dict(counters.dead)
+        self.waiting = logical.waiting_requests()
+        oldest = [p.ready[0].created_at for p in logical.partitions if p.ready]
+        oldest += [lease.item.created_at for p in logical.partitions for lease in p.leased.values()]
+        self.oldest_created_at = min(oldest, default=None)
+        self.partitions = [PartitionFigures(partition) for partition in logical.partitions]
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "storage/items.list": list_items,
+    "storage/scheduled.list": list_scheduled,
+    "storage/items.import": import_items,
+    "storage/items.delete": delete_items,
+    "items.inspect": inspect,
+    "queue.clear": clear,
+}

@@ -1,0 +1,115 @@
+"""What time brings about in a queue: leases end, items expire, scheduled items come due. Part of the Logical's pass.
+
+Work per pass is bounded, so that requests never wait long behind it; what is left over is done in the next pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from querator.daemon import arrivals
+from querator.daemon.lifecycle import EXPIRED, cause_of_death
+from querator.daemon.partition import NEVER, Lease, Partition, Sweep
+from querator.items import Item, State
+from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from querator.daemon.logical import Logical
+
+
+def run(logical: Logical) -> None:
+    for partition in logical.partitions:
+        if partition.swept:
+            _finish_sweeps(logical, partition)
+        if partition.next_event_us() < logical.now_us:
+            _end_leases(logical, partition)
+            _enqueue_due(logical, partition)
+            _sweep(logical, partition)
+            if partition.next_event_us() < logical.now_us:
+                logical.wake()
+        if partition.allows.lifecycle and partition.wants_scheduled():
+            _load_scheduled(logical, partition)
+
+
+def _end_leases(logical: Logical, partition: Partition) -> None:
+    now = logical.now_us
+    ended = partition.ended_leases(now, LIFECYCLE_ITEMS_PER_PASS_MAX)
+    if not ended:
+        return
+    dead: dict[str, list[Lease]] = {}
+    back: list[Lease] = []
+    for lease in ended:
+        cause = cause_of_death(lease.item, lease.attempts, now, logical.queue.max_attempts)
+        if cause:
+            dead.setdefault(cause, []).append(lease)
+        else:
+            back.append(lease)
+    if back:
+        partition.lost(back, now)
+        partition.requeue([(lease.item, lease.attempts) for lease in back], now)
+    for cause, leases in dead.items():
+        arrivals.let_die(logical, partition, leases, cause)
+    logical.tally("expired", len(ended))
+
+
+def _enqueue_due(logical: Logical, partition: Partition) -> None:
+    if partition.state is State.PAUSED:
+        return
+    due = partition.due_items(logical.now_us, LIFECYCLE_ITEMS_PER_PASS_MAX)
+    if not due:
+        return
+    if arrivals.must_leave(logical, partition):
+        arrivals.send_due_elsewhere(logical, partition, due)
+        return
+    partition.unschedule(due)
+    partition.requeue([(item, item.attempts) for item in due], logical.now_us)
+
+
+def _load_scheduled(logical: Logical, partition: Partition) -> None:
+    store = partition.store
+    assert store is not None
+    partition.scheduled_loading = True
+
+    def done(items: list[Item]) -> None:
+        if partition.store is store:
+            partition.scheduled_loading = False
+            partition.scheduled_loaded(items)
+            logical.wake()
+
+    logical.read(partition, lambda: store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX), done, flush=True)
+
+
+def _sweep(logical: Logical, partition: Partition) -> None:
+    """Searches for what has passed its expire deadline; the pass after the search acts on it."""
+    now = logical.now_us
+    if partition.sweep is not Sweep.IDLE or partition.next_expiry >= now:
+        return
+    store = partition.store
+    assert store is not None
+    partition.sweep = Sweep.READING
+    partition.next_expiry = NEVER
+
+    def work() -> tuple[list[Item], int | None]:
+        return store.expired(now, LIFECYCLE_ITEMS_PER_PASS_MAX), store.next_expiry()
+
+    def done(result: tuple[list[Item], int | None]) -> None:
+        if partition.store is store:
+            partition.swept.append(result)
+            logical.wake()
+
+    logical.read(partition, work, done, flush=True)
+
+
+def _finish_sweeps(logical: Logical, partition: Partition) -> None:
+    for expired, next_expiry in partition.swept:
+        if not expired:
+            partition.sweep = Sweep.IDLE
+            if next_expiry is not None:
+                partition.next_expiry = min(partition.next_expiry, next_expiry)
+            continue
+        partition.sweep = Sweep.LEAVING
+        present = partition.waiting_among(expired)
+        if present:
+            arrivals.let_expire(logical, partition, present, EXPIRED)
+        partition.sweep_ended(logical.now_us)
+    partition.swept.clear()

@@ -1,0 +1,292 @@
+"""What a request must look like: the contract's checks and texts, in the contract's order. Pure functions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from querator import durations
+from querator.errors import InvalidRequest, NotFound
+from querator.items import ZERO_TIME_US, Queue
+from querator.limits import (
+    BATCH_ITEMS_MAX,
+    LIST_LIMIT_MAX,
+    MAX_ATTEMPTS_MAX,
+    NAMESPACE_BYTES_MAX,
+    NS_PER_US,
+    QUEUE_NAME_BYTES_MAX,
+    REFERENCE_BYTES_MAX,
+    REQUEST_ID_BYTES_MAX,
+    REQUEST_TIMEOUT_MAX_NS,
+    REQUEST_TIMEOUT_MIN_NS,
+    TIMEOUT_TEXT_BYTES_MAX,
+)
+from querator.wire.messages import QueueInfo
+
+# The Unicode property White_Space, which is not what str.isspace() tests (that takes U+001C to U+001F in).
+WHITESPACE = frozenset(
+    "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
+    "\u202f\u205f\u3000"
+)
+YEAR_10000_US = 253_402_300_800_000_000
+
+TIMEOUT_REQUIRED = "request timeout is required; '5m' is recommended, 15m is the maximum"
+
+
+def is_blank(text: str) -> bool:
+    return WHITESPACE.issuperset(text)
+
+
+def has_whitespace(text: str) -> bool:
+    return not WHITESPACE.isdisjoint(text)
+
+
+def size(text: str) -> int:
+    return len(text.encode())
+
+
+# -- names
+
+
+def lookup_name(name: str) -> None:
+    """What is wrong with the name of a queue that is not loaded; never returns."""
+    if is_blank(name):
+        raise InvalidRequest("queue name is invalid; queue name cannot be empty")
+    if "~" in name:
+        raise InvalidRequest(f"queue name is invalid; '{name}' cannot contain '~' character")
+    raise NotFound(f"queue does not exist; no such queue named '{name}'")
+
+
+def queue_name(name: str) -> None:
+    if size(name) > QUEUE_NAME_BYTES_MAX:
+        raise InvalidRequest(f"queue name is invalid; cannot be greater than '{QUEUE_NAME_BYTES_MAX}' characters")
+    if is_blank(name):
+        raise InvalidRequest("queue name is invalid; queue name cannot be empty")
+    if has_whitespace(name):
+        raise InvalidRequest(f"queue name is invalid; '{name}' cannot contain whitespace")
+    if "~" in name:
+        raise InvalidRequest(f"queue name is invalid; '{name}' cannot contain '~' character")
+
+
+def namespace(name: str) -> None:
+    if size(name) > NAMESPACE_BYTES_MAX:
+        raise InvalidRequest(f"namespace name is invalid; cannot be greater than '{NAMESPACE_BYTES_MAX}' characters")
+    if is_blank(name):
+        raise InvalidRequest("namespace name is invalid; cannot be empty")
+    if has_whitespace(name):
+        raise InvalidRequest(f"namespace name is invalid; '{name}' cannot contain whitespace")
+    for character in "~:":
+        if character in name:
+            raise InvalidRequest(f"namespace name is invalid; '{name}' cannot contain '{character}' character")
+
+
+def dead_queue_name(name: str) -> None:
+    if size(name) > QUEUE_NAME_BYTES_MAX:
+        raise InvalidRequest(f"dead queue is invalid; cannot be greater than '{QUEUE_NAME_BYTES_MAX}' characters")
+    if has_whitespace(name):
+        raise InvalidRequest(f"dead queue is invalid; '{name}' cannot contain whitespace")
+    if "~" in name:
+        raise InvalidRequest(f"dead queue is invalid; '{name}' cannot contain '~' character")
+
+
+def dead_queue(name: str, dead: str, queues: dict[str, Queue]) -> None:
+    """A dead queue exists, is another queue, has none of its own, and its user is nobody's dead queue."""
+    if not dead:
+        return
+    dead_queue_name(dead)
+    if dead == name:
+        raise InvalidRequest("dead_queue cannot reference itself")
+    target = queues.get(dead)
+    if target is None:
+        raise InvalidRequest(f"dead_queue does not exist; '{dead}' was not found, create it first")
+    if target.dead_queue:
+        raise InvalidRequest(f"dead_queue is invalid; '{dead}' already has its own dead_queue configured")
+    user = user_of_dead_queue(name, queues)
+    if user:
+        raise InvalidRequest(f"dead_queue is invalid; '{name}' is the dead_queue of '{user}'")
+
+
+def user_of_dead_queue(name: str, queues: dict[str, Queue]) -> str:
+    """The first queue, by name, whose dead queue this is; empty if there is none."""
+    return min((queue.name for queue in queues.values() if queue.dead_queue == name), default="")
+
+
+# -- queue settings
+
+
+@lru_cache(maxsize=1024)
+def _duration(text: str) -> int | str:
+    """Nanoseconds, or what is wrong with the text; remembered, because clients send the same few over and over."""
+    try:
+        return durations.parse(text) if text else 0
+    except ValueError as error:
+        return str(error)
+
+
+def queue_timeout(field: str, text: str, example: str) -> int:
+    parsed = _duration(text)
+    if isinstance(parsed, str):
+        raise InvalidRequest(f"{field} timeout is invalid; {parsed} - expected format: {example}")
+    if parsed < 0:
+        raise InvalidRequest(f"{field} timeout is invalid; cannot be negative")
+    return parsed
+
+
+def timeout_length(field: str, text: str) -> None:
+    if size(text) > TIMEOUT_TEXT_BYTES_MAX:
+        raise InvalidRequest(
+            f"{field} timeout is invalid; cannot be greater than '{TIMEOUT_TEXT_BYTES_MAX}' characters"
+        )
+
+
+def lease_timeout(text: str) -> int:
+    timeout_length("lease", text)
+    return queue_timeout("lease", text, "8m, 15m or 1h")
+
+
+def queue_texts(info: QueueInfo) -> tuple[int, int]:
+    """Steps 2 to 6 of create, which update shares; returns lease and expire timeout in nanoseconds."""
+    timeout_length("lease", info.lease_timeout)
+    timeout_length("expire", info.expire_timeout)
+    expire_ns = queue_timeout("expire", info.expire_timeout, "60m, 2h or 24h")
+    lease_ns = queue_timeout("lease", info.lease_timeout, "8m, 15m or 1h")
+    if info.namespace:
+        namespace(info.namespace)
+    return lease_ns, expire_ns
+
+
+def queue_values(queue: Queue) -> None:
+    """Steps 11 to 13 of create."""
+    if size(queue.reference) > REFERENCE_BYTES_MAX:
+        raise InvalidRequest(f"reference field is invalid; cannot be greater than '{REFERENCE_BYTES_MAX}' characters")
+    if queue.max_attempts > MAX_ATTEMPTS_MAX:
+        raise InvalidRequest(f"max attempts is invalid; cannot be greater than {MAX_ATTEMPTS_MAX}")
+    if queue.max_attempts < 0:
+        raise InvalidRequest("max attempts is invalid; cannot be negative number")
+    if queue.requested_partitions < 1:
+        raise InvalidRequest("partitions is invalid; cannot be less than 1")
+
+
+def new_timeouts(queue: Queue) -> None:
+    """Steps 14 and 15 of create."""
+    if queue.lease_timeout_ns < NS_PER_US:
+        raise InvalidRequest("lease timeout is invalid; cannot be empty")
+    if queue.expire_timeout_ns < NS_PER_US:
+        raise InvalidRequest("expire timeout is invalid; cannot be empty")
+
+
+def timeouts_agree(queue: Queue) -> None:
+    if queue.lease_timeout_ns > queue.expire_timeout_ns:
+        lease, expire = durations.text(queue.lease_timeout_ns), durations.text(queue.expire_timeout_ns)
+        raise InvalidRequest(f"lease timeout is too long; {lease} cannot be greater than the expire timeout {expire}")
+
+
+# -- requests
+
+
+def request_timeout(text: str) -> int:
+    parsed = _duration(text)
+    if isinstance(parsed, str):
+        raise InvalidRequest(f"request timeout is invalid; {parsed} - expected format: 900ms, 5m or 15m")
+    return parsed
+
+
+def _too_long(timeout_ns: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"request timeout is invalid; maximum timeout is '15m' but '{durations.text(timeout_ns)}' was requested"
+    )
+
+
+def _too_short(timeout_ns: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"request timeout is invalid; minimum timeout is '10ms' but '{durations.text(timeout_ns)}' was requested"
+    )
+
+
+def produce_timeout(text: str) -> int:
+    timeout_ns = request_timeout(text)
+    if timeout_ns == 0:
+        raise InvalidRequest(TIMEOUT_REQUIRED)
+    if timeout_ns >= REQUEST_TIMEOUT_MAX_NS:
+        raise _too_long(timeout_ns)
+    if timeout_ns <= REQUEST_TIMEOUT_MIN_NS:
+        raise _too_short(timeout_ns)
+    return timeout_ns
+
+
+def produce_items(count: int) -> None:
+    if count == 0:
+        raise InvalidRequest("items cannot be empty; at least one item is required")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"items is invalid; max_produce_batch_size is {BATCH_ITEMS_MAX} but received {count}")
+
+
+def request_id(text: str) -> None:
+    if len(text) * 4 > REQUEST_ID_BYTES_MAX and size(text) > REQUEST_ID_BYTES_MAX:
+        raise InvalidRequest(f"request id is invalid; cannot be greater than '{REQUEST_ID_BYTES_MAX}' characters")
+
+
+def lease(timeout_text: str, client_id: str, batch_size: int, complete_ids: int) -> int:
+    timeout_ns = request_timeout(timeout_text)
+    if is_blank(client_id):
+        raise InvalidRequest("invalid client id; cannot be empty")
+    if batch_size <= 0:
+        raise InvalidRequest("invalid batch size; must be greater than zero")
+    if batch_size > BATCH_ITEMS_MAX:
+        raise InvalidRequest(
+            f"invalid batch size; max_lease_batch_size is {BATCH_ITEMS_MAX}, but {batch_size} was requested"
+        )
+    if timeout_ns == 0:
+        raise InvalidRequest(TIMEOUT_REQUIRED)
+    if timeout_ns > REQUEST_TIMEOUT_MAX_NS:
+        raise _too_long(timeout_ns)
+    if timeout_ns <= REQUEST_TIMEOUT_MIN_NS:
+        raise _too_short(timeout_ns)
+    if complete_ids > BATCH_ITEMS_MAX:
+        raise InvalidRequest(
+            f"complete_ids is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {complete_ids}"
+        )
+    return timeout_ns
+
+
+def ids(count: int) -> None:
+    if count == 0:
+        raise InvalidRequest("ids is invalid; list of ids cannot be empty")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"ids is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {count}")
+
+
+def complete(timeout_text: str, count: int) -> int:
+    timeout_ns = request_timeout(timeout_text)
+    ids(count)
+    if timeout_ns > REQUEST_TIMEOUT_MAX_NS:
+        raise _too_long(timeout_ns)
+    if timeout_ns == 0:
+        raise InvalidRequest(TIMEOUT_REQUIRED)
+    if timeout_ns < 0:
+        raise _too_short(timeout_ns)
+    return timeout_ns
+
+
+def retry_items(count: int) -> None:
+    if count == 0:
+        raise InvalidRequest("items is invalid; list of items cannot be empty")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"items is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {count}")
+
+
+def list_limit(limit: int) -> None:
+    if limit < 0:
+        raise InvalidRequest("limit is invalid; limit cannot be negative")
+    if limit > LIST_LIMIT_MAX:
+        raise InvalidRequest(f"limit is invalid; cannot be greater than {LIST_LIMIT_MAX}")
+
+
+def list_pivot(pivot: str) -> None:
+    if "~" in pivot:
+        raise InvalidRequest(f"pivot is invalid; '{pivot}' cannot contain '~' character")
+
+
+def year(field: str, time_us: int | None) -> None:
+    """Binary requests can carry times that JSON cannot express."""
+    if time_us is not None and not ZERO_TIME_US <= time_us < YEAR_10000_US:
+        raise InvalidRequest(f"{field} is invalid; year must be between 1 and 9999")

@@ -1,0 +1,400 @@
+"""The Logical loop: what everyone gets, in which order, and what is left afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from driver import SECOND, Driver
+
+
+@pytest.fixture
+def d():
+    driver = Driver()
+    yield driver
+    driver.check_counters()
+
+
+def spread(d: Driver, queue: str = "q") -> list[tuple[int, int]]:
+    return [(p.total_leased, p.waiting) for p in d.logicals[queue].partitions]
+
+
+def ids(answer) -> list[str]:
+    return [lease.id for lease in answer.leases]
+
+
+class TestDistribution:
+    def test_two_produces_fill_two_partitions(self, d):
+        d.create(partitions=2)
+        d.produce(10)
+        d.produce(11)
+        assert spread(d) == [(0, 10), (0, 11)]
+        assert len(d.lease(10).leases) == len(d.lease(10).leases) == 10
+        assert sum(leased for leased, _ in spread(d)) == 20
+
+    def test_five_produces_and_three_leases_over_two_partitions(self, d):
+        d.create(partitions=2)
+        for _ in range(5):
+            d.produce(10)
+        assert spread(d) == [(0, 30), (0, 20)]
+        answers = [d.lease(n, run=False) for n in (5, 10, 20)]
+        d.run()
+        assert [len(a.leases) for a in answers] == [5, 10, 20]
+        assert spread(d) == [(15, 15), (20, 0)]
+
+    def test_ten_produces_over_ten_partitions_and_ten_leases_empty_them(self, d):
+        d.create(partitions=10)
+        for _ in range(10):
+            d.produce(5)
+        assert spread(d) == [(0, 5)] * 10
+        leased = [d.lease(5) for _ in range(10)]
+        assert sorted(a.result.partition for a in leased) == list(range(10))
+        assert spread(d) == [(5, 0)] * 10
+
+    def test_one_produce_is_shared_by_all_parked_leases(self, d):
+        d.create(partitions=5)
+        parked = [d.lease(10) for _ in range(5)]
+        assert all(a.waiting for a in parked)
+        d.produce(10)
+        assert [len(a.leases) for a in parked] == [2] * 5
+
+    @pytest.mark.parametrize(("wants", "gets"), [((20, 6, 1), (16, 6, 1)), ((5, 10, 20), (5, 9, 9))])
+    def test_items_are_dealt_round_and_round(self, d, wants, gets):
+        d.create()
+        d.produce(23)
+        answers = [d.lease(n, run=False) for n in wants]
+        d.run()
+        assert tuple(len(a.leases) for a in answers) == gets
+
+    def test_items_leave_in_the_order_in_which_they_came(self, d):
+        d.create()
+        for n in range(20):
+            d.produce([f"{n}"])
+        assert d.payloads(d.lease(20).leases) == [f"{n}" for n in range(20)]
+
+
+class TestLease:
+    def test_a_parked_client_cannot_lease_twice(self, d):
+        d.create()
+        d.lease(client="me")
+        assert d.lease(client="me").error.startswith("duplicate client id;")
+
+    def test_a_client_id_is_free_again_when_its_client_is_gone(self, d):
+        logical = d.create()
+        d.lease(client="me")
+        logical.abandon(next(iter(logical.parked.values())))
+        again = d.lease(client="me")
+        d.produce(1)
+        assert len(again.leases) == 1
+
+    def test_it_times_out_when_nothing_comes(self, d):
+        d.create()
+        lease = d.lease()
+        d.elapse(9)
+        assert lease.waiting
+        d.elapse(2)
+        assert lease.error == "request timeout; no items are in the queue, try again"
+
+    def test_a_lease_that_ends_wakes_the_next_client(self, d):
+        d.create(lease_s=60)
+        d.produce(["x"])
+        first = d.lease()
+        second = d.lease()
+        d.advance(60)
+        assert second.waiting
+        d.advance(0.001)
+        assert d.payloads(second.leases) == ["x"]
+        assert second.leases[0].attempts == 2 and second.leases[0].id != first.leases[0].id
+
+    def test_complete_and_lease_in_one_request(self, d):
+        d.create()
+        d.produce(["a", "b"])
+        first = d.lease()
+        second = d.lease(completes=ids(first))
+        assert d.payloads(second.leases) == ["b"]
+        assert d.stored() == ["b"]
+
+    def test_nothing_is_leased_when_an_id_cannot_be_completed(self, d):
+        d.create()
+        d.produce(["a", "b"])
+        assert d.lease(completes=["nope"]).error.startswith("invalid storage id; 'nope'")
+        assert spread(d) == [(0, 2)]
+
+    def test_completed_although_there_is_nothing_to_lease(self, d):
+        d.create()
+        d.produce(["a"])
+        first = d.lease()
+        second = d.lease(completes=ids(first))
+        d.elapse(11)
+        assert second.error.startswith("request timeout;")
+        assert d.stored() == []
+
+
+class TestComplete:
+    def test_twice_is_once(self, d):
+        d.create()
+        d.produce(1)
+        leased = ids(d.lease())
+        assert d.complete(leased).result is None
+        assert d.complete(leased).result is None
+        assert d.complete(leased * 2).result is None
+
+    def test_ids_of_several_partitions(self, d):
+        d.create(partitions=3)
+        for _ in range(3):
+            d.produce(2)
+        everything = [i for _ in range(3) for i in ids(d.lease(2))]
+        assert d.complete(everything).result is None
+        assert spread(d) == [(0, 0)] * 3
+
+    def test_stops_at_the_first_bad_id_and_keeps_what_was_before_it(self, d):
+        d.create()
+        d.produce(["a", "b", "c"])
+        a, b, c = ids(d.lease(3))
+        assert d.complete([a, "bad", b, c]).error.startswith("invalid storage id; 'bad'")
+        assert d.stored() == ["b", "c"]
+
+    def test_an_item_that_waits_cannot_be_completed(self, d):
+        logical = d.create()
+        d.produce(["a", "b"])
+        (a,) = ids(d.lease(1))
+        waiting = logical.partitions[0].ready[0]
+        from querator import ids as texts
+
+        text = texts.encode(logical.partitions[0].prefix, waiting.seq)
+        assert d.complete([text, a]).error == f"item(s) cannot be completed; '{text}' is not marked as leased"
+        assert spread(d) == [(1, 1)]
+
+    def test_a_lost_lease_is_told(self, d):
+        d.create()
+        d.produce(["a"])
+        (old,) = ids(d.lease())
+        d.advance(61)
+        assert d.complete([old]).error == f"invalid storage id; '{old}' does not exist, its lease was lost"
+        d.restart()
+        assert d.complete([old]).error == f"invalid storage id; '{old}' does not exist, its lease was lost"
+
+
+class TestRetry:
+    def test_goes_to_the_tail_under_a_new_id(self, d):
+        d.create()
+        d.produce(["a", "b"])
+        (a,) = ids(d.lease())
+        assert d.retry([a]).result is None
+        leased = d.lease(2).leases
+        assert d.payloads(leased) == ["b", "a"]
+        assert [lease.attempts for lease in leased] == [1, 2]
+        assert a not in [lease.id for lease in leased]
+
+    def test_into_the_future_is_scheduled(self, d):
+        d.create()
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        d.retry([a], at=d.now_us + 10 * SECOND)
+        assert d.logicals["q"].partitions[0].scheduled_count == 1
+        assert d.complete([a]).error.endswith("its lease was lost")
+        lease = d.lease()
+        d.advance(10.001)
+        assert d.payloads(lease.leases) == ["a"]
+
+    def test_dead_without_a_dead_queue_is_gone(self, d):
+        d.create()
+        d.produce(["a"])
+        assert d.retry(ids(d.lease()), dead=True).result is None
+        assert d.stored() == []
+        assert [(death.reason, death.dead_queue) for death in d.deaths] == [("client", "")]
+
+    def test_dead_goes_to_the_dead_queue(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        assert d.retry([a], dead=True).result is None
+        (lease,) = d.lease(queue="dead").leases
+        assert (lease.item.payload, lease.item.source_id, lease.attempts) == (b"a", a, 1)
+        assert d.stored() == []
+
+    def test_an_unknown_id_is_refused(self, d):
+        d.create()
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        d.complete([a])
+        assert d.retry([a]).error == f"invalid storage id; '{a}' does not exist"
+
+
+class TestExtend:
+    def test_keeps_the_item(self, d):
+        d.create(lease_s=60)
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        d.advance(50)
+        assert d.extend([a], seconds=100).result[0].deadline == d.now_us + 100 * SECOND
+        d.advance(60)
+        assert d.complete([a]).result is None
+
+    def test_all_or_none(self, d):
+        d.create()
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        before = d.logicals["q"].partitions[0].leased[a].deadline
+        d.advance(1)
+        assert d.extend([a, "x" * 27]).error.startswith("invalid storage id;")
+        assert d.logicals["q"].partitions[0].leased[a].deadline == before
+
+
+class TestLifecycle:
+    def test_the_last_attempt_kills(self, d):
+        d.create("dead")
+        d.create(max_attempts=2, dead_queue="dead")
+        d.produce(["a"])
+        d.lease()
+        d.advance(61)
+        (second,) = ids(d.lease())
+        assert d.stored("dead") == []
+        d.advance(61)
+        assert (d.stored(), d.stored("dead")) == ([], ["a"])
+        assert [(death.reason, death.attempts, death.id) for death in d.deaths] == [("max_attempts", 2, second)]
+
+    def test_an_item_that_expires_while_it_waits_is_moved_once(self, d):
+        d.create("dead", expire_s=10**6)
+        d.create(expire_s=100, dead_queue="dead")
+        d.produce(["a", "b"])
+        d.advance(100)
+        assert d.stored("dead") == []
+        d.advance(0.001)
+        assert (d.stored(), sorted(d.stored("dead"))) == ([], ["a", "b"])
+        d.advance(1000)
+        assert len(d.stored("dead")) == 2
+
+    def test_nothing_is_taken_from_a_valid_lease(self, d):
+        d.create(lease_s=100, expire_s=100)
+        d.produce(["a"])
+        d.advance(99)
+        (a,) = ids(d.lease())
+        d.advance(50)
+        assert d.complete([a]).result is None
+        assert d.deaths == []
+
+    def test_an_update_of_max_attempts_counts_for_items_that_are_there(self, d):
+        logical = d.create()
+        d.produce(["a"])
+        d.lease()
+        logical.queue.max_attempts = 1
+        d.advance(61)
+        assert [death.reason for death in d.deaths] == ["max_attempts"]
+
+    def test_scheduled_items_enter_in_the_order_of_their_times(self, d):
+        d.create()
+        d.produce(["late"], at=d.now_us + 3 * SECOND)
+        d.produce(["soon"], at=d.now_us + SECOND)
+        d.produce(["same time"], at=d.now_us + 3 * SECOND)
+        d.restart()
+        lease = d.lease(5)
+        d.advance(1)
+        assert lease.waiting
+        d.advance(0.000001)
+        assert d.payloads(lease.leases) == ["soon"]
+        d.advance(2)
+        assert d.payloads(d.lease(5).leases) == ["late", "same time"]
+
+    def test_leases_and_schedules_survive_a_restart(self, d):
+        d.create()
+        d.produce(["a", "b"])
+        (a,) = ids(d.lease())
+        d.restart()
+        assert spread(d) == [(1, 1)]
+        assert d.complete([a]).result is None
+        assert d.payloads(d.lease(5).leases) == ["b"]
+
+    def test_a_dead_letter_move_that_fails_is_tried_again(self, d):
+        d.create("dead")
+        d.create(max_attempts=1, dead_queue="dead")
+        d.produce(["a"])
+        d.lease()
+        dead = d.logicals.pop("dead")
+        d.advance(61)
+        assert d.stored() == ["a"]
+        d.logicals["dead"] = dead
+        d.elapse(31)
+        assert (d.stored(), d.stored("dead")) == ([], ["a"])
+
+    def test_a_move_that_is_repeated_after_a_crash_adds_nothing(self, d):
+        d.create("dead")
+        d.create(max_attempts=1, dead_queue="dead")
+        d.produce(["a"])
+        d.lease()
+        arrived = []
+        deliver = d._deliver
+        d._deliver = lambda logical, move: (arrived.append(move), deliver(logical, move))
+        # The copy arrives, and the process dies before the original is removed.
+        d.now_us += 61 * SECOND
+        while not d.logicals["dead"].partitions[0].waiting:
+            d.step()
+        d.restart()
+        d.run()
+        assert arrived and (d.stored(), d.stored("dead")) == ([], ["a"])
+
+
+class TestRequestIds:
+    def test_a_repeated_produce_adds_nothing(self, d):
+        d.create(partitions=3)
+        for _ in range(3):
+            assert d.produce(["a"], request_id="r").result is None
+        d.restart()
+        assert d.produce(["other"], request_id="r").result is None
+        assert d.stored() == ["a"]
+
+    def test_within_one_pass_too(self, d):
+        d.create()
+        answers = [d.produce(["a"], request_id="r", run=False) for _ in range(3)]
+        d.run()
+        assert [a.result for a in answers] == [None] * 3
+        assert d.stored() == ["a"]
+
+    def test_after_an_hour_it_is_forgotten(self, d):
+        d.create()
+        d.produce(["a"], request_id="r")
+        d.advance(3601)
+        d.produce(["b"], request_id="r")
+        assert d.stored() == ["a", "b"]
+
+
+class TestFailures:
+    def test_a_failed_write_is_not_acknowledged_and_goes_to_another_partition(self, d):
+        d.create(partitions=2)
+        reasons = ["disk full"]
+        d.failing_writes = lambda: reasons.pop() if reasons else None
+        answer = d.produce(["a"])
+        assert answer.result is None
+        assert d.stored() == ["a"]
+
+    def test_produce_waits_until_its_time_runs_out(self, d):
+        d.create()
+        d.failing_writes = lambda: "disk full"
+        answer = d.produce(["a"])
+        assert answer.waiting
+        d.elapse(11)
+        assert answer.error == "request timeout; no partition is available, try again"
+        d.failing_writes = lambda: None
+        d.elapse(60)
+        assert d.produce(["b"]).result is None
+        assert d.stored() == ["b"]
+
+    def test_complete_fails_at_once(self, d):
+        d.create()
+        d.produce(["a"])
+        leased = ids(d.lease())
+        d.failing_writes = lambda: "disk full"
+        assert d.complete(leased).error == "partition not available; partition '0' is failing, retry again"
+        d.failing_writes = lambda: None
+        d.elapse(1)
+        assert d.complete(leased).result is None
+        assert d.stored() == []
+
+    def test_a_lease_stays_parked(self, d):
+        d.create()
+        d.produce(["a"])
+        reasons = ["disk full"]
+        d.failing_writes = lambda: reasons.pop() if reasons else None
+        lease = d.lease()
+        assert lease.waiting
+        d.elapse(1)
+        assert d.payloads(lease.leases) == ["a"]
