@@ -204,6 +204,10 @@ class Client(_Calls):
     def _get(self, path: str) -> Answer:
         return self._pool.exchange("GET", path, b"", {}, self.timeout)
 
+    def abort(self) -> None:
+        """Break off what other threads have under way, and refuse what comes after. A waiting lease ends at once."""
+        self._pool.abort()
+
     def close(self) -> None:
         self._pool.close()
 

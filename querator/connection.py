@@ -6,13 +6,14 @@ takes to import (docs/adr/0004). It knows connections and their ends, nothing of
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 from collections import deque
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from querator.errors import TimedOut, Unreachable, UsageError
+from querator.errors import QueratorError, TimedOut, Unreachable, UsageError
 
 UNIX_SCHEMES: Final = ("unix", "http+unix")
 IDLE_CONNECTIONS_MAX: Final = 64
@@ -21,6 +22,10 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 
 class ConnectionLost(Unreachable):
     """The connection broke before the answer came."""
+
+
+class Aborted(QueratorError):
+    """Broken off from this side."""
 
 
 class Address(NamedTuple):
@@ -104,6 +109,8 @@ class ConnectionPool:
         self.has_connected = False
         self._headers = headers
         self._idle: deque[http.client.HTTPConnection] = deque()
+        self._busy: set[http.client.HTTPConnection] = set()
+        self._is_aborted = False
 
     def exchange(
         self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float, *, fresh: bool = False
@@ -114,7 +121,10 @@ class ConnectionPool:
             connection = self._connect(timeout)
         assert connection.sock is not None
         connection.sock.settimeout(timeout)
+        self._busy.add(connection)
         try:
+            if self._is_aborted:
+                raise Aborted
             connection.request(method, self.address.prefix + path, body, self._headers | headers)
             response = connection.getresponse()
             answer = Answer(response.status, response.getheader("Content-Type", ""), response.read())
@@ -123,12 +133,16 @@ class ConnectionPool:
             raise TimedOut(f"no answer from {self.address} within {timeout:.3g}s", hint="querator doctor") from None
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            if self._is_aborted:
+                raise Aborted from None
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ConnectionLost(f"lost the connection to {self.address}: {reason}", hint="querator doctor") from error
         except BaseException:
             # Ctrl-C in mid-answer: what follows on this connection would be the rest of the old answer.
             connection.close()
             raise
+        finally:
+            self._busy.discard(connection)
         if response.will_close or len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.close()
         else:
@@ -157,6 +171,14 @@ class ConnectionPool:
             raise unreachable(address, error) from None
         self.has_connected = True
         return connection
+
+    def abort(self) -> None:
+        """Break off what is under way, for good. The daemon sees the connection end, and so does who waits for it."""
+        self._is_aborted = True
+        for connection in list(self._busy):
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         while (connection := self._take_idle()) is not None:

@@ -1,0 +1,104 @@
+"""`querator queue consume`: the command's options, and how a worker ends. The work itself is in `worker.py`."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, Any
+
+import typer
+
+from querator import durations
+from querator.cli.ids import count
+from querator.cli.options import Queue, command
+from querator.cli.session import Session, duration
+from querator.errors import Interrupted, PartlyDone, UsageError
+from querator.limits import BATCH_ITEMS_MAX, NS_PER_SECOND
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "consume")(consume)
+
+
+def consume(
+    session: Session,
+    queue: Queue,
+    exec_: Annotated[
+        str, typer.Option("--exec", metavar="CMD", help="Shell command run for each item, with its payload on stdin.")
+    ],
+    n: Annotated[
+        int,
+        typer.Option("-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="Lease so many at a time."),
+    ] = 10,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=1_000, metavar="N", help="Commands that run side by side.")
+    ] = 4,
+    backoff: Annotated[
+        str, typer.Option("--backoff", metavar="MIN..MAX", help="Wait before a failed item is tried again; doubles.")
+    ] = "1s..5m",
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Names this consumer.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="End after so many items.")] = None,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when there is nothing to lease.")] = False,
+) -> None:
+    """Run a shell command for each item: exit 0 completes it, anything else retries it.
+
+    The command finds QUERATOR_ITEM_ID, QUERATOR_ITEM_KIND, QUERATOR_ITEM_REFERENCE, QUERATOR_ITEM_ATTEMPTS,
+    QUERATOR_ITEM_ENCODING and QUERATOR_QUEUE in its environment. Leases are extended while it runs. On SIGINT and
+    SIGTERM the running commands may finish, and what has not begun is handed back; a second signal ends them too.
+    """
+    from querator.cli.worker import Backoff, Plan, Worker
+
+    shortest, longest = _range(backoff)
+    info = session.client.queue_info(queue)
+    plan = Plan(
+        queue=queue,
+        shell_command=exec_,
+        batch_size=n,
+        concurrency=concurrency,
+        backoff=Backoff(shortest, longest),
+        client_id=client_id,
+        limit=limit,
+        until_empty=until_empty,
+        lease_seconds=durations.parse(info.lease_timeout) / NS_PER_SECOND,
+        max_attempts=info.max_attempts,
+    )
+    worker = Worker(session.make_client(patient=True), session.make_client(patient=True), plan, session.note)
+    signals: list[int] = []
+
+    def on_signal(number: int, _: Any) -> None:
+        signals.append(number)
+        worker.stop(at_once=len(signals) > 1)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        tally = worker.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    record = {
+        "queue_name": queue,
+        "completed": tally.completed,
+        "retried": tally.retried,
+        "dead": tally.dead,
+        "handed_back": tally.handed_back,
+        "lost": tally.lost,
+    }
+    text = f"completed {count(tally.completed, 'item')}, {tally.retried:,} retried"
+    text += f", {tally.dead:,} dead" if tally.dead else ""
+    text += f", {tally.handed_back:,} handed back" if tally.handed_back else ""
+    text += f", {tally.lost:,} lost their lease" if tally.lost else ""
+    session.done(text, record, name="queue_name")
+    if worker.failure is not None:
+        raise worker.failure
+    if signals and signals[0] == signal.SIGINT:
+        raise Interrupted("interrupted")
+    if not signals and (tally.retried or tally.dead or tally.lost):
+        raise PartlyDone(text)
+
+
+def _range(text: str) -> tuple[float, float]:
+    first, dots, last = text.partition("..")
+    shortest = duration(first, "--backoff")
+    longest = duration(last, "--backoff") if dots else shortest
+    if longest < shortest:
+        raise UsageError(f"--backoff: {last} is less than {first}")
+    return shortest, longest

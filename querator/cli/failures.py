@@ -1,0 +1,118 @@
+"""From an error to what the operator reads and what the shell gets: the one place that knows exit codes by name."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from querator.cli.streams import Streams
+from querator.errors import Interrupted, QueratorError, RetryRequest, UsageError
+
+EXIT_CODES: Final = {
+    0: "ok",
+    1: "error",
+    2: "usage: the command line makes no sense, or a question could not be asked (--yes)",
+    3: "partly done: some of it failed, and standard error says what",
+    4: "not found",
+    5: "conflict: something that is under way forbids it, such as a reload that already runs",
+    6: "daemon unreachable",
+    7: "timed out",
+    130: "interrupted",
+}
+BROKEN_PIPE_EXIT_CODE: Final = 141
+"""What a shell reports for a process that SIGPIPE ended: whoever read our output has had enough."""
+
+
+class Wanted(NamedTuple):
+    """What the command line says about errors; read from the words because parsing them may be what failed."""
+
+    json: bool
+    quiet: bool
+    debug: bool
+
+
+def wanted(arguments: Sequence[str]) -> Wanted:
+    json = quiet = debug = False
+    previous = ""
+    for word in arguments:
+        if word == "--":
+            break
+        if previous in ("-o", "--output"):
+            json = word in ("json", "ndjson")
+        elif word.startswith("--output="):
+            json = word.partition("=")[2] in ("json", "ndjson")
+        elif word.startswith("-o") and len(word) > 2:
+            json = word[2:].lstrip("=") in ("json", "ndjson")
+        quiet = quiet or word in ("-q", "--quiet")
+        debug = debug or word == "--debug"
+        previous = word
+    return Wanted(json, quiet, debug)
+
+
+def as_querator_error(error: BaseException) -> QueratorError:
+    """Any exception as one of ours, with words an operator can use."""
+    if isinstance(error, QueratorError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        if error.filename is not None:
+            what = f"{error.filename}: {what}"
+        hint = "free some space and repeat the command" if error.errno == errno.ENOSPC else ""
+        return QueratorError(what, hint=hint)
+    if isinstance(error, MemoryError):
+        return QueratorError("out of memory")
+    return QueratorError(
+        f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+        hint="this is a defect; the same command with --debug shows where",
+    )
+
+
+def usage_error(error: Any) -> QueratorError:
+    """Typer's complaint about the command line, as ours."""
+    message = str(error.format_message()).strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "querator"
+    return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
+
+
+def report(error: QueratorError, streams: Streams, want: Wanted) -> int:
+    """Say it on standard error; returns the exit code."""
+    if want.json:
+        from querator.cli.render import json_line
+
+        fields = {"message": error.message, "exit_code": error.exit_code}
+        if error.code:
+            fields |= {"code": error.code, "code_text": error.code_text}
+        if hint := hint_for(error):
+            fields["hint"] = hint
+        streams.note(json_line({"error": fields}))
+        return error.exit_code
+    label = "\x1b[1;31merror:\x1b[0m" if streams.error_colour else "error:"
+    text = f"{label} {one_line(error.message)}"
+    if (hint := hint_for(error)) and not want.quiet:
+        text += f"\n\nhint: {hint}"
+    streams.note(text)
+    return error.exit_code
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def hint_for(error: QueratorError) -> str:
+    """The error's own hint, or the command that usually helps."""
+    if error.hint:
+        return error.hint
+    subject = error.message.partition(";")[0]
+    if subject == "queue does not exist":
+        return "querator queues list"
+    if error.message.endswith("is not a valid partition"):
+        return "querator partitions list QUEUE"
+    if subject == "job does not exist":
+        return "querator partitions jobs"
+    if isinstance(error, RetryRequest):
+        return "the same command may succeed later; --timeout says how long to try"
+    return ""

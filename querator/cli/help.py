@@ -1,0 +1,72 @@
+"""`querator help`: of a command, or on a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from querator.cli.failures import EXIT_CODES
+from querator.cli.tree import unknown_command
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+TOPICS: Final = {
+    "exit-codes": "What the exit codes mean.",
+    "environment": "Variables that commands look at.",
+    "output": "How answers are printed.",
+}
+ENVIRONMENT: Final = {
+    "QUERATOR_ENDPOINT": "the daemon, as http://host:port",
+    "QUERATOR_SOCKET": "the daemon, by its Unix socket",
+    "QUERATOR_CONTEXT": "the daemon, by the name of a context",
+    "QUERATOR_TOKEN_FILE": "file that holds the API key",
+    "QUERATOR_CONFIG": "config file (TOML)",
+    "QUERATOR_DATA": "data directory of the daemon",
+    "QUERATOR_NO_PROGRESS": "no progress lines, if set",
+    "NO_COLOR": "no colour, if set",
+}
+OUTPUT: Final = {
+    "-o table": "columns; boxes, colour and relative times only on a terminal, never cut when piped",
+    "-o json": "one JSON document; errors are an object on standard error",
+    "-o ndjson": "one JSON document per line, as they come",
+    "-o name": "names or ids alone; -q does the same and keeps silent otherwise",
+    "--columns a,b": "only these fields, in this order",
+}
+
+
+def topic_text(topic: str) -> str:
+    entries: dict[str, str] = {
+        "exit-codes": {str(code): text for code, text in EXIT_CODES.items()},
+        "environment": ENVIRONMENT,
+        "output": OUTPUT,
+    }[topic]
+    width = max(map(len, entries))
+    return "".join(f"  {name:<{width}}  {text}\n" for name, text in entries.items())
+
+
+@app.command("help")
+def help_(
+    context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...|TOPIC]", show_default=False)] = None,
+) -> None:
+    """Help on a command or a topic, such as exit-codes."""
+    words = words or []
+    if len(words) == 1 and words[0] in TOPICS:
+        print(f"{TOPICS[words[0]]}\n\n{topic_text(words[0])}", end="")
+        return
+    parent: Any = context.parent
+    command, current = parent.command, parent
+    for word in words:
+        lookup = getattr(command, "get_command", None)
+        found = lookup(current, word) if lookup else None
+        if found is None:
+            known = command.list_commands(current) if lookup else []
+            raise unknown_command(word, [*known, *TOPICS], current.command_path)
+        current = type(current)(found, info_name=word, parent=current)
+        command = found
+    print(command.get_help(current))
+    if not words:
+        print("\nTopics:")
+        for topic, text in TOPICS.items():
+            print(f"  querator help {topic:<12} {text}")

@@ -1,0 +1,25 @@
+"""Where the `querator` command begins. Shell completion is answered before typer is even imported."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["__complete"]:
+        from querator.cli.candidates import answer
+
+        raise SystemExit(answer(sys.argv[2:]))
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the locale cannot spell is shown escaped instead of ending the command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    from typer.main import get_command
+
+    from querator.cli.tree import app
+
+    get_command(app).main()
+
+
+if __name__ == "__main__":
+    main()

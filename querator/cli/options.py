@@ -1,0 +1,94 @@
+"""The options that every command shares, declared once, and the decorator that gives them to a command."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Concatenate, Final, ParamSpec
+
+import typer
+from typer.core import TyperCommand
+
+from querator.cli.render import Format
+from querator.cli.session import Session
+
+P = ParamSpec("P")
+
+SHARED_PANEL: Final = "Shared options"
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the queue.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done; --timeout says how long.")]
+
+
+def _shared(annotation: Any, *declarations: str, help: str, **settings: Any) -> Any:
+    return Annotated[annotation, typer.Option(*declarations, help=help, rich_help_panel=SHARED_PANEL, **settings)]
+
+
+def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
+    return {
+        "output": (_shared(formats, "-o", "--output", help="How the answer is printed."), formats("table")),
+        "quiet": (_shared(bool, "-q", "--quiet", help="Ids only; silent when there is nothing to tell."), False),
+        "columns": (_shared(str | None, "--columns", metavar="A,B", help="Only these fields."), None),
+        "endpoint": (_shared(str | None, "--endpoint", metavar="URL", help="Daemon, as http://host:port."), None),
+        "socket": (_shared(str | None, "--socket", metavar="PATH", help="Daemon, by its Unix socket."), None),
+        "context": (_shared(str | None, "--context", metavar="CONTEXT", help="Daemon, by its context's name."), None),
+        "token_file": (_shared(str | None, "--token-file", metavar="FILE", help="File that holds the API key."), None),
+        "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help="How long to try (30s)."), None),
+        "debug": (_shared(bool, "--debug", help="Show where an error came from."), False),
+    }
+
+
+class SharedCommand(TyperCommand):
+    """A command whose help sets the shared options apart from its own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": [], SHARED_PANEL: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append(record)
+            else:
+                sections[getattr(parameter, "rich_help_panel", None) or "Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def command(
+    app: typer.Typer, name: str, *, formats: type = Format, **settings: Any
+) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
+    """Make a function a command of `app`: it gets a Session built from the shared options, then its own parameters."""
+
+    def decorate(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
+        shared = _shared_parameters(formats)
+        signature = inspect.signature(function, eval_str=True)
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in list(signature.parameters.values())[1:]
+        ]
+        # A command may have an opinion of its own on a shared name, such as a --timeout with another default.
+        names = {parameter.name for parameter in own}
+        added = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for key, (annotation, default) in shared.items()
+            if key not in names
+        ]
+
+        def run(**values: Any) -> None:
+            values.pop("debug", None)
+            chosen = {key: values.pop(key) for key in shared if key in values and key not in names}
+            function(Session(**chosen), **values)  # type: ignore[call-arg]
+
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        run.__signature__ = inspect.Signature(own + added)  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        app.command(name, cls=SharedCommand, **settings)(run)
+        return function
+
+    return decorate

@@ -1,0 +1,259 @@
+"""`querator queue`: the daily work on one queue. Producing and consuming have files of their own."""
+
+from __future__ import annotations
+
+import enum
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querator import times
+from querator.cli import consume, ids, produce
+from querator.cli.confirm import confirm_by_name
+from querator.cli.ids import Ids, Verdicts
+from querator.cli.options import DryRun, Queue, Yes, command
+from querator.cli.progress import Progress
+from querator.cli.queues import item_counts
+from querator.cli.render import Format, Moment, Payload
+from querator.cli.session import Session, duration, moment
+from querator.cli.tree import NOUNS, noun
+from querator.cli.waiting import poll
+from querator.errors import RetryRequest, UsageError
+from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
+
+if TYPE_CHECKING:
+    from querator.client import Client
+    from querator.wire.messages import QueueLeaseResponse
+
+app = noun(NOUNS["queue"].help)
+produce.register(app)
+
+
+@command(app, "lease")
+def lease(
+    session: Session,
+    queue: Queue,
+    n: Annotated[
+        int, typer.Option("-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="At most so many.")
+    ] = 10,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Names this consumer.")] = None,
+    complete_ids: Annotated[
+        list[str] | None, typer.Option("--complete", metavar="ID", help="Complete this item first; repeatable.")
+    ] = None,
+) -> None:
+    """Lease items; waits for the first one as long as --timeout says."""
+    try:
+        reply = session.client.lease(queue, n, client_id=client_id, complete_ids=complete_ids or ())
+    except RetryRequest as error:
+        raise RetryRequest(
+            error.message, hint=f"querator queue stats {queue}; --timeout says how long to wait"
+        ) from None
+    session.output.records(
+        lease_records(reply), ("id", "attempts", "kind", "reference", "lease_deadline", "payload"), name="id"
+    )
+
+
+def lease_records(reply: QueueLeaseResponse) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": item.id,
+            "partition": reply.partition,
+            "attempts": item.attempts,
+            "kind": item.kind,
+            "reference": item.reference,
+            "encoding": item.encoding,
+            "lease_deadline": Moment(item.lease_deadline or 0),
+            "payload": Payload(item.bytes_),
+        }
+        for item in reply.items
+    ]
+
+
+@command(app, "complete")
+def complete(session: Session, queue: Queue, item_ids: Ids) -> None:
+    """Complete leased items: they are done with. Safe to repeat."""
+    verdicts = Verdicts()
+    for batch in ids.batches(ids.given(session, item_ids)):
+        verdicts.apply(batch, lambda some: session.client.complete(queue, some), keeps_earlier=True)
+    verdicts.report(session, "completed")
+
+
+@command(app, "retry")
+def retry(
+    session: Session,
+    queue: Queue,
+    item_ids: Ids,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this time (RFC 3339).")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Straight to the dead queue.")] = False,
+) -> None:
+    """Hand leased items back, for another try now or later."""
+    if sum((at is not None, delay is not None, dead)) > 1:
+        raise UsageError("--at, --delay and --dead exclude each other")
+    when = later(at, delay, "--at")
+    verdicts = Verdicts()
+    for batch in ids.batches(ids.given(session, item_ids)):
+        verdicts.apply(batch, lambda some: session.client.retry(queue, some, at=when, dead=dead), keeps_earlier=True)
+    verdicts.report(session, "retried")
+
+
+def later(at: str | None, delay: str | None, option: str) -> int | None:
+    """The time that `--at` or `--delay` means, in microseconds."""
+    if at is not None:
+        return moment(at, option)
+    if delay is not None:
+        return time.time_ns() // 1_000 + round(duration(delay, "--delay") * US_PER_SECOND)
+    return None
+
+
+@command(app, "extend")
+def extend(
+    session: Session,
+    queue: Queue,
+    item_ids: Ids,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="DURATION", help="From now; the queue's own if absent.")
+    ] = None,
+) -> None:
+    """Keep leased items for longer."""
+    if by is not None:
+        duration(by, "--by")
+    verdicts = Verdicts()
+    deadlines: dict[str, int] = {}
+
+    def send(some: list[str]) -> None:
+        for item in session.client.extend(queue, some, lease_timeout=by):
+            deadlines[item.id] = item.lease_deadline or 0
+
+    for batch in ids.batches(ids.given(session, item_ids)):
+        verdicts.apply(batch, send, keeps_earlier=False)
+    if deadlines and session.format is Format.TABLE:
+        session.note(f"leased until {times.text(min(deadlines.values()))}")
+    verdicts.report(session, "extended")
+
+
+consume.register(app)
+
+
+@command(app, "stats")
+def stats(
+    session: Session,
+    queue: Queue,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until interrupted.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch.")] = "2s",
+) -> None:
+    """Count what is in a queue, by partition, and who waits."""
+    pause = duration(interval, "--interval")
+    while True:
+        _show_stats(session, queue, redraw=watch)
+        if not watch:
+            return
+        session.streams.stdout.flush()
+        time.sleep(pause)
+
+
+def stats_record(client: Client, queue: str) -> dict[str, Any]:
+    reply = client.stats(queue)
+    logical = reply.logical_queues[0]
+    partitions: list[dict[str, Any]] = [
+        {
+            "partition": one.partition,
+            "ready": one.total - one.total_leased,
+            "leased": one.total_leased,
+            "scheduled": one.scheduled,
+            "total": one.total,
+            "average_age": one.average_age,
+            "average_leased_age": one.average_leased_age,
+            "failures": one.failures,
+        }
+        for one in logical.partitions
+    ]
+    totals = {key: sum(one[key] for one in partitions) for key in ("ready", "leased", "scheduled", "total")}
+    return {
+        "queue_name": reply.queue_name or queue,
+        **totals,
+        "produce_waiting": logical.produce_waiting,
+        "lease_waiting": logical.lease_waiting,
+        "complete_waiting": logical.complete_waiting,
+        "in_flight": logical.in_flight,
+        "partitions": partitions,
+    }
+
+
+def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
+    record = stats_record(session.client, queue)
+    output = session.output
+    if output.form is not Format.TABLE:
+        # Repeated answers are one document per line, whatever JSON was asked for: an array would never end.
+        if redraw and output.form is Format.JSON:
+            output.form = Format.NDJSON
+        output.record(record, name="queue_name")
+        return
+    if redraw and session.streams.fancy:
+        session.streams.stdout.write("\x1b[H\x1b[2J")
+    output.records(
+        record["partitions"],
+        ("partition", "ready", "leased", "scheduled", "total", "average_age", "average_leased_age", "failures"),
+        name="partition",
+    )
+    session.note(
+        f"{queue}: {record['ready']:,} ready, {record['leased']:,} leased, {record['scheduled']:,} scheduled; "
+        f"waiting: {record['produce_waiting']} produce, {record['lease_waiting']} lease"
+    )
+
+
+@command(app, "clear")
+def clear(
+    session: Session,
+    queue: Queue,
+    items: Annotated[bool, typer.Option("--queue", help="Items that wait to be leased.")] = False,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="Scheduled items.")] = False,
+    destructive: Annotated[bool, typer.Option("--destructive", help="With --queue, leased items too.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete the items of a queue, and keep the queue."""
+    if not (items or scheduled):
+        raise UsageError("say what to clear", hint="--queue, --scheduled or both; --destructive takes leased items too")
+    counts = item_counts(session.client, queue)
+    what = " and ".join(
+        name
+        for name, wanted in (
+            ("everything" if destructive else "waiting items", items),
+            ("scheduled items", scheduled and not (items and destructive)),
+        )
+        if wanted
+    )
+    if dry_run:
+        session.note(f"would delete {what} of '{queue}', which has {counts}")
+        return
+    if destructive:
+        confirm_by_name(session, queue, f"delete {what} of queue '{queue}', which has {counts}", yes=yes)
+    session.client.clear(queue, items=items, scheduled=scheduled, destructive=destructive)
+    session.done(f"deleted {what} of '{queue}'", {"queue_name": queue, "cleared": what}, name="queue_name")
+
+
+class Condition(enum.StrEnum):
+    EMPTY = "empty"
+    IDLE = "idle"
+
+
+@command(app, "wait")
+def wait(
+    session: Session,
+    queue: Queue,
+    condition: Annotated[
+        Condition, typer.Option("--for", help="empty: no items of any kind; idle: nothing ready and nothing leased.")
+    ] = Condition.EMPTY,
+) -> None:
+    """Wait until a queue is empty or idle; for ever, unless --timeout says otherwise."""
+    limit = session.timeout_seconds if session.timeout_given else None
+    left: dict[str, Any] = {}
+    with Progress(session.streams, f"waiting for '{queue}'") as progress:
+        for _ in poll(limit, f"'{queue}' is not {condition.value}", f"querator queue stats {queue}"):
+            left = stats_record(session.client, queue)
+            if left["total"] == 0 and (condition is Condition.IDLE or left["scheduled"] == 0):
+                break
+            progress.update(left["total"] + left["scheduled"])
+    session.done(f"'{queue}' is {condition.value}", left, name="queue_name")

@@ -1,0 +1,245 @@
+"""`querator queues`: create, list, show, update, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querator.cli.confirm import confirm_by_name
+from querator.cli.options import DryRun, NewName, Queue, Yes, command
+from querator.cli.render import Format, Moment
+from querator.cli.session import Session, duration
+from querator.cli.tree import NOUNS, noun
+from querator.errors import Conflict, NotFound, UsageError
+from querator.limits import LIST_LIMIT_DEFAULT
+
+if TYPE_CHECKING:
+    from querator.client import Client
+    from querator.wire.messages import PartitionStatus, QueueInfo
+
+app = noun(NOUNS["queues"].help)
+
+COLUMNS = ("queue_name", "partitions", "lease_timeout", "expire_timeout", "max_attempts", "dead_queue", "created_at")
+
+Partitions = Annotated[int | None, typer.Option("--partitions", min=1, metavar="N", help="How many partitions.")]
+LeaseTimeout = Annotated[
+    str | None, typer.Option("--lease-timeout", metavar="DURATION", help="How long a consumer may hold an item.")
+]
+ExpireTimeout = Annotated[
+    str | None,
+    typer.Option("--expire-timeout", metavar="DURATION", help="How long an item lives if nobody completes it."),
+]
+MaxAttempts = Annotated[
+    int | None, typer.Option("--max-attempts", min=0, metavar="N", help="Leases before an item is dead; 0 is no limit.")
+]
+DeadQueue = Annotated[
+    str | None, typer.Option("--dead-queue", metavar="QUEUE", help="Where dead items go; empty for nowhere.")
+]
+Reference = Annotated[str | None, typer.Option("--reference", metavar="TEXT", help="A note of your own.")]
+
+
+def record_of(info: QueueInfo) -> dict[str, Any]:
+    return {
+        "queue_name": info.queue_name,
+        "partitions": info.requested_partitions,
+        "lease_timeout": info.lease_timeout,
+        "expire_timeout": info.expire_timeout,
+        "max_attempts": info.max_attempts,
+        "dead_queue": info.dead_queue,
+        "reference": info.reference,
+        "namespace": info.namespace,
+        "created_at": Moment(info.created_at or 0),
+        "updated_at": Moment(info.updated_at or 0),
+    }
+
+
+def all_queues(client: Client, limit: int | None = None) -> Iterator[QueueInfo]:
+    """Every queue by name, page by page. A page starts with the last name of the one before."""
+    pivot, seen = "", 0
+    while True:
+        page = client.list_queues(pivot=pivot, limit=LIST_LIMIT_DEFAULT)
+        for info in page:
+            if info.queue_name == pivot:
+                continue
+            if limit is not None and seen >= limit:
+                return
+            seen += 1
+            yield info
+        if len(page) < LIST_LIMIT_DEFAULT:
+            return
+        pivot = page[-1].queue_name
+
+
+@command(app, "create")
+def create(
+    session: Session,
+    name: NewName,
+    partitions: Partitions = 1,
+    lease_timeout: LeaseTimeout = "1m",
+    expire_timeout: ExpireTimeout = "24h",
+    max_attempts: MaxAttempts = 0,
+    dead_queue: DeadQueue = "",
+    reference: Reference = "",
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is already there.")] = False,
+) -> None:
+    """Create a queue."""
+    _check_durations(lease_timeout, expire_timeout)
+    try:
+        session.client.create_queue(
+            name,
+            partitions=partitions or 1,
+            lease_timeout=lease_timeout or "",
+            expire_timeout=expire_timeout or "",
+            max_attempts=max_attempts or 0,
+            dead_queue=dead_queue or "",
+            reference=reference or "",
+        )
+        text = f"created queue '{name}'"
+    except Conflict:
+        if not if_not_exists:
+            raise Conflict(
+                f"queue '{name}' already exists", hint=f"querator queues show {name}, or add --if-not-exists"
+            ) from None
+        text = f"queue '{name}' already exists"
+    _tell(session, name, text)
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")] = None,
+) -> None:
+    """List the queues by name."""
+    records = map(record_of, all_queues(session.client, limit))
+    session.output.records(
+        records, COLUMNS, name="queue_name", empty="no queues yet; querator queues create NAME makes one"
+    )
+
+
+@command(app, "show")
+def show(session: Session, name: Queue) -> None:
+    """Show a queue's settings and its partitions."""
+    record = record_of(session.client.queue_info(name))
+    partitions = [partition_record(one) for one in session.client.list_partitions(name)]
+    if session.output.form is not Format.TABLE:
+        session.output.record(record | {"partitions": partitions}, name="queue_name")
+        return
+    session.output.record(record, name="queue_name")
+    session.streams.stdout.write("\n")
+    session.output.columns = None
+    session.output.records(
+        partitions,
+        ("partition", "storage", "state", "total", "leased", "scheduled", "bytes", "reason"),
+        name="partition",
+    )
+
+
+def partition_record(status: PartitionStatus) -> dict[str, Any]:
+    def moment(us: int | None) -> Moment | None:
+        return None if us is None else Moment(us)
+
+    return {
+        "queue_name": status.queue_name,
+        "partition": status.partition,
+        "storage": status.storage,
+        "state": status.state,
+        "requested_state": status.requested_state,
+        "reason": status.reason,
+        "since": moment(status.since),
+        "resume_at": moment(status.resume_at),
+        "total": status.total,
+        "leased": status.leased,
+        "scheduled": status.scheduled,
+        "drained": status.drained,
+        "bytes": status.bytes_,
+        "file": status.file,
+        "job_id": status.job_id,
+    }
+
+
+@command(app, "update")
+def update(
+    session: Session,
+    name: Queue,
+    partitions: Partitions = None,
+    lease_timeout: LeaseTimeout = None,
+    expire_timeout: ExpireTimeout = None,
+    max_attempts: MaxAttempts = None,
+    dead_queue: DeadQueue = None,
+    reference: Reference = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change a queue's settings; what is not given stays as it is."""
+    _check_durations(lease_timeout, expire_timeout)
+    changes = {
+        "requested_partitions": partitions,
+        "lease_timeout": lease_timeout,
+        "expire_timeout": expire_timeout,
+        "max_attempts": max_attempts,
+        "dead_queue": dead_queue,
+        "reference": reference,
+    }
+    changes = {field: value for field, value in changes.items() if value is not None}
+    if not changes:
+        raise UsageError("nothing to change", hint="querator queues update --help")
+    # The wire resets what an update leaves out, so everything is sent again.
+    info = session.client.queue_info(name)
+    before = {field: getattr(info, field) for field in changes}
+    for field, value in changes.items():
+        setattr(info, field, value)
+    if dry_run:
+        for field, value in changes.items():
+            session.note(f"would change {field} of '{name}' from {before[field] or '-'} to {value or '-'}")
+        return
+    session.client.update_queue(info)
+    _tell(session, name, f"updated queue '{name}'")
+
+
+@command(app, "delete")
+def delete(
+    session: Session,
+    name: Queue,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such queue.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if other queues use it as their dead queue.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a queue and all its items."""
+    try:
+        counts = item_counts(session.client, name)
+        if dry_run:
+            session.note(f"would delete queue '{name}' with {counts}")
+            return
+        confirm_by_name(session, name, f"delete queue '{name}' with {counts}", yes=yes)
+        session.client.delete_queue(name, force=force)
+    except NotFound:
+        if not if_exists:
+            raise
+        session.note(f"there is no queue '{name}'")
+        return
+    session.done(f"deleted queue '{name}'", {"queue_name": name, "deleted": True}, name="queue_name")
+
+
+def item_counts(client: Client, name: str) -> str:
+    """`12 items (3 leased) and 2 scheduled`, for a question or a dry run."""
+    partitions = [one for logical in client.stats(name).logical_queues for one in logical.partitions]
+    total = sum(one.total for one in partitions)
+    leased = sum(one.total_leased for one in partitions)
+    scheduled = sum(one.scheduled for one in partitions)
+    return f"{total:,} items ({leased:,} leased) and {scheduled:,} scheduled"
+
+
+def _check_durations(lease_timeout: str | None, expire_timeout: str | None) -> None:
+    if lease_timeout is not None:
+        duration(lease_timeout, "--lease-timeout")
+    if expire_timeout is not None:
+        duration(expire_timeout, "--expire-timeout")
+
+
+def _tell(session: Session, name: str, text: str) -> None:
+    if session.format is Format.TABLE:
+        session.note(text)
+    else:
+        session.output.record(record_of(session.client.queue_info(name)), name="queue_name")

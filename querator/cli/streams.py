@@ -1,0 +1,121 @@
+"""The three standard streams, and which of them are terminals.
+
+Nothing else in the command line asks `isatty`: colour, boxes, prompts and progress follow from what is said here,
+so that a test can say otherwise (`pretend`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO, TextIO
+
+
+@dataclass(frozen=True)
+class Terminals:
+    """Which streams are terminals, and how wide they are."""
+
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    columns: int = 80
+
+
+_pretended: Terminals | None = None
+
+
+@contextlib.contextmanager
+def pretend(terminals: Terminals) -> Iterator[None]:
+    """For tests: what the streams are taken for while this is open."""
+    global _pretended
+    before, _pretended = _pretended, terminals
+    try:
+        yield
+    finally:
+        _pretended = before
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def terminals() -> Terminals:
+    if _pretended is not None:
+        return _pretended
+    found = Terminals(_is_terminal(sys.stdin), _is_terminal(sys.stdout), _is_terminal(sys.stderr))
+    if found.stdout or found.stderr:
+        found = replace(found, columns=max(shutil.get_terminal_size().columns, 20))
+    return found
+
+
+class Streams:
+    """What a command reads from and writes to."""
+
+    def __init__(self) -> None:
+        self.terminals = terminals()
+
+    @property
+    def stdout(self) -> TextIO:
+        return sys.stdout
+
+    @property
+    def stderr(self) -> TextIO:
+        return sys.stderr
+
+    @property
+    def stdin_bytes(self) -> BinaryIO:
+        return sys.stdin.buffer
+
+    @property
+    def stdout_bytes(self) -> BinaryIO:
+        sys.stdout.flush()
+        return sys.stdout.buffer
+
+    @property
+    def width(self) -> int:
+        return self.terminals.columns
+
+    @property
+    def fancy(self) -> bool:
+        """Whether a person looks at the data: boxes and relative times."""
+        return self.terminals.stdout
+
+    @property
+    def colour(self) -> bool:
+        return self.terminals.stdout and _colour_allowed()
+
+    @property
+    def error_colour(self) -> bool:
+        return self.terminals.stderr and _colour_allowed()
+
+    @property
+    def progress(self) -> bool:
+        return self.terminals.stderr and not os.environ.get("QUERATOR_NO_PROGRESS")
+
+    @property
+    def can_ask(self) -> bool:
+        return self.terminals.stdin and self.terminals.stderr
+
+    def note(self, text: str) -> None:
+        """A remark that is not data."""
+        self.stderr.write(text + "\n")
+        self.stderr.flush()
+
+
+def _colour_allowed() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def abandon_stdout() -> None:
+    """After a broken pipe: what is still buffered has nowhere to go, and must not be flushed at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
