@@ -1,0 +1,146 @@
+"""`querator daemon`: run it in the foreground, ask how it is, stop it.
+
+`run` is the one command that imports the daemon's parts; `status` and `stop` look at the LOCK file of the data
+directory, which tells the truth also when nobody answers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from querator.cli.options import SharedCommand, command
+from querator.cli.render import Moment, short_duration
+from querator.cli.session import Session
+from querator.cli.tree import NOUNS, noun
+from querator.errors import QueratorError, TimedOut, Unreachable
+from querator.limits import NS_PER_US, SHUTDOWN_SECONDS_MAX, US_PER_SECOND
+
+app = noun(NOUNS["daemon"].help)
+
+POLL_SECONDS: Final = 0.05
+
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, in TOML.")]
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+
+
+def with_http_value(arguments: Sequence[str]) -> list[str]:
+    """`--http` alone means the usual address; typer has no options with an optional value."""
+    found = list(arguments)
+    for index, word in enumerate(found):
+        if word == "--http" and (index + 1 == len(found) or found[index + 1].startswith("-")):
+            found[index] = "--http="
+    return found
+
+
+class RunCommand(SharedCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_http_value(args))
+
+
+@app.command("run", cls=RunCommand)
+def run(
+    config: Config = None,
+    data: Data = None,
+    socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Unix socket to listen on.")] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="[HOST:PORT]", help="Listen on TCP too; localhost:2319 if no address is given."),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal.")
+    ] = None,
+    test_clock: Annotated[
+        bool, typer.Option("--test-clock", help="A clock that stands still until /v1/clock.advance moves it.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None:
+    """Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error."""
+    from querator.config import daemon_config
+    from querator.daemon import server
+
+    server.run(
+        daemon_config(
+            config=config,
+            data=data,
+            socket=socket,
+            http=http,
+            log_level=log_level,
+            log_format=log_format,
+            test_clock=test_clock,
+        )
+    )
+
+
+@command(app, "status")
+def status(session: Session, config: Config = None, data: Data = None) -> None:
+    """Whether a daemon runs on the data directory, and what it says. Exit code 6 if none does."""
+    from querator.cli.queues import all_queues
+    from querator.client import Client
+    from querator.daemon.lock import holder
+
+    directory = data_directory(config, data)
+    found = holder(directory)
+    if found is None:
+        raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run")
+    uptime_seconds = max(0, time.time_ns() // NS_PER_US - found.started_at) // US_PER_SECOND if found.started_at else 0
+    health: Any = None
+    queues: int | None = None
+    if found.socket:
+        with Client(f"unix:{found.socket}", timeout=session.timeout_seconds, patient=False) as client:
+            try:
+                health = client.health().get("status")
+                queues = sum(1 for _ in all_queues(client))
+            except QueratorError as error:
+                session.note(f"it does not answer as it should: {error.message}")
+    session.output.record(
+        {
+            "pid": found.pid,
+            "version": found.version,
+            "health": health,
+            "uptime": short_duration(uptime_seconds),
+            "started_at": Moment(found.started_at),
+            "data": str(directory),
+            "socket": found.socket,
+            "http": found.http,
+            "queues": queues,
+        },
+        name="pid",
+    )
+
+
+@command(app, "stop")
+def stop(session: Session, config: Config = None, data: Data = None) -> None:
+    """Stop the daemon and wait until it has gone. Exit code 6 if none runs, 7 if it does not end in time."""
+    from querator.daemon.lock import holder
+
+    directory = data_directory(config, data)
+    found = holder(directory)
+    if found is None:
+        raise Unreachable(f"no daemon runs on {directory}")
+    if not found.pid:
+        raise QueratorError(f"the daemon on {directory} has not told its PID", hint="repeat the command")
+    # The lock is held, so the PID in it is that of a live daemon and not of whoever got the number later.
+    os.kill(found.pid, signal.SIGTERM)
+    seconds = session.timeout_seconds if session.timeout_given else SHUTDOWN_SECONDS_MAX + 2
+    deadline = time.monotonic() + seconds
+    while (now := holder(directory)) is not None and now.pid == found.pid:
+        if time.monotonic() > deadline:
+            raise TimedOut(f"the daemon, PID {found.pid}, is still there after {seconds:g}s")
+        time.sleep(POLL_SECONDS)
+    session.done(f"stopped the daemon, PID {found.pid}", {"pid": found.pid, "stopped": True}, name="pid")
+
+
+def data_directory(config: Path | None, data: Path | None) -> Path:
+    from querator.config import daemon_config
+
+    return daemon_config(config=config, data=data).data

@@ -1,0 +1,103 @@
+"""The daemon's log: lines for a person at a terminal, JSON objects for everything else.
+
+Underneath is the standard library's logging. What a line is about goes into `extra` (`queue`, `partition`, `item_id`,
+...) and comes out as fields, so that nobody has to take a sentence apart.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+from collections.abc import Mapping
+from typing import IO, Any, Final
+
+import msgspec
+
+_RECORD_ATTRIBUTES: Final = frozenset(
+    logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime", "taskName", "color_message"}
+)
+_COLOURS: Final = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+_DIM: Final = "\x1b[2m"
+_RESET: Final = "\x1b[0m"
+
+
+def configure(level: str, style: str = "auto", stream: IO[str] | None = None) -> None:
+    """Sends every logger of the process to one stream; `auto` looks whether that is a terminal."""
+    stream = sys.stderr if stream is None else stream
+    is_terminal = stream.isatty()
+    formatter: logging.Formatter
+    if style == "text" or (style == "auto" and is_terminal):
+        formatter = TextFormatter(colour=is_terminal)
+    else:
+        formatter = JsonFormatter()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    # Our own lines tell of starts, stops and failures; uvicorn's and asyncio's are for when something is wrong.
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What `extra` added to a record."""
+    return {name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES}
+
+
+def _time(record: logging.LogRecord) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line; our own names win over fields of the same name."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in fields(record).items():
+            line.setdefault(name, value)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level and message, then the fields as name=value."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._has_colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = _time(record).astimezone().strftime("%H:%M:%S")
+        level = f"{record.levelname.lower():<7}"
+        details = " ".join(f"{name}={_readable(value)}" for name, value in fields(record).items())
+        if self._has_colour:
+            colour = _COLOURS.get(record.levelname, "")
+            level = f"{colour}{level}{_RESET}" if colour else level
+            time = f"{_DIM}{time}{_RESET}"
+            details = f"{_DIM}{details}{_RESET}" if details else ""
+        line = f"{time} {level} {_printable(record.getMessage())}"
+        if details:
+            line += f"  {details}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _readable(value: Any) -> str:
+    """Bare if it is one plain word, otherwise quoted, so that a value cannot look like another field."""
+    text = str(value)
+    if text and text.isprintable() and not any(c in text for c in " =\"'"):
+        return text
+    return msgspec.json.encode(text).decode()
+
+
+def _printable(text: str) -> str:
+    """A message comes from clients too, who should not be able to move our operator's cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,0 +1,268 @@
+"""What the daemon counts, and how a scrape reads it.
+
+Counting happens on the event loop's thread with plain integers, because it is on the hot path; Prometheus' own types
+appear only when someone scrapes. Queue figures are not counted here at all: they are read from the service.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from querator import limits
+from querator.items import State
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
+QUANTILES: Final = (0.5, 0.99)
+OTHER_PATHS: Final = "(other)"
+SECONDS_BOUNDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+
+
+class PartitionStatistics(Protocol):
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def ready(self) -> int: ...
+    @property
+    def leased(self) -> int: ...
+    @property
+    def scheduled(self) -> int: ...
+
+
+class QueueStatistics(Protocol):
+    """One queue at the time of a scrape; totals since the daemon started."""
+
+    @property
+    def produced(self) -> int: ...
+    @property
+    def leased(self) -> int: ...
+    @property
+    def completed(self) -> int: ...
+    @property
+    def retried(self) -> int: ...
+    @property
+    def expired(self) -> int:
+        """Leases that ran out."""
+        ...
+
+    @property
+    def dead_lettered(self) -> Mapping[str, int]:
+        """By reason: max_attempts, expired, client."""
+        ...
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """By kind: produce, lease, complete."""
+        ...
+
+    @property
+    def oldest_created_at(self) -> int | None:
+        """When the oldest item was created (µs), or None if the queue is empty."""
+        ...
+
+    @property
+    def partitions(self) -> Iterable[PartitionStatistics]: ...
+
+
+class Durations:
+    """How long the requests of one path took: a count, a sum, and the latest of them for the quantiles."""
+
+    __slots__ = ("_latest", "count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self._latest: deque[float] = deque(maxlen=limits.DURATION_SAMPLES_MAX)
+
+    def observe(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self._latest.append(seconds)
+
+    def quantile(self, share: float) -> float:
+        ordered = sorted(self._latest)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+class Histogram:
+    """Counts per bucket. Observed from the event loop's thread only, so that it needs no lock."""
+
+    __slots__ = ("_bounds", "_counts", "help", "name", "seconds")
+
+    def __init__(self, name: str, help: str, bounds: Sequence[float] = SECONDS_BOUNDS) -> None:
+        self.name, self.help = name, help
+        self.seconds = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.seconds += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as a scrape wants them."""
+        total, found = 0, []
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            found.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+        return found
+
+
+PASS_SECONDS: Final = Histogram("querator_pass_seconds", "Planning and settling one pass of a queue's loop.")
+COMMIT_SECONDS: Final = Histogram("querator_commit_seconds", "Making the batches of one pass durable.")
+CHECKPOINT_SECONDS: Final = Histogram("querator_checkpoint_seconds", "Moving what is durable into partition files.")
+
+
+class HttpMetrics:
+    """Durations by path, and what the contract says of scrapes themselves."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, Durations] = {}
+        self.scrapes = {"200": 0, "500": 0, "503": 0}
+        self.scrapes_in_flight = 0
+
+    def durations(self, path: str) -> Durations:
+        """The counters of a path. Whoever asks for ever new paths shares one set of counters in the end."""
+        found = self._by_path.get(path)
+        if found is None:
+            if len(self._by_path) >= limits.DURATION_PATHS_MAX:
+                path = OTHER_PATHS
+            found = self._by_path.setdefault(path, Durations())
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        summary = SummaryMetricFamily(
+            "http_handler_duration", "The timings of http requests handled by the service", labels=["path"]
+        )
+        for path, durations in self._by_path.items():
+            for share in QUANTILES:
+                labels = {"path": path, "quantile": str(share)}
+                summary.add_sample("http_handler_duration", labels, durations.quantile(share))
+            summary.add_metric([path], durations.count, durations.seconds)
+        yield summary
+        total = CounterMetricFamily(
+            "promhttp_metric_handler_requests_total", "Total number of scrapes by HTTP status code.", labels=["code"]
+        )
+        for code, count in self.scrapes.items():
+            total.add_metric([code], count)
+        yield total
+        yield GaugeMetricFamily(
+            "promhttp_metric_handler_requests_in_flight",
+            "Current number of scrapes being served.",
+            value=self.scrapes_in_flight,
+        )
+
+
+class QueueMetrics:
+    """The `querator_*` series, read from the service at the time of a scrape."""
+
+    TOTALS: Final = {
+        "produced": "Items that were produced.",
+        "leased": "Leases that were given out.",
+        "completed": "Items that were completed.",
+        "retried": "Items that clients gave back.",
+        "expired": "Leases that ran out.",
+    }
+
+    def __init__(self, statistics: Callable[[], Mapping[str, QueueStatistics]], now_us: Callable[[], int]) -> None:
+        self._statistics = statistics
+        self._now_us = now_us
+
+    def collect(self) -> Iterator[Metric]:
+        queues = self._statistics()
+        for name, text in self.TOTALS.items():
+            total = CounterMetricFamily(f"querator_{name}_total", text, labels=["queue"])
+            for queue, figures in queues.items():
+                total.add_metric([queue], getattr(figures, name))
+            yield total
+        yield self._dead_lettered(queues)
+        yield self._oldest(queues)
+        waiting = GaugeMetricFamily("querator_waiting", "Requests that wait.", labels=["queue", "kind"])
+        for queue, figures in queues.items():
+            for kind, count in figures.waiting.items():
+                waiting.add_metric([queue, kind], count)
+        yield waiting
+        yield from self._partitions(queues)
+        for histogram in (PASS_SECONDS, COMMIT_SECONDS, CHECKPOINT_SECONDS):
+            yield HistogramMetricFamily(
+                histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.seconds
+            )
+
+    @staticmethod
+    def _dead_lettered(queues: Mapping[str, QueueStatistics]) -> Metric:
+        total = CounterMetricFamily(
+            "querator_dead_lettered_total", "Items that died, by reason.", labels=["queue", "reason"]
+        )
+        for queue, figures in queues.items():
+            for reason, count in figures.dead_lettered.items():
+                total.add_metric([queue, reason], count)
+        return total
+
+    def _oldest(self, queues: Mapping[str, QueueStatistics]) -> Metric:
+        age = GaugeMetricFamily("querator_oldest_item_age_seconds", "Age of the oldest item.", labels=["queue"])
+        now = self._now_us()
+        for queue, figures in queues.items():
+            created = figures.oldest_created_at
+            age.add_metric([queue], 0.0 if created is None else max(0, now - created) / limits.US_PER_SECOND)
+        return age
+
+    @staticmethod
+    def _partitions(queues: Mapping[str, QueueStatistics]) -> Iterator[Metric]:
+        items = GaugeMetricFamily("querator_items", "Items by state.", labels=["queue", "partition", "state"])
+        states = GaugeMetricFamily(
+            "querator_partition_state", "1 for the state a partition is in.", labels=["queue", "partition", "state"]
+        )
+        for queue, figures in queues.items():
+            for partition in figures.partitions:
+                number = str(partition.number)
+                items.add_metric([queue, number, "ready"], partition.ready)
+                items.add_metric([queue, number, "leased"], partition.leased)
+                items.add_metric([queue, number, "scheduled"], partition.scheduled)
+                for state in State:
+                    states.add_metric([queue, number, state.value], 1.0 if state.value == partition.state else 0.0)
+        yield items
+        yield states
+
+
+class Metrics:
+    """Everything a scrape shows."""
+
+    def __init__(self, statistics: Callable[[], Mapping[str, QueueStatistics]], now_us: Callable[[], int]) -> None:
+        self.http = HttpMetrics()
+        self._registry = CollectorRegistry()
+        self._registry.register(self.http)
+        self._registry.register(QueueMetrics(statistics, now_us))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def scrape(self) -> bytes:
+        self.http.scrapes_in_flight += 1
+        try:
+            text = generate_latest(self._registry)
+            self.http.scrapes["200"] += 1
+            return text
+        except BaseException:
+            self.http.scrapes["500"] += 1
+            raise
+        finally:
+            self.http.scrapes_in_flight -= 1

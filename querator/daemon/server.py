@@ -1,0 +1,170 @@
+"""The composition root: data directory, sockets, service, HTTP; started here, and stopped here by a signal.
+
+The order of a stop is the contract's: waiting clients are answered and everything is made durable while the sockets
+still answer (health says so, new calls are refused), then the connections end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import platform
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+import uvloop
+
+from querator import __version__, limits
+from querator.clock import Clock, ManualClock, SystemClock
+from querator.config import DaemonConfig
+from querator.daemon import logs, routes, transport
+from querator.daemon.calls import Calls
+from querator.daemon.gate import Gate
+from querator.daemon.lock import DataLock, Holder
+from querator.daemon.metrics import Metrics
+from querator.daemon.protocol import QueratorProtocol
+from querator.daemon.service import Service
+from querator.daemon.sockets import Listeners
+
+log = logging.getLogger("querator.daemon")
+
+CONNECTIONS_END_SECONDS: Final = 1
+SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - CONNECTIONS_END_SECONDS - 1
+
+
+def run(config: DaemonConfig) -> None:
+    """Runs until SIGTERM or SIGINT. Raises QueratorError if it cannot start."""
+    os.umask(0o077)
+    logs.configure(config.log_level, config.log_format)
+    lock = DataLock.acquire(config.data)
+    listeners = Listeners()
+    try:
+        listeners.listen_unix(config.socket)
+        http = listeners.listen_tcp(config.http) if config.http is not None else []
+        lock.describe(
+            Holder(
+                pid=os.getpid(),
+                version=__version__,
+                started_at=time.time_ns() // limits.NS_PER_US,
+                socket=str(config.socket),
+                http=http,
+            )
+        )
+        _raise_open_files_limit()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, listeners.sockets, http))
+    finally:
+        listeners.close()
+        lock.release()
+
+
+async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[str]) -> None:
+    started = time.monotonic()
+    clock: Clock = ManualClock() if config.test_clock else SystemClock()
+    service = Service(config, clock)
+    server = DaemonServer(config, service, clock)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
+    await service.start()
+    _settle_garbage_collector()
+    log.info(
+        "querator %s started",
+        __version__,
+        extra={
+            "pid": os.getpid(),
+            "data": str(config.data),
+            "socket": str(config.socket),
+            "http": ",".join(http) or "off",
+            "python": platform.python_version(),
+            "seconds": round(time.monotonic() - started, 3),
+        },
+    )
+    await server.serve(sockets=sockets)
+    log.info("querator stopped")
+
+
+class DaemonServer(uvicorn.Server):
+    """uvicorn's server around our protocol, app and service."""
+
+    def __init__(self, config: DaemonConfig, service: Service, clock: Clock) -> None:
+        metrics = Metrics(service.statistics, clock.now_us)
+        calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
+        super().__init__(
+            uvicorn.Config(
+                transport.application(calls, metrics),
+                http=QueratorProtocol.behind(Gate(calls)),
+                interface="asgi3",
+                loop="none",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=limits.LISTEN_BACKLOG,
+                timeout_keep_alive=config.limits.keep_alive_seconds,
+                timeout_graceful_shutdown=CONNECTIONS_END_SECONDS,
+            )
+        )
+        self._service = service
+
+    def stop_soon(self, reason: str) -> None:
+        """Asks the server to stop; asked again, to stop waiting for clients."""
+        if self.should_exit:
+            self.force_exit = True
+            return
+        log.info("querator is stopping", extra={"reason": reason})
+        self.should_exit = True
+        _exit_in_any_case()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours are set already, and a daemon that was asked to stop and did has not failed."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await asyncio.wait_for(self._service.stop(), SERVICE_STOP_SECONDS)
+        except TimeoutError:
+            log.error("the service did not stop in time", extra={"seconds": SERVICE_STOP_SECONDS})
+        except Exception:
+            log.exception("the service failed to stop")
+        await super().shutdown(sockets)
+
+
+def _exit_in_any_case() -> None:
+    """What was acknowledged is durable, so that a stop that hangs (a dead disk, say) may end like a crash."""
+
+    def exit_now() -> None:
+        log.critical("the daemon did not stop in time and is ended", extra={"seconds": limits.SHUTDOWN_SECONDS_MAX})
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(limits.SHUTDOWN_SECONDS_MAX - 0.5, exit_now)
+    timer.daemon = True
+    timer.start()
+
+
+def _settle_garbage_collector() -> None:
+    """What exists now stays; and requests hardly ever make cycles, so that looking for them can wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _raise_open_files_limit() -> None:
+    """A connection is a file, and ten thousand clients may wait for items at once."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,99 @@
+"""The sockets a daemon listens on, bound by ourselves: uvicorn would open a Unix socket to all and steal a live one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+from querator import limits
+from querator.config import HttpAddress
+from querator.errors import QueratorError
+
+
+class Listeners:
+    """Every socket of a daemon. They listen from the start, so that clients wait for the daemon instead of failing."""
+
+    def __init__(self) -> None:
+        self.sockets: list[socket.socket] = []
+        self._unix: tuple[Path, int] | None = None
+
+    def listen_unix(self, path: Path) -> None:
+        """Takes the place of a socket that nobody listens on any more, never of a live one."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_stale(path)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sockets.append(listener)
+            umask = os.umask(0o077)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(umask)
+            self._unix = (path, path.stat().st_ino)
+            listener.listen(limits.LISTEN_BACKLOG)
+        except OSError as error:
+            raise QueratorError(f"cannot listen on {path}: {error.strerror or error}") from None
+
+    def listen_tcp(self, address: HttpAddress) -> list[str]:
+        """Listens on everything that the host's name stands for, and returns it as `host:port`."""
+        bound: list[str] = []
+        port = address.port
+        try:
+            found = socket.getaddrinfo(
+                address.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            )
+            for family, kind, protocol, _, place in dict.fromkeys(found):
+                listener = socket.socket(family, kind, protocol)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                try:
+                    # Port 0: the first one chooses, the others follow.
+                    listener.bind((place[0], port, *place[2:]))
+                    listener.listen(limits.LISTEN_BACKLOG)
+                except OSError as error:
+                    listener.close()
+                    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(found) > 1:
+                        continue  # a name may stand for an IPv6 address that this machine does not have
+                    raise
+                self.sockets.append(listener)
+                port = listener.getsockname()[1]
+                bound.append(str(HttpAddress(listener.getsockname()[0], port)))
+        except OSError as error:
+            raise QueratorError(f"cannot listen on {address}: {error.strerror or error}") from None
+        if not bound:
+            raise QueratorError(f"cannot listen on {address}: this machine has no such address")
+        return bound
+
+    def close(self) -> None:
+        for listener in self.sockets:
+            listener.close()
+        if self._unix is not None:
+            path, inode = self._unix
+            try:
+                if path.stat().st_ino == inode:
+                    path.unlink()
+            except FileNotFoundError:
+                pass
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise QueratorError(f"cannot listen on {path}: it exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except (BlockingIOError, TimeoutError):
+            pass  # so busy that its backlog is full
+    raise QueratorError(f"cannot listen on {path}: another daemon is listening there")

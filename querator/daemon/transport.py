@@ -1,0 +1,180 @@
+"""The ASGI app: every call that our protocol class does not answer itself, `/health` and `/metrics`.
+
+Bytes to requests and back; decisions are the service's. Nothing here knows a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from querator import __version__
+from querator.daemon.calls import Call, Calls, Refused, encode, over_limit
+from querator.daemon.metrics import CONTENT_TYPE, Metrics
+from querator.errors import InternalError
+from querator.wire import content
+from querator.wire.content import Codec
+
+log = logging.getLogger("querator.transport")
+
+NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+
+
+def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = ()) -> Starlette:
+    """`bulk` are the streaming endpoints, which are looked at before the table of calls."""
+    answer = CallEndpoint(calls)
+    app = Starlette(
+        routes=[
+            Route("/metrics", _Get(Scrape(metrics), answer, metrics)),
+            Route("/health", _Get(Health(calls), answer, metrics)),
+            *bulk,
+        ],
+        exception_handlers={Exception: internal_error},
+    )
+    app.router.redirect_slashes = False
+    app.router.default = answer
+    return app
+
+
+class ClientGone(Exception):
+    """Nobody is left to answer."""
+
+
+class CallEndpoint:
+    """Answers the calls of the table, and whatever else a client may think of with the contract's error."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        codec, close = content.JSON, False
+        try:
+            call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
+            codec = call.codec
+            result = await self._result(call, await read_body(call, scope, receive), receive)
+        except Refused as refused:
+            result, codec, close = refused.error, refused.codec, refused.close
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request failed", extra={"path": scope["path"]})
+            result = InternalError()
+        self._calls.metrics.durations(scope["path"]).observe(perf_counter() - started)
+        await send_reply(send, codec, result, close=close)
+
+    async def _result(self, call: Call, body: bytes, receive: Receive) -> Any:
+        """The service's answer; abandons the call when the client goes before it comes."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def respond(result: Any) -> None:
+            if not answered.done():
+                answered.set_result(result)
+
+        abandon = self._calls.start(call, body, respond)
+        if answered.done():
+            return answered.result()
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+            if answered.done():
+                return answered.result()
+            raise ClientGone
+        finally:
+            gone.cancel()
+            if not answered.done():
+                answered.cancel()
+                if abandon is not None:
+                    abandon()
+
+
+async def read_body(call: Call, scope: Scope, receive: Receive) -> bytes:
+    """The whole body, refused as soon as it is known to be too long."""
+    bytes_max = call.route.body_bytes_max
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > bytes_max:
+            raise over_limit(call)
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > bytes_max:
+            raise over_limit(call)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = False) -> None:
+    status, body = encode(codec, result)
+    headers = [
+        (b"content-type", codec.content_type.encode()),
+        NOSNIFF,
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def internal_error(request: Request, error: Exception) -> Response:
+    """What a client hears of a defect; the traceback is in the log alone."""
+    log.error("request failed", exc_info=error, extra={"path": request.url.path})
+    status, body = encode(content.JSON, InternalError())
+    return Response(body, status, {"x-content-type-options": "nosniff"}, media_type=content.JSON.content_type)
+
+
+class _Get:
+    """One answer to GET, timed; another to everything else."""
+
+    def __init__(self, get: ASGIApp, otherwise: ASGIApp, metrics: Metrics) -> None:
+        self._get, self._otherwise, self._metrics = get, otherwise, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await self._otherwise(scope, receive, send)
+            return
+        durations = self._metrics.http.durations(scope["path"])
+        started = perf_counter()
+        await self._get(scope, receive, send)
+        durations.observe(perf_counter() - started)
+
+
+class Health:
+    def __init__(self, calls: Calls) -> None:
+        self._service = calls.service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_healthy, output = self._service.health()
+        if self._service.stopping:
+            is_healthy, output = False, output or "shutting down"
+        status = "pass" if is_healthy else "fail"
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        check = {"componentType": "datastore", "status": status, "time": now}
+        if not is_healthy:
+            check["output"] = output or "storage check failed"
+        body = {"status": status, "version": __version__, "checks": {"queues:storage": [check]}}
+        text = msgspec.json.encode(body) + b"\n"
+        await Response(text, 200 if is_healthy else 503, media_type="application/health+json")(scope, receive, send)
+
+
+class Scrape:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(self._metrics.scrape(), headers={"content-type": CONTENT_TYPE})(scope, receive, send)
