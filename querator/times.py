@@ -22,8 +22,8 @@ _SECONDS_PER_DAY: Final = 86_400
 _DAYS_TO_1970: Final = date(1970, 1, 1).toordinal()
 _DAYS_PER_400_YEARS: Final = 146_097
 _RFC3339: Final = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})"
-    r"(?:[.,]([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
 
 
@@ -35,16 +35,17 @@ def is_expressible(us: int) -> bool:
     return MIN_US <= us <= MAX_US
 
 
+@lru_cache(maxsize=4096)  # what was leased or scheduled together often has one time
 def parse(text: str) -> int:
     """Microseconds since 1970, finer digits cut off; raises ValueError."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ValueError(f"not an RFC 3339 time: {text}")
-    year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = found.groups()
-    whole = _days(int(year), int(month), int(day)) * _SECONDS_PER_DAY
-    if int(hour) > 23 or int(minute) > 59 or int(second) > 59:
+    day, hour_text, minute_text, second_text, fraction, sign, offset_hours, offset_minutes = found.groups()
+    hour, minute, second = int(hour_text), int(minute_text), int(second_text)
+    if hour > 23 or minute > 59 or second > 59:
         raise ValueError(f"no such time of day: {text}")
-    whole += int(hour) * 3_600 + int(minute) * 60 + int(second)
+    whole = _day_start(day) + hour * 3_600 + minute * 60 + second
     if sign:
         # People do write an offset of 24 hours or 60 minutes, and existing clients may.
         if int(offset_hours) > 24 or int(offset_minutes) > 60:
@@ -59,11 +60,15 @@ def parse(text: str) -> int:
     return us
 
 
-def _days(year: int, month: int, day: int) -> int:
-    # Year 0 matters only when the offset leads out of it; the calendar repeats every 400 years.
-    if year == 0:
-        return date(400, month, day).toordinal() - _DAYS_PER_400_YEARS - _DAYS_TO_1970
-    return date(year, month, day).toordinal() - _DAYS_TO_1970
+@lru_cache(maxsize=1024)
+def _day_start(day: str) -> int:
+    """The seconds from 1970 to the start of this day."""
+    if day.startswith("0000"):
+        # The calendar repeats every 400 years. Year 0 matters only when an offset leads out of it.
+        return (
+            date.fromisoformat("0400" + day[4:]).toordinal() - _DAYS_PER_400_YEARS - _DAYS_TO_1970
+        ) * _SECONDS_PER_DAY
+    return (date.fromisoformat(day).toordinal() - _DAYS_TO_1970) * _SECONDS_PER_DAY
 
 
 def text(us: int) -> str:

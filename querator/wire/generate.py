@@ -30,7 +30,7 @@ def generate() -> None:
 
 def stale() -> list[str]:
     """The `.proto` files whose module differs. Compares meaning, not text, which changes with every compiler."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped]
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     with tempfile.TemporaryDirectory() as directory:
         compiled = Path(directory, "compiled")

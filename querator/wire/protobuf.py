@@ -11,8 +11,8 @@ from functools import cache
 from keyword import iskeyword
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from google.protobuf.timestamp_pb2 import Timestamp  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.errors import ContentError
 from querator.limits import NS_PER_US, US_PER_SECOND
