@@ -74,11 +74,15 @@ class UnappliedStore:
     # What the storage does once a write has succeeded or failed, under its lock.
 
     def absorb_staged(self, batch: Batch, record: int, journal_bytes: int) -> None:
+        self.absorb(batch, record, journal_bytes)
+        self._unstage(batch)
+
+    def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
+        """Takes in what is durable."""
         current = self._current
         current.absorb(batch)
         current.record = record
         current.journal_bytes += journal_bytes
-        self._unstage(batch)
 
     def drop_staged(self, batch: Batch) -> None:
         self._unstage(batch)
@@ -121,4 +125,3 @@ class UnappliedStore:
 
     def _apply(self, delta: Delta) -> None:
         raise NotImplementedError
-

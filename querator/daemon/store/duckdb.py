@@ -1,0 +1,375 @@
+"""A storage of DuckDB files, with a journal in front of them.
+
+One DuckDB instance per storage, in memory, to which every partition's file is attached; each worker thread has a cursor
+of its own. A live file is never opened by hand: closing any descriptor of it would drop DuckDB's lock on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import duckdb
+import msgspec
+
+from querator import limits
+from querator.daemon.store import records
+from querator.daemon.store.base import Batch, StorageError
+from querator.daemon.store.duckstore import DuckStore, log_path
+from querator.daemon.store.history import History
+from querator.daemon.store.journal import Journal, sync_directory
+from querator.daemon.store.partition_file import Meta, PartitionFile
+from querator.daemon.store.quarantine import Quarantine
+from querator.daemon.store.tables import SCHEMA_VERSION
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Batch).decode
+
+
+class Instance:
+    """A DuckDB instance that can reach the files of one directory and nothing else."""
+
+    def __init__(self, directory: Path, trust_torn_logs: bool = False) -> None:
+        self._database = duckdb.connect(":memory:")
+        self._cursors = threading.local()
+        place = str(directory).replace("'", "''")
+        for setting in (
+            f"memory_limit = '{limits.DUCKDB_MEMORY_BYTES_MAX} B'",
+            f"temp_directory = '{place}/tmp'",
+            # A commit that trips over a checkpoint waits for it. Checkpoints happen when we say so.
+            "checkpoint_threshold = '1TB'",
+            # A bad log is an error then, instead of commits that are silently gone.
+            f"debug_abort_on_wal_failure = {not trust_torn_logs}",
+            "autoinstall_known_extensions = false",
+            "autoload_known_extensions = false",
+            f"allowed_directories = ['{place}']",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self._database.execute(f"SET {setting}")
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """The calling thread's own."""
+        cursor: duckdb.DuckDBPyConnection | None = getattr(self._cursors, "cursor", None)
+        if cursor is None:
+            cursor = self._cursors.cursor = self._database.cursor()
+        return cursor
+
+    def attach(self, name: str, path: Path) -> PartitionFile:
+        place = str(path).replace("'", "''")
+        self.cursor().execute(f"ATTACH '{place}' AS {name} (BLOCK_SIZE 16384)")
+        return PartitionFile(name, self.cursor)
+
+    def detach(self, name: str) -> None:
+        self.cursor().execute(f"DETACH DATABASE IF EXISTS {name}")
+
+    def is_alive(self) -> bool:
+        try:
+            self.cursor().execute("SELECT 1").fetchall()
+        except duckdb.Error:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._cursors = threading.local()
+        self._database.close()
+
+
+Taken = list[tuple[DuckStore, Batch, bytes]]
+
+
+class DuckStorage:
+    """A directory of partition files and their journal. Call `recover` before anything else."""
+
+    def __init__(self, name: str, directory: Path | str) -> None:
+        self.name = name
+        directory = Path(directory)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # DuckDB and we must agree on what a file is called: it tells files apart by their names.
+        self.directory = directory.resolve()
+        self._journal = Journal(self.directory / "journal")
+        self._quarantine = Quarantine(self.directory / "quarantine")
+        self._instance = Instance(self.directory)
+        self._lock = threading.Lock()
+        self._stores: dict[str, DuckStore] = {}
+        self._pending: Taken = []
+        self._history = History()
+        self._unopened: set[str] = set()
+
+    # Starting.
+
+    def recover(self) -> None:
+        """Reads the journal, once, and puts aside whatever is not to be trusted. Raises StorageError."""
+        for leftover in self.directory.glob("*.creating"):
+            shutil.rmtree(leftover)
+        try:
+            self._history = self._journal.recover()
+        except OSError as error:
+            raise StorageError(f"journal of storage {self.name}: {error}") from error
+        self._unopened = {path.stem for path in self.directory.glob("*.duckdb")}
+        if self._history.wounds:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Decides who is concerned by damage now, so that damaged segments need not be kept for that."""
+        for path in {wound.path for wound in self._history.wounds if wound.path}:
+            self._quarantine.copy(path)
+        for uuid in sorted(self._unopened):
+            if not self._quarantine.reason(uuid):
+                reason = self._history.missing(UUID(uuid).bytes, self._peek_applied(uuid))
+                if reason:
+                    self._put_aside(uuid, reason)
+
+    def _peek_applied(self, uuid: str) -> int:
+        try:
+            file = self._instance.attach(_name(uuid), self._path(uuid))
+            try:
+                return file.meta().applied
+            finally:
+                self._instance.detach(_name(uuid))
+        except (duckdb.Error, ValueError):
+            return 0
+
+    def _put_aside(self, uuid: str, reason: str, *files: Path) -> StorageError:
+        _log.error("partition %s of storage %s is put aside: %s", uuid, self.name, reason)
+        self._quarantine.put(uuid, reason, list(files))
+        return StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
+
+    def reopen(self) -> None:
+        """After a failure: starts over from what is durable. Every partition must be opened again afterwards."""
+        for store in tuple(self._stores.values()):
+            self._discard(store.uuid)
+        self._pending.clear()
+        self._instance.close()
+        self._journal.reopen()
+        self._instance = Instance(self.directory)
+        self.recover()
+
+    # Partitions.
+
+    def create(self, uuid: str, queue: str) -> DuckStore:
+        path = self._path(uuid)
+        if path.exists():
+            raise StorageError(f"{path} exists already", [uuid])
+        building = path.with_suffix(".creating")
+        try:
+            # Built out of sight and moved into place, so that a file is never half made or readable for others.
+            building.mkdir(mode=0o700)
+            with self.failures(uuid):
+                file = self._instance.attach(_name(uuid), building / path.name)
+                file.create(uuid, queue)
+                file.checkpoint()
+                self._instance.detach(_name(uuid))
+            (building / path.name).chmod(0o600)
+            (building / path.name).rename(path)
+            building.rmdir()
+            sync_directory(self.directory)
+        except (OSError, StorageError) as error:
+            with contextlib.suppress(StorageError, OSError):
+                self._detach(uuid)
+                shutil.rmtree(building)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"partition {uuid} cannot be created: {error}", [uuid]) from error
+        return self.open(uuid, queue)
+
+    def open(self, uuid: str, queue: str, accept_loss: bool = False) -> DuckStore:
+        """With `accept_loss`, a partition that was put aside is opened with whatever is left of it."""
+        self._discard(uuid)
+        path = self._path(uuid)
+        # Attaching a file that is not there would create it.
+        if not path.is_file() or path.is_symlink():
+            raise StorageError(f"{path} is missing", [uuid])
+        if accept_loss:
+            self._quarantine.copy(path)
+            self._quarantine.lift(uuid)
+        elif reason := self._quarantine.reason(uuid):
+            raise StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
+        partition = UUID(uuid).bytes
+        history = self._history_of(uuid)
+        try:
+            with self.failures(uuid):
+                file, meta = self._attach(uuid, history, accept_loss)
+                reason = history.missing(partition, meta.applied)
+                if reason and not accept_loss:
+                    raise self._put_aside(uuid, reason)
+                store = DuckStore(self, self._lock, file, path, meta)
+                self._replay(store, history)
+                file.drop_orphans()
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._detach(uuid)
+            raise
+        if accept_loss:
+            self._journal.append_closed({partition: store.record_applied}, always=True)
+        self._unopened.discard(uuid)
+        self._history.places.pop(partition, None)
+        self._stores[uuid] = store
+        return store
+
+    def _history_of(self, uuid: str) -> History:
+        if uuid in self._unopened:
+            return self._history
+        return self._journal.history() if self._journal.is_needed_by(UUID(uuid).bytes) else History()
+
+    def _attach(self, uuid: str, history: History, accept_loss: bool) -> tuple[PartitionFile, Meta]:
+        path = self._path(uuid)
+        try:
+            file = self._instance.attach(_name(uuid), path)
+        except duckdb.SerializationException:
+            self._repair_log(uuid, history, accept_loss)
+            file = self._instance.attach(_name(uuid), path)
+        return file, _checked_meta(file, uuid, path)
+
+    def _repair_log(self, uuid: str, history: History, accept_loss: bool) -> None:
+        """DuckDB's log of the file ends badly: in the middle of a commit, when the process was killed there.
+
+        What that commit held is then still in the journal, all of it. If it is not, something else is wrong.
+        """
+        path = self._path(uuid)
+        instance = Instance(self.directory, trust_torn_logs=True)
+        try:
+            file = instance.attach(_name(uuid), path)
+            partition = UUID(uuid).bytes
+            applied = _checked_meta(file, uuid, path).applied
+            is_whole = history.replay(partition, applied) and not history.missing(partition, applied)
+            if is_whole or accept_loss:
+                file.checkpoint()
+                instance.detach(_name(uuid))
+                return
+        finally:
+            instance.close()
+        raise self._put_aside(uuid, f"{log_path(path).name} is damaged", path, log_path(path))
+
+    def _replay(self, store: DuckStore, history: History) -> None:
+        places = history.replay(store.partition, store.record_applied)
+        for number, payload in self._journal.payloads(places):
+            store.absorb(_decode(payload), number, len(payload) + records.OVERHEAD_BYTES)
+            if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
+                store.flush()
+        store.flush()
+
+    def delete(self, uuid: str) -> None:
+        self._discard(uuid)
+        self._journal.append_closed({UUID(uuid).bytes: 0})
+        for path in (self._path(uuid), log_path(self._path(uuid))):
+            path.unlink(missing_ok=True)
+        self._quarantine.lift(uuid)
+        self._unopened.discard(uuid)
+        sync_directory(self.directory)
+
+    def _discard(self, uuid: str) -> None:
+        """Lets go of a partition as it is; what it has not applied is in the journal."""
+        if self._stores.pop(uuid, None):
+            with contextlib.suppress(StorageError):
+                self._detach(uuid)
+
+    def _detach(self, uuid: str) -> None:
+        with self.failures(uuid):
+            self._instance.detach(_name(uuid))
+
+    def _path(self, uuid: str) -> Path:
+        return self.directory / f"{UUID(uuid)}.duckdb"
+
+    # Committing.
+
+    def stage(self, store: DuckStore, batch: Batch) -> None:
+        self._pending.append((store, batch, _encode(batch)))
+
+    @property
+    def unapplied_bytes(self) -> int:
+        return sum(store.unapplied_bytes for store in tuple(self._stores.values()))
+
+    def take(self) -> object | None:
+        taken, self._pending = self._pending, []
+        return taken or None
+
+    def write(self, taken: object) -> None:
+        assert isinstance(taken, list)
+        batches: Taken = taken
+        numbers: dict[bytes, int] = {}
+        pieces: list[bytes] = []
+        for store, _, payload in batches:
+            partition = store.partition
+            number = numbers[partition] = numbers.get(partition, store.record_written) + 1
+            pieces += records.encode(records.BATCH, number, partition, payload)
+        try:
+            gone = [store.uuid for store, _, _ in batches if self._stores.get(store.uuid) is not store]
+            if gone:
+                raise StorageError(f"partition {gone[0]} was closed meanwhile", gone)
+            self._journal.append(pieces, numbers)
+        except StorageError:
+            with self._lock:
+                for store, batch, _ in batches:
+                    store.drop_staged(batch)
+            raise
+        with self._lock:
+            for store, batch, payload in batches:
+                store.absorb_staged(batch, store.record_written + 1, len(payload) + records.OVERHEAD_BYTES)
+
+    # What partitions tell, see Home.
+
+    def applied(self, store: DuckStore) -> None:
+        self._journal.applied(store.partition, store.record_applied)
+
+    def attach_again(self, store: DuckStore) -> None:
+        if store.file_replaced():
+            raise StorageError(f"{store.path} was replaced while it was open", [store.uuid])
+        self._detach(store.uuid)
+        file, _ = self._attach(store.uuid, History(), accept_loss=False)
+        store.file = file
+
+    def closed(self, store: DuckStore) -> None:
+        self._detach(store.uuid)
+        self._stores.pop(store.uuid, None)
+        self._journal.append_closed({store.partition: store.record_applied})
+
+    @contextlib.contextmanager
+    def failures(self, uuid: str) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.Error, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if isinstance(error, duckdb.Error) and not self._instance.is_alive():
+                # DuckDB gives up as a whole when it cannot know what is on disk.
+                self._journal.refuse(f"storage {self.name}: {reason}")
+                raise StorageError(f"storage {self.name}: {reason}") from error
+            raise StorageError(f"partition {uuid}: {reason}", [uuid]) from error
+
+    # Keeping house.
+
+    def lagging(self) -> set[str]:
+        """The partitions that keep closed segments of the journal from being deleted; apply these first."""
+        return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
+
+    def roll(self) -> None:
+        """Closes the journal's segment when things are idle, so that it can go once it is applied."""
+        self._journal.roll()
+
+    def close(self) -> None:
+        for store in tuple(self._stores.values()):
+            try:
+                store.close()
+            except StorageError as error:
+                _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
+        self._instance.close()
+        self._journal.close()
+
+
+def _name(uuid: str) -> str:
+    return "p" + UUID(uuid).hex
+
+
+def _checked_meta(file: PartitionFile, uuid: str, path: Path) -> Meta:
+    meta = file.meta()
+    if meta.uuid != uuid:
+        raise StorageError(f"{path} is the file of another partition, {meta.uuid}", [uuid])
+    if meta.schema_version != SCHEMA_VERSION:
+        raise StorageError(f"{path} has schema version {meta.schema_version}, not {SCHEMA_VERSION}", [uuid])
+    return meta

@@ -1,0 +1,168 @@
+"""One partition in a DuckDB file: what is unapplied in memory, and the file it will be applied to."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from querator import limits
+from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
+from querator.daemon.store.delta import Delta
+from querator.daemon.store.partition_file import Meta, PartitionFile
+from querator.daemon.store.unapplied import UnappliedStore
+from querator.items import Item
+
+
+class Home(Protocol):
+    """What a partition wants of its storage."""
+
+    def stage(self, store: DuckStore, batch: Batch) -> None: ...
+
+    def failures(self, uuid: str) -> AbstractContextManager[None]:
+        """Turns whatever DuckDB raises inside into a StorageError."""
+
+    def attach_again(self, store: DuckStore) -> None: ...
+
+    def applied(self, store: DuckStore) -> None: ...
+
+    def closed(self, store: DuckStore) -> None: ...
+
+
+class DuckStore(UnappliedStore):
+    def __init__(self, home: Home, lock: threading.Lock, file: PartitionFile, path: Path, meta: Meta) -> None:
+        super().__init__(meta.uuid, lock, meta.applied, meta.last_seq)
+        self.partition = UUID(meta.uuid).bytes
+        self.file = file
+        self.path = path
+        self.record_applied = meta.applied
+        self._home = home
+        self._inode = _inode(path)
+        self._is_doubtful = False
+
+    def commit(self, batch: Batch) -> None:
+        self._stage(batch)
+        self._home.stage(self, batch)
+
+    # Applying.
+
+    def _record_applied(self) -> int:
+        return self.record_applied
+
+    def _apply(self, delta: Delta) -> None:
+        with self._home.failures(self.uuid):
+            if self._is_doubtful:
+                self._look_again()
+            if self.record_applied < delta.record:
+                self._is_doubtful = True
+                self.file.apply(delta)
+                self._is_doubtful = False
+                self.record_applied = delta.record
+        self._home.applied(self)
+
+    def _look_again(self) -> None:
+        """After a failure: a transaction that failed may be durable all the same, and the file may be unusable."""
+        try:
+            applied = self.file.meta().applied
+        except Exception:  # whatever it was, attaching the file anew is the cure, or tells what is wrong
+            self._home.attach_again(self)
+            applied = self.file.meta().applied
+        self.record_applied = applied
+        self._is_doubtful = False
+
+    def checkpoint(self, force: bool = False) -> None:
+        if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
+            return
+        with self._home.failures(self.uuid):
+            try:
+                self.file.checkpoint()
+            except Exception:
+                # A checkpoint that ran out of space leaves the file unusable until it is attached anew.
+                self._is_doubtful = True
+                self._look_again()
+                raise
+
+    def close(self) -> None:
+        self.flush()
+        self.checkpoint(force=True)
+        self._home.closed(self)
+
+    def file_replaced(self) -> bool:
+        """Whether the file at the partition's path is no longer the one that is open."""
+        return _inode(self.path) != self._inode
+
+    def size_bytes(self) -> int:
+        return _size(self.path) + self._log_bytes()
+
+    def _log_bytes(self) -> int:
+        return _size(log_path(self.path))
+
+    # Reading.
+
+    def summary(self) -> Summary:
+        with self._home.failures(self.uuid):
+            return self.file.summary()
+
+    def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
+        with self._home.failures(self.uuid):
+            return self.file.ready(after, before, items_max, bytes_max)
+
+    def leased(self) -> list[Leased]:
+        with self._home.failures(self.uuid):
+            return self.file.leased()
+
+    def scheduled(self, items_max: int) -> list[Item]:
+        with self._home.failures(self.uuid):
+            return self.file.scheduled(items_max)
+
+    def expired(self, now_us: int, items_max: int) -> list[Item]:
+        with self._home.failures(self.uuid):
+            return self.file.expired(now_us, items_max)
+
+    def next_expiry(self) -> int | None:
+        with self._home.failures(self.uuid):
+            return self.file.next_expiry()
+
+    def find(self, seqs: Iterable[int]) -> dict[int, Found]:
+        with self._home.failures(self.uuid):
+            return self.file.find(list(seqs))
+
+    def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
+        with self._home.failures(self.uuid):
+            return self.file.page(scheduled, from_seq, items_max)
+
+    def sources(self, source_ids: Iterable[str]) -> set[str]:
+        with self._home.failures(self.uuid):
+            return self.file.sources([source_id for source_id in source_ids if source_id])
+
+    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
+        with self._home.failures(self.uuid):
+            return self.file.request_ids(now_us)
+
+    def forget(self, now_us: int) -> None:
+        with self._home.failures(self.uuid):
+            self.file.forget(now_us)
+
+
+def log_path(path: Path) -> Path:
+    """DuckDB's own log of a file."""
+    return path.with_name(path.name + ".wal")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise StorageError(f"{path} is missing") from None
+    return status.st_dev, status.st_ino

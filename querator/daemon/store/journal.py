@@ -1,0 +1,437 @@
+"""The journal of a storage: segments to which every partition's batches are appended, and which go when applied.
+
+One append is one write and one fdatasync, whatever it holds. A segment is deleted, oldest first, once every partition
+has applied what it has there; a partition that does not get on gets its records copied to a file of its own, so that
+it does not keep the journal from shrinking. Nothing here knows what is in a batch, or about SQL.
+
+An append happens on one thread at a time; books (what is needed by whom) and trimming have locks of their own, because
+partitions are applied by other threads meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from querator import limits
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.history import History, Place
+from querator.daemon.store.records import (
+    CLOSED,
+    SEGMENT_HEADER_BYTES,
+    Damage,
+    Record,
+    decode_segment_header,
+    encode,
+    encode_segment_header,
+    read_records,
+)
+
+_log = logging.getLogger(__name__)
+_NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+class Segment:
+    """One file of the journal. `needs` says up to which record each partition still needs it."""
+
+    def __init__(self, number: int, path: Path, size: int) -> None:
+        self.number = number
+        self.path = path
+        self.bytes = size
+        self.needs: dict[bytes, int] = {}
+        self.partitions: set[bytes] = set()
+        """Everybody who has a record in it, needed or not."""
+
+
+class Journal:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_fd = _lock(directory / "LOCK")
+        self._appending = threading.Lock()
+        self._trimming = threading.Lock()
+        self._books = threading.Lock()
+        self._segments: list[Segment] = []
+        self._kept: dict[bytes, int] = {}
+        self._active: Segment | None = None
+        self._fd = -1
+        self._allocated = 0
+        self._last_number = 0
+        self._failure = ""
+
+    # Reading it back.
+
+    def recover(self) -> History:
+        """Reads everything, for a start. The torn tail of the last segment is cut off; the next append begins anew."""
+        self._segments, self._kept = [], {}
+        history = History()
+        for path in sorted(self._directory.glob("*.kept")):
+            self._recover_kept(path, history)
+        numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
+        if numbers and self._is_unborn(numbers[-1]):
+            self._path(numbers.pop()).unlink()
+        headers = [decode_segment_header(_head(self._path(number))) for number in numbers]
+        for at, number in enumerate(numbers):
+            if at and number != numbers[at - 1] + 1:
+                history.wound(f"segments {numbers[at - 1] + 1} to {number - 1} are missing", None)
+            after = headers[at + 1] if numbers[at + 1 : at + 2] == [number + 1] else None
+            self._recover_segment(number, history, after.previous_bytes if after else None, at == len(numbers) - 1)
+        self._last_number = numbers[-1] if numbers else 0
+        return history
+
+    def _is_unborn(self, number: int) -> bool:
+        """Whether a crash left this segment before its header was durable, and so before anything was put into it."""
+        data = self._path(number).read_bytes()
+        return decode_segment_header(data) is None and not data[SEGMENT_HEADER_BYTES:].strip(b"\0")
+
+    def _recover_segment(self, number: int, history: History, end: int | None, is_last: bool) -> None:
+        path = self._path(number)
+        contents = read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end)
+        segment = Segment(number, path, contents.end)
+        for found in contents.found:
+            history.add(path, found)
+            if isinstance(found, Record):
+                self._note(segment, found)
+        if contents.torn:
+            if is_last:
+                os.truncate(path, contents.end)
+            else:
+                history.wound(f"a record at byte {contents.end} is cut off", path)
+        self._segments.append(segment)
+
+    def _note(self, segment: Segment, record: Record) -> None:
+        if record.kind == CLOSED:
+            self._drop_needs(record.partition)
+        else:
+            segment.needs[record.partition] = record.number
+            segment.partitions.add(record.partition)
+
+    def _recover_kept(self, path: Path, history: History) -> None:
+        partition = bytes.fromhex(path.stem)
+        contents = read_records(path.read_bytes(), 0)
+        if contents.torn:
+            os.truncate(path, contents.end)
+        for found in contents.found:
+            # Whatever is damaged in this file, it is known whose it is.
+            history.add(path, found._replace(partition=partition) if isinstance(found, Damage) else found)
+            self._kept[partition] = max(self._kept.get(partition, 0), found.number)
+
+    def history(self) -> History:
+        """Reads everything that is durable once more, while the journal is in use."""
+        with self._trimming:
+            with self._books:
+                segments = [(segment.path, segment.bytes) for segment in self._segments]
+                kept = [self._kept_path(partition) for partition in self._kept]
+            history = History()
+            for path in kept:
+                for found in read_records(path.read_bytes(), 0).found:
+                    history.add(path, found)
+            for path, end in segments:
+                for found in read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end).found:
+                    history.add(path, found)
+            return history
+
+    def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, bytes]]:
+        """Number and payload of each of these records."""
+        path, fd = None, -1
+        try:
+            for place in places:
+                if place.path != path:
+                    if fd >= 0:
+                        os.close(fd)
+                    path, fd = place.path, os.open(place.path, os.O_RDONLY)
+                yield place.number, os.pread(fd, place.payload_bytes, place.payload_at)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def is_needed_by(self, partition: bytes) -> bool:
+        with self._books:
+            return partition in self._kept or any(partition in segment.needs for segment in self._segments)
+
+    # Appending.
+
+    def append(self, pieces: list[bytes], numbers: Mapping[bytes, int]) -> None:
+        """Makes encoded records durable. `numbers` is the last record number of each partition among them.
+
+        Raises StorageError. When space ran out, nothing of it is there and the journal can be used again; after any
+        other failure it cannot be known what is durable, and the journal refuses everything until `reopen`.
+        """
+        data = b"".join(pieces)
+        with self._appending:
+            if self._failure:
+                raise StorageError(self._failure)
+            segment = self._active
+            if segment is None or (segment.partitions and segment.bytes + len(data) > limits.SEGMENT_BYTES_MAX):
+                segment = self._begin()
+            self._write(segment, data)
+            with self._books:
+                segment.bytes += len(data)
+                segment.needs.update(numbers)
+                segment.partitions.update(numbers)
+
+    def append_closed(self, numbers: Mapping[bytes, int], always: bool = False) -> None:
+        """Notes that these partitions are closed with everything in their files, where the journal has more of them.
+
+        Without it, a file that is replaced by an older one would look like one that lacks records.
+        """
+        with self._books:
+            known = set(self._kept).union(*(segment.partitions for segment in self._segments))
+        pieces = [
+            piece
+            for partition, number in numbers.items()
+            if always or partition in known
+            for piece in encode(CLOSED, number, partition, b"")
+        ]
+        if pieces:
+            self.append(pieces, {})
+        for partition in numbers:
+            self.release(partition)
+
+    def _write(self, segment: Segment, data: bytes) -> None:
+        try:
+            self._allocate(segment.bytes + len(data))
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], segment.bytes + written)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise self._fail(error) from error
+            self._cut(segment, error)
+            raise StorageError(f"journal {self._directory}: {error.strerror}") from error
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _cut(self, segment: Segment, error: OSError) -> None:
+        try:
+            os.ftruncate(self._fd, segment.bytes)
+        except OSError:
+            raise self._fail(error) from error
+        self._allocated = segment.bytes
+
+    def _allocate(self, size: int) -> None:
+        if size <= self._allocated:
+            return
+        # Where this cannot be done, or there is too little space for all of it, writing may still succeed.
+        with contextlib.suppress(OSError):
+            step = max(limits.SEGMENT_ALLOCATION_BYTES, size - self._allocated)
+            os.posix_fallocate(self._fd, self._allocated, step)
+            self._allocated += step
+
+    def refuse(self, reason: str) -> None:
+        """Takes nothing more until `reopen`."""
+        with self._appending:
+            self._failure = self._failure or reason
+
+    def _fail(self, error: OSError) -> StorageError:
+        self._failure = f"journal {self._directory}: {error.strerror}; nothing is written until it has been reopened"
+        return StorageError(self._failure)
+
+    def _begin(self) -> Segment:
+        """A new segment, durable before anything is put into it."""
+        previous_bytes = self._active.bytes if self._active else self._segments[-1].bytes if self._segments else 0
+        self._end()
+        segment = Segment(self._last_number + 1, self._path(self._last_number + 1), SEGMENT_HEADER_BYTES)
+        try:
+            self._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._allocated = 0
+            self._allocate(SEGMENT_HEADER_BYTES)
+            os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes), 0)
+            os.fsync(self._fd)
+            sync_directory(self._directory)
+        except OSError as error:
+            self._close_fd()
+            with contextlib.suppress(OSError):
+                segment.path.unlink()
+            if error.errno not in _NO_SPACE:
+                raise self._fail(error) from error
+            raise StorageError(f"journal {self._directory}: {error.strerror}") from error
+        with self._books:
+            self._last_number = segment.number
+            self._active = segment
+            self._segments.append(segment)
+        return segment
+
+    def _end(self) -> None:
+        segment = self._active
+        if segment is None:
+            return
+        # Gives back the space set aside. Should this be lost, the next segment's header still says where it ends.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, segment.bytes)
+        self._close_fd()
+        with self._books:
+            self._active = None
+
+    def _close_fd(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # Letting go of what is applied.
+
+    def roll(self) -> None:
+        """Closes the segment in use, so that it can be deleted; the next append begins another one."""
+        with self._appending:
+            self._end()
+        self.trim()
+
+    def applied(self, partition: bytes, number: int) -> None:
+        """The partition's file has everything up to this record."""
+        with self._books:
+            for segment in self._segments:
+                if segment.needs.get(partition, number + 1) <= number:
+                    del segment.needs[partition]
+            kept = self._kept.get(partition, number + 1) <= number
+        if kept:
+            self._drop_kept(partition)
+        self.trim()
+
+    def release(self, partition: bytes) -> None:
+        """The partition needs nothing of what is here."""
+        with self._books:
+            self._drop_needs(partition)
+            kept = partition in self._kept
+        if kept:
+            self._drop_kept(partition)
+        self.trim()
+
+    def lagging(self) -> set[bytes]:
+        """The partitions without which closed segments could be deleted."""
+        with self._books:
+            closed = (segment for segment in self._segments if segment is not self._active)
+            return set().union(*(segment.needs for segment in closed))
+
+    def trim(self) -> None:
+        with self._trimming:
+            deleted = False
+            while segment := self._oldest_closed():
+                if segment.needs:
+                    if len(self._segments) <= limits.SEGMENTS_KEPT_MAX:
+                        break
+                    try:
+                        self._keep(segment)
+                    except OSError as error:
+                        _log.warning("journal %s: cannot copy out what waits: %s", self._directory, error)
+                        break
+                segment.path.unlink(missing_ok=True)
+                with self._books:
+                    self._segments.remove(segment)
+                deleted = True
+            if deleted:
+                sync_directory(self._directory)
+
+    def _oldest_closed(self) -> Segment | None:
+        with self._books:
+            if self._segments and self._segments[0] is not self._active:
+                return self._segments[0]
+            return None
+
+    def _keep(self, segment: Segment) -> None:
+        """Copies what is still needed of a segment into files of the partitions concerned."""
+        with self._books:
+            needs = dict(segment.needs)
+        data = segment.path.read_bytes()
+        records: dict[bytes, list[Record]] = {}
+        for found in read_records(data, SEGMENT_HEADER_BYTES, segment.bytes).found:
+            if isinstance(found, Record) and found.partition in needs:
+                if found.kind == CLOSED:
+                    records.pop(found.partition, None)
+                elif found.number > self._kept.get(found.partition, 0):
+                    records.setdefault(found.partition, []).append(found)
+        for partition, wanted in records.items():
+            fd = os.open(self._kept_path(partition), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            size = os.fstat(fd).st_size
+            try:
+                for record in wanted:
+                    _write_all(fd, data[record.offset : record.end])
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, size)
+                raise
+            finally:
+                os.close(fd)
+        sync_directory(self._directory)
+        with self._books:
+            for partition, wanted in records.items():
+                self._kept[partition] = wanted[-1].number
+            segment.needs.clear()
+
+    def _drop_kept(self, partition: bytes) -> None:
+        with self._trimming:
+            self._kept_path(partition).unlink(missing_ok=True)
+            sync_directory(self._directory)
+            with self._books:
+                self._kept.pop(partition, None)
+
+    def _drop_needs(self, partition: bytes) -> None:
+        for segment in self._segments:
+            segment.needs.pop(partition, None)
+
+    # Starting over, and the end.
+
+    def reopen(self) -> None:
+        """After a failure: goes back to what is known to be durable. Raises StorageError when that fails too.
+
+        What could not be synced was never acknowledged, and may not be on the disk even where it can be read.
+        """
+        with self._appending:
+            try:
+                if self._active and self._fd >= 0:
+                    os.ftruncate(self._fd, self._active.bytes)
+                    os.fsync(self._fd)
+                self._end()
+            except OSError as error:
+                raise self._fail(error) from error
+            self._failure = ""
+
+    def close(self) -> None:
+        with self._appending:
+            self._end()
+        self.trim()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012d}.seg"
+
+    def _kept_path(self, partition: bytes) -> Path:
+        return self._directory / f"{partition.hex()}.kept"
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(path: Path) -> int:
+    """Two daemons in one storage would each cut off what the other one writes."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StorageError(f"journal {path.parent} is in use by another process") from error
+    return fd
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(SEGMENT_HEADER_BYTES)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

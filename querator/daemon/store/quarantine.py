@@ -1,0 +1,67 @@
+"""Where a storage puts aside what it does not trust: copies of damaged files, and per partition the reason.
+
+A partition with a reason here is not opened. Nothing is ever deleted from here by the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from zlib import crc32
+
+from querator.daemon.store.journal import sync_directory
+
+
+class Quarantine:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def reason(self, uuid: str) -> str:
+        """Why this partition is not to be opened; "" when it may be."""
+        try:
+            return self._reason_path(uuid).read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def put(self, uuid: str, reason: str, files: list[Path]) -> None:
+        """Copies files that nobody has open, and then notes the reason, durably."""
+        for path in files:
+            self.copy(path)
+        fresh = self._reason_path(uuid).with_suffix(".new")
+        with fresh.open("w") as file:
+            file.write(reason + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(self._reason_path(uuid))
+        sync_directory(self._directory)
+
+    def copy(self, path: Path) -> None:
+        """The name says what is in it, so that the same thing is not copied twice."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            copy = self._directory / f"{path.name}.{_checksum(path):08x}"
+            if not copy.exists():
+                fresh = copy.with_name(copy.name + ".new")
+                shutil.copyfile(path, fresh)
+                with fresh.open("rb") as file:
+                    os.fsync(file.fileno())
+                fresh.rename(copy)
+
+    def lift(self, uuid: str) -> None:
+        """Somebody has decided that the partition may be opened as it is."""
+        path = self._reason_path(uuid)
+        if path.exists():
+            path.rename(path.with_suffix(".lifted"))
+            sync_directory(self._directory)
+
+    def _reason_path(self, uuid: str) -> Path:
+        return self._directory / f"{uuid}.reason"
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            checksum = crc32(data, checksum)
+    return checksum

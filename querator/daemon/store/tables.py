@@ -1,0 +1,121 @@
+"""The tables of a partition file, as people find them with the duckdb shell, and their rows as Arrow and as Items.
+
+Rows are added and deleted, never updated: an update makes the next checkpoint rewrite whole row groups. There are no
+indexes: sequences rise, so DuckDB's own statistics per row group say where to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from querator import limits
+from querator.items import Item
+
+SCHEMA_VERSION: Final = 1
+
+_ITEM_COLUMNS: Final = """
+    seq BIGINT NOT NULL,
+    created_at TIMESTAMP NOT NULL,
+    expire_deadline TIMESTAMP NOT NULL,
+    payload BLOB NOT NULL DEFAULT ''::BLOB,
+    kind VARCHAR NOT NULL DEFAULT '',
+    reference VARCHAR NOT NULL DEFAULT '',
+    encoding VARCHAR NOT NULL DEFAULT '',
+    attempts BIGINT NOT NULL DEFAULT 0,
+    max_attempts BIGINT NOT NULL DEFAULT 0,
+    source_id VARCHAR NOT NULL DEFAULT '',
+    birth BIGINT NOT NULL DEFAULT 0,
+    history BLOB NOT NULL DEFAULT ''::BLOB
+"""
+
+SCHEMA: Final = (
+    f"CREATE TABLE {{file}}.items ({_ITEM_COLUMNS})",
+    f"CREATE TABLE {{file}}.scheduled ({_ITEM_COLUMNS}, enqueue_at TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.leases (seq BIGINT NOT NULL, attempts BIGINT NOT NULL, deadline TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.requests (request_id VARCHAR NOT NULL, until TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
+    " applied UBIGINT NOT NULL, last_seq BIGINT NOT NULL)",
+)
+
+ITEM: Final = (
+    "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), items.payload, items.kind,"
+    " items.reference, items.encoding, items.attempts, items.max_attempts, items.source_id, items.birth, items.history"
+)
+"""What `items_of` wants to be selected, from a table that goes by the name of items."""
+
+_MICROSECONDS: Final = pa.timestamp("us")
+
+
+def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
+    """Items from the first columns of a result, as `ITEM` selects them."""
+    columns = [column.to_pylist() for column in rows.columns[:12]]
+    *start, birth, history = columns
+    # A column is turned into a list by one short call each; fetching rows would hold up the loop for much longer.
+    return map(Item, *start, enqueue_at, birth, history)
+
+
+def _times(values: Sequence[int]) -> pa.Array:
+    return pa.array(values, pa.int64()).view(_MICROSECONDS)
+
+
+def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
+    return {
+        "seq": pa.array([item.seq for item in items], pa.int64()),
+        "created_at": _times([item.created_at for item in items]),
+        "expire_deadline": _times([item.expire_deadline for item in items]),
+        "payload": pa.array([item.payload for item in items], pa.binary()),
+        "kind": pa.array([item.kind for item in items], pa.string()),
+        "reference": pa.array([item.reference for item in items], pa.string()),
+        "encoding": pa.array([item.encoding for item in items], pa.string()),
+        "attempts": pa.array([item.attempts for item in items], pa.int64()),
+        "max_attempts": pa.array([item.max_attempts for item in items], pa.int64()),
+        "source_id": pa.array([item.source_id for item in items], pa.string()),
+        "birth": pa.array([item.birth for item in items], pa.int64()),
+        "history": pa.array([item.history for item in items], pa.binary()),
+    }
+
+
+def scheduled_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
+    return item_rows(items) | {"enqueue_at": _times([item.enqueue_at for item in items])}
+
+
+def lease_rows(leases: Mapping[int, tuple[int, int]]) -> dict[str, pa.Array]:
+    attempts, deadlines = zip(*leases.values(), strict=True)
+    return {"seq": seq_column(leases), "attempts": pa.array(attempts, pa.int64()), "deadline": _times(deadlines)}
+
+
+def lost_rows(lost: Mapping[int, tuple[int, int]]) -> dict[str, pa.Array]:
+    births, until = zip(*lost.values(), strict=True)
+    return {"seq": seq_column(lost), "birth": pa.array(births, pa.int64()), "until": _times(until)}
+
+
+def request_rows(requests: Mapping[str, int]) -> dict[str, pa.Array]:
+    return {"request_id": pa.array(list(requests), pa.string()), "until": _times(list(requests.values()))}
+
+
+def seq_column(seqs: Iterable[int]) -> pa.Array:
+    return pa.array(list(seqs), pa.int64())
+
+
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Cuts items into pieces that are converted and inserted without holding up other threads for long."""
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += len(item.payload)
+        if len(chunk) >= limits.APPLY_ROWS_PER_INSERT_MAX or size >= limits.APPLY_BYTES_PER_INSERT_MAX:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def column(rows: pa.Table, number: int = 0) -> list[Any]:
+    values: list[Any] = rows.column(number).to_pylist()
+    return values

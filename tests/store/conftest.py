@@ -1,0 +1,29 @@
+"""Storages of both kinds, and short ways to make items and to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from querator.daemon.store.base import Storage, Store
+from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.memory import MemoryStorage
+from tests.store.making import UUID
+
+
+@pytest.fixture(params=["memory", "duckdb"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if request.param == "memory":
+        yield MemoryStorage("memory")
+        return
+    duck = DuckStorage("disk", tmp_path)
+    duck.recover()
+    yield duck
+    duck.close()
+
+
+@pytest.fixture
+def store(storage: Storage) -> Store:
+    return storage.create(UUID, "orders")

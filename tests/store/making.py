@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Any
+
+from querator.daemon.store.base import Batch, Storage, Store
+from querator.items import Item
+
+UUID = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+OTHER_UUID = "1190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+THIRD_UUID = "2190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+NO_BYTES_MAX = 1 << 40
+
+
+def item(seq: int, **fields: Any) -> Item:
+    return Item(**{"seq": seq, "created_at": seq * 10, "expire_deadline": seq * 1000, **fields})
+
+
+def added(*seqs: int) -> Batch:
+    return Batch(add=[item(seq) for seq in seqs], last_seq=max(seqs))
+
+
+def leased(*leases: tuple[int, int, int]) -> Batch:
+    """Leases as (sequence, attempts, deadline)."""
+    seqs, attempts, deadlines = (list(column) for column in zip(*leases, strict=True))
+    return Batch(lease_seqs=seqs, lease_attempts=attempts, lease_deadlines=deadlines)
+
+
+def write(storage: Storage, store: Store, *batches: Batch) -> None:
+    """Commits and makes durable; nothing is applied."""
+    for batch in batches:
+        store.commit(batch)
+    taken = storage.take()
+    if taken is not None:
+        storage.write(taken)
+
+
+def put(storage: Storage, store: Store, *batches: Batch) -> None:
+    """Commits, makes durable and applies."""
+    write(storage, store, *batches)
+    store.flush()
+
+
+def ready_seqs(store: Store) -> list[int]:
+    return [found.seq for found in store.ready(0, None, 1_000_000, NO_BYTES_MAX)]
