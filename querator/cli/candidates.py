@@ -6,6 +6,7 @@ standard error. `WORDS` is the command line as typed so far; the last one is wha
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -41,40 +42,47 @@ def _candidates(kind: str, words: Sequence[str]) -> Iterable[str]:
         from querator import config
 
         return config.load_contexts().by_name
-    client = _client(words)
-    positional = _positional(words)
+    daemon = Daemon(words)
     if kind == "queues":
-        return (info.queue_name for info in client.list_queues(limit=CANDIDATES_MAX))
+        return (one["queue_name"] for one in daemon.ask("queues.list", limit=CANDIDATES_MAX))
     if kind == "jobs":
-        return (job.job_id for job in client.list_jobs())
-    # querator NOUN VERB QUEUE …
-    queue = positional[2]
-    if kind == "partitions":
-        return (str(one.partition) for one in client.list_partitions(queue))
+        return (one["job_id"] for one in daemon.ask("jobs.list"))
     if kind == "storages":
-        return sorted({one.storage for one in client.list_partitions()})
-    if kind == "ids":
-        return _ids(client, queue)
-    return ()
+        return sorted({one["storage"] for one in daemon.ask("partitions.list")})
+    queue = _positional(words)[2]  # querator NOUN VERB QUEUE …
+    partitions = [int(one.get("partition", 0)) for one in daemon.ask("partitions.list", queue_name=queue)]
+    if kind == "partitions":
+        return map(str, partitions)
+    return (
+        item["id"]
+        for partition in partitions
+        for item in daemon.ask("storage/items.list", queue_name=queue, partition=partition, limit=IDS_MAX)
+    )
 
 
-def _ids(client: Any, queue: str) -> Iterable[str]:
-    for one in client.stats(queue).logical_queues[0].partitions:
-        for item in client.list_items(queue, partition=one.partition, limit=IDS_MAX):
-            yield item.id
+class Daemon:
+    """Asks without the client library, whose import would take most of the time there is."""
 
+    def __init__(self, words: Sequence[str]) -> None:
+        from querator import config
+        from querator.connection import ConnectionPool, parse_address
 
-def _client(words: Sequence[str]) -> Any:
-    from querator import config
-    from querator.client import Client
+        given: dict[str, Any] = {}
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            name, equals, value = word.partition("=")
+            if name in CONNECTION_OPTIONS:
+                given[CONNECTION_OPTIONS[name]] = value if equals else following
+        settings = config.client_settings(**given)
+        token = settings.token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pool = ConnectionPool(parse_address(str(settings.address.value)), headers)
 
-    given: dict[str, Any] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name in CONNECTION_OPTIONS:
-            given[CONNECTION_OPTIONS[name]] = value if equals else following
-    settings = config.client_settings(**given)
-    return Client(str(settings.address.value), token=settings.token(), timeout=ANSWER_SECONDS_MAX, patient=False)
+    def ask(self, path: str, **request: Any) -> list[dict[str, Any]]:
+        body = json.dumps(request).encode()
+        headers = {"Content-Type": "application/json"}
+        answer = self._pool.exchange("POST", f"/v1/{path}", body, headers, ANSWER_SECONDS_MAX)
+        found: list[dict[str, Any]] = json.loads(answer.body).get("items", [])
+        return found
 
 
 def _positional(words: Sequence[str]) -> list[str]:

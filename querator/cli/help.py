@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from querator.cli.failures import EXIT_CODES
+from querator.cli.options import SharedCommand
 from querator.cli.tree import unknown_command
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -45,7 +46,7 @@ def topic_text(topic: str) -> str:
     return "".join(f"  {name:<{width}}  {text}\n" for name, text in entries.items())
 
 
-@app.command("help")
+@app.command("help", cls=SharedCommand)
 def help_(
     context: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...|TOPIC]", show_default=False)] = None,

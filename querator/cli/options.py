@@ -9,6 +9,7 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec
 import typer
 from typer.core import TyperCommand
 
+from querator.cli.coercion import quickened
 from querator.cli.render import Format
 from querator.cli.session import Session
 
@@ -43,6 +44,9 @@ def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
 
 class SharedCommand(TyperCommand):
     """A command whose help sets the shared options apart from its own."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return quickened(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[Any]] = {"Arguments": [], "Options": [], SHARED_PANEL: []}

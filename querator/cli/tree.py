@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from querator.cli import failures
+from querator.cli.coercion import quickened
 from querator.cli.streams import Streams, abandon_stdout
 from querator.errors import QueratorError, UsageError
 
@@ -61,7 +62,19 @@ def hoist_shared_options(arguments: Sequence[str]) -> list[str]:
     return rest[:end] + hoisted + rest[end:]
 
 
-class RootGroup(TyperGroup):
+class Group(TyperGroup):
+    """A command with commands below it."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return quickened(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise unknown_command(args[0], self.list_commands(ctx), ctx.command_path)
+        return super().resolve_command(ctx, args)
+
+
+class RootGroup(Group):
     """All nouns, known by name and imported by need; and the way out of the program for every error."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -84,11 +97,6 @@ class RootGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist_shared_options(args))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.list_commands(ctx), "querator")
-        return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **settings: Any) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
@@ -121,7 +129,7 @@ class RootGroup(TyperGroup):
         return failures.report(failure, Streams(), want)
 
 
-class NounGroup(TyperGroup):
+class NounGroup(Group):
     """A noun with its verbs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -129,11 +137,6 @@ class NounGroup(TyperGroup):
             print(ctx.get_help(), file=sys.stderr)
             raise typer.Exit(UsageError.exit_code)
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.list_commands(ctx), ctx.command_path)
-        return super().resolve_command(ctx, args)
 
 
 def unknown_command(word: str, known: Sequence[str], path: str) -> UsageError:
@@ -158,6 +161,7 @@ app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
