@@ -1,0 +1,1 @@
+"""Benchmarks. Nothing here is imported by the daemon, the client or the command line."""

@@ -1,0 +1,75 @@
+"""Starting this daemon for a benchmark, and the few calls that are not part of the load."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+
+from bench.compare import wire_querator
+from bench.compare.servers import Server, free_port, python_program
+from bench.compare.wire import Address, PeerError, connect
+
+
+class Querator(Server):
+    peer = "querator"
+    settings = "one journal fdatasync per turn of the event loop; leases are durable"
+
+    @classmethod
+    def version(cls) -> str:
+        if not Path(python_program("querator")).exists():
+            return ""
+        root = Path(__file__).resolve().parents[2]
+        command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+        return f"{metadata.version('querator')} ({commit or 'no git'})"
+
+    def start(self) -> None:
+        path, port = self.directory / "d.sock", free_port()
+        data = str(self.directory / "data")
+        command = [python_program("querator"), "daemon", "run", "--data", data]
+        self._spawn([*command, "--socket", str(path), "--http", f"127.0.0.1:{port}"])
+        self.addresses = {"tcp": Address(port=port), "unix": Address(path=str(path))}
+        self._wait_for(lambda: call(self.addresses["unix"], "/v1/queues.list", {}))
+
+    def create_queue(self, name: str, partitions: int) -> None:
+        settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": partitions}
+        call(self.addresses["unix"], "/v1/queues.create", {"queue_name": name, **settings})
+
+    def delete_queue(self, name: str) -> None:
+        call(self.addresses["unix"], "/v1/queues.delete", {"queue_name": name, "force": True})
+
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> float:
+        """Stop it and start it again on the same data; the seconds until it answers a request for a queue."""
+        process = self._processes.pop()
+        process.send_signal(how)
+        process.wait(60)
+        began = time.monotonic()
+        self.start()
+        return time.monotonic() - began
+
+
+def call(address: Address, path: str, request: dict[str, object]) -> dict[str, object]:
+    body = json.dumps(request).encode()
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n"
+    is_whole = wire_querator.is_whole_reply()
+    sock = connect(address)
+    sock.settimeout(60)
+    try:
+        sock.sendall(head.encode() + body)
+        reply = b""
+        while not is_whole(reply):
+            data = sock.recv(65536)
+            if not data:
+                raise PeerError(f"{path}: connection closed after {reply!r}")
+            reply += data
+    finally:
+        sock.close()
+    if not reply.startswith(b"HTTP/1.1 200"):
+        raise PeerError(f"{path}: {reply[:500]!r}")
+    answer: dict[str, object] = json.loads(reply.partition(b"\r\n\r\n")[2])
+    return answer

@@ -1,0 +1,153 @@
+"""The pages: results as Markdown tables and charts. What is written by hand around them is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.compare.chart import Bars, bar_chart
+from bench.compare.load import Direction
+from bench.compare.results import Cell, Run, cpu_us, figures
+
+PAGE = "benchmarks.md"
+CLIENT_BUSY_MAX = 0.9
+"""Above this share of a core the load process may be what limits the cell; the table says so."""
+
+
+def write(run: Run, docs: Path) -> None:
+    """JSON, charts and the section of the page, below the directory of the documentation."""
+    folder = docs / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
+    (folder / "throughput.svg").write_text(throughput_chart(run))
+    update_page(docs / PAGE, "compare", markdown(run))
+
+
+def update_page(page: Path, section: str, body: str) -> None:
+    """Replace what stands between the markers of a section, or append the section."""
+    text = page.read_text() if page.exists() else "# Benchmarks\n"
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    block = f"{begin}\n{body.strip()}\n{end}"
+    head, found, rest = text.partition(begin)
+    if found:
+        text = head + block + rest.partition(end)[2]
+    else:
+        text = f"{text.rstrip()}\n\n{block}\n"
+    page.write_text(text)
+
+
+def markdown(run: Run) -> str:
+    parts = [
+        _preamble(run),
+        "### Figures to reach",
+        _figures_table(run),
+        "![items per second](benchmarks/throughput.svg)",
+    ]
+    for shape in dict.fromkeys(cell.shape for cell in run.cells):
+        parts.append(f"### {shape} (items per request × clients)")
+        parts.append(_cells_table([cell for cell in run.cells if cell.shape == shape], run.counts_fsyncs))
+    parts.append("### What was compared")
+    parts.append(_table(("peer", "version", "how"), _peer_rows(run)))
+    if run.skipped:
+        parts.append(f"Not installed here, and skipped: {', '.join(run.skipped)}.")
+    return "\n\n".join(parts)
+
+
+def throughput_chart(run: Run) -> str:
+    panels = []
+    for shape in dict.fromkeys(cell.shape for cell in run.cells):
+        rows = []
+        for cell in run.cells:
+            if cell.shape == shape and cell.result is not None:
+                result = cell.result
+                one = result.in_one.rate if result.in_one else 0.0
+                rows.append((cell.system, (result.inward.rate, result.outward.rate, one)))
+        panels.append(Bars(f"{shape} (items per request × clients)", rows))
+    series = ("in: produce", "out: lease, complete", "out: complete_ids on the lease")
+    return bar_chart("Durable items per second, one run", series, panels)
+
+
+def _preamble(run: Run) -> str:
+    machine = run.machine
+    p50, p99 = run.fdatasync_us
+    return (
+        f"Run of {run.started_at} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
+        f"kernel {machine['kernel']}, {run.filesystem}; fdatasync of 200 appended bytes: p50 {p50} µs, p99 {p99} µs; "
+        f"load average before the run {run.load_average:.1f}. Payloads of {run.payload_bytes} bytes, "
+        f"{run.seconds_per_direction:g} s per direction, in rounds of produce and then lease and complete. "
+        "Absolute numbers are this machine's; ratios are between cells of this run."
+    )
+
+
+def _figures_table(run: Run) -> str:
+    rows = []
+    for figure in figures(run):
+        sign = "≤" if figure.is_ceiling else "≥"
+        verdict = "reached" if figure.is_reached else "**not reached**"
+        rows.append((figure.shape, figure.what, f"{figure.value:.2f}", f"{sign} {figure.bound:g}", verdict))
+    return _table(("shape", "figure", "this run", "reach", ""), rows)
+
+
+def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:
+    header = (
+        "system",
+        "in /s",
+        "out /s",
+        "out /s, `complete_ids`",
+        "produce p50 / p99 ms",
+        "lease",
+        "complete",
+        "server CPU µs/item in + out",
+        "peak MB",
+        "fsyncs/item in / out",
+        "client busy in / out",
+    )
+    rows = []
+    for cell in cells:
+        result = cell.result
+        if result is None:
+            rows.append((cell.system, f"failed: {cell.failure}", *[""] * (len(header) - 2)))
+            continue
+        inward, outward = result.inward, result.outward
+        rows.append(
+            (
+                cell.system,
+                f"{inward.rate:,.0f}",
+                f"{outward.rate:,.0f}",
+                f"{result.in_one.rate:,.0f}" if result.in_one else "",
+                _latency(inward, "produce"),
+                _latency(outward, "lease"),
+                _latency(outward, "complete"),
+                f"{cpu_us(inward):.1f} + {cpu_us(outward):.1f}",
+                f"{result.peak_memory_bytes / 1e6:.0f}",
+                f"{_fsyncs(inward)} / {_fsyncs(outward)}" if counts_fsyncs else "",
+                f"{_busy(inward)} / {_busy(outward)}",
+            )
+        )
+    return _table(header, rows)
+
+
+def _peer_rows(run: Run) -> Iterator[tuple[str, ...]]:
+    for peer, version in run.versions.items():
+        yield peer, version, run.settings.get(peer, "")
+
+
+def _latency(direction: Direction, operation: str) -> str:
+    p50, p99, _ = direction.latencies_us.get(operation, (0, 0, 0))
+    return f"{p50 / 1000:.2f} / {p99 / 1000:.2f}" if p50 else ""
+
+
+def _fsyncs(direction: Direction) -> str:
+    return f"{direction.fsyncs / direction.items:.2g}" if direction.items else ""
+
+
+def _busy(direction: Direction) -> str:
+    share = direction.client_cpu_seconds / direction.seconds if direction.seconds else 0.0
+    return f"{share:.0%}{' (!)' if share > CLIENT_BUSY_MAX else ''}"
+
+
+def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,140 @@
+"""What a run of `make bench` comes to, as it is kept in JSON, and the figures that it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from bench.compare.load import CellResult, Direction
+
+
+class Cell(msgspec.Struct, kw_only=True):
+    """One system in one shape (batch × clients)."""
+
+    system: str
+    peer: str
+    batch: int
+    clients: int
+    result: CellResult | None = None
+    failure: str = ""
+
+    @property
+    def shape(self) -> str:
+        return f"{self.batch}×{self.clients}"
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A whole run. Ratios are only ever taken between cells of the same run."""
+
+    started_at: str
+    machine: dict[str, str | int]
+    filesystem: str
+    fdatasync_us: tuple[int, int]
+    load_average: float
+    """Before the run: what others were doing on this machine."""
+    seconds_per_direction: float
+    payload_bytes: int
+    versions: dict[str, str]
+    settings: dict[str, str]
+    skipped: list[str]
+    counts_fsyncs: bool
+    cells: list[Cell]
+
+    def find(self, system: str, shape: str) -> CellResult | None:
+        for cell in self.cells:
+            if cell.system == system and cell.shape == shape:
+                return cell.result
+        return None
+
+
+class Figure(NamedTuple):
+    """A figure to reach and what this run came to."""
+
+    shape: str
+    what: str
+    value: float
+    bound: float
+    is_ceiling: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        return self.value <= self.bound if self.is_ceiling else self.value >= self.bound
+
+
+REACH = {"1×1": (0.8, 1.2), "1×32": (0.8, 1.2), "100×4": (1.2, 0.0), "1000×2": (1.5, 0.0)}
+"""shape → of Redis in and out, and of Redis out when completing and leasing in one request (0: no figure)"""
+
+AHEAD_OF_ALL = ("1×32", "100×4", "1000×2")
+MANY_PARTITIONS_SHARE = 0.8
+CPU_US_MAX = 15.0
+PRODUCE_P99_MS_MAX = 10.0
+
+
+def figures(run: Run) -> list[Figure]:
+    """Every figure that this run has the cells for, Unix socket against Unix socket and TCP against TCP."""
+    return [*_against_redis(run), *_against_others(run), *_partitions(run), *_absolute(run)]
+
+
+def _against_redis(run: Run) -> Iterator[Figure]:
+    for shape, (share, share_in_one) in REACH.items():
+        for transport in ("tcp", "unix"):
+            ours, redis = run.find(f"querator {transport}, 1 partition", shape), run.find(f"redis {transport}", shape)
+            if ours is None or redis is None:
+                continue
+            label = f"Redis, {transport}"
+            yield Figure(shape, f"in, of {label}", _ratio(ours.inward, redis.inward), share)
+            yield Figure(shape, f"out, of {label}", _ratio(ours.outward, redis.outward), share)
+            if share_in_one and ours.in_one is not None:
+                what = f"out with complete_ids, of {label}"
+                yield Figure(shape, what, _ratio(ours.in_one, redis.outward), share_in_one)
+
+
+def _against_others(run: Run) -> Iterator[Figure]:
+    """Against the best of the other peers, whichever it is; they are on TCP, so this daemon is too."""
+    for shape in AHEAD_OF_ALL:
+        ours = run.find("querator tcp, 1 partition", shape)
+        others = [
+            cell for cell in run.cells if cell.shape == shape and cell.result and cell.peer not in ("querator", "redis")
+        ]
+        if ours is None or not others:
+            continue
+        best_in = max(others, key=lambda cell: cell.result.inward.rate if cell.result else 0.0)
+        best_out = max(others, key=lambda cell: cell.result.outward.rate if cell.result else 0.0)
+        assert best_in.result is not None and best_out.result is not None
+        yield Figure(shape, f"in, of {best_in.system}", _ratio(ours.inward, best_in.result.inward), 1.0)
+        yield Figure(shape, f"out, of {best_out.system}", _ratio(ours.outward, best_out.result.outward), 1.0)
+
+
+def _partitions(run: Run) -> Iterator[Figure]:
+    for shape in REACH:
+        for transport in ("unix", "tcp"):
+            one = run.find(f"querator {transport}, 1 partition", shape)
+            many = run.find(f"querator {transport}, 8 partitions", shape)
+            if one is None or many is None:
+                continue
+            label = f"8 partitions, of 1, {transport}"
+            yield Figure(shape, f"in, {label}", _ratio(many.inward, one.inward), MANY_PARTITIONS_SHARE)
+            yield Figure(shape, f"out, {label}", _ratio(many.outward, one.outward), MANY_PARTITIONS_SHARE)
+
+
+def _absolute(run: Run) -> Iterator[Figure]:
+    for transport in ("unix", "tcp"):
+        system = f"querator {transport}, 1 partition"
+        batches, single = run.find(system, "100×4"), run.find(system, "1×32")
+        if batches is not None:
+            cpu = cpu_us(batches.inward) + cpu_us(batches.outward)
+            yield Figure("100×4", f"server CPU, µs per item, in and out, {transport}", cpu, CPU_US_MAX, True)
+        if single is not None and "produce" in single.inward.latencies_us:
+            p99 = single.inward.latencies_us["produce"][1] / 1000
+            yield Figure("1×32", f"p99 of a produce, ms, {transport}", p99, PRODUCE_P99_MS_MAX, True)
+
+
+def cpu_us(direction: Direction) -> float:
+    """Server CPU per item."""
+    return direction.server_cpu_seconds / direction.items * 1e6 if direction.items else 0.0
+
+
+def _ratio(ours: Direction, theirs: Direction) -> float:
+    return ours.rate / theirs.rate if theirs.rate else 0.0

@@ -1,0 +1,63 @@
+"""What every protocol has in common: where a peer listens, what a connection must be able to do, and the payloads."""
+
+from __future__ import annotations
+
+import abc
+import random
+import socket
+from typing import NamedTuple
+
+from bench.compare.drive import Phase, Script
+
+TEMPLATES = 8
+"""Produce requests that a connection encodes beforehand and sends in turn: the client must not be the bottleneck, and
+payloads that are all alike would flatter a peer that compresses."""
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_CONNECT_SECONDS_MAX = 5.0
+
+
+class Address(NamedTuple):
+    """A Unix socket when `path` is set, otherwise a port on loopback."""
+
+    path: str = ""
+    port: int = 0
+
+
+class PeerError(Exception):
+    """The peer answered something that is not success."""
+
+
+def connect(address: Address) -> socket.socket:
+    if address.path:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(_CONNECT_SECONDS_MAX)
+        sock.connect(address.path)
+    else:
+        sock = socket.create_connection(("127.0.0.1", address.port), _CONNECT_SECONDS_MAX)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def payloads(count: int, size_bytes: int, seed: int) -> list[bytes]:
+    """Random text, so that nothing compresses it and no text protocol stumbles over it."""
+    source = random.Random(seed)
+    table = bytes(_ALPHABET[value % 64] for value in range(256))
+    return [source.randbytes(size_bytes).translate(table) for _ in range(count)]
+
+
+class Connection(abc.ABC):
+    """One connection to a peer. Scripts may be made again and again, one at a time."""
+
+    sock: socket.socket
+
+    @abc.abstractmethod
+    def produce(self, phase: Phase) -> Script:
+        """Produce until the phase has no more to claim; each exchange is one batch, acknowledged as durable."""
+
+    @abc.abstractmethod
+    def consume(self, phase: Phase) -> Script:
+        """Lease a batch, complete it, and so on until the phase has no more to claim."""
+
+    def close(self) -> None:
+        self.sock.close()
