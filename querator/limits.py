@@ -57,7 +57,10 @@ SEGMENTS_KEPT_MAX = 4
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
 UNAPPLIED_BYTES_MAX = 256_000_000
 APPLY_ROWS_PER_INSERT_MAX = 5_000
+APPLY_BYTES_PER_INSERT_MAX = 16_000_000
 CHECKPOINT_WAL_BYTES = 64_000_000
+DUCKDB_MEMORY_BYTES_MAX = 512_000_000
+"""Per storage."""
 
 SHUTDOWN_SECONDS_MAX = 10.0
 

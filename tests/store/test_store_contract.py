@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 from querator.daemon.store.base import Batch, Found, Leased, Storage, StorageError, Store, Summary
 from querator.items import ZERO_TIME_US
-from tests.store.making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 YEAR_9999_US = 253_402_300_799_999_999
 
@@ -120,9 +120,7 @@ class TestClear:
     @pytest.mark.parametrize("ready", [False, True])
     @pytest.mark.parametrize("leases", [False, True])
     @pytest.mark.parametrize("scheduled", [False, True])
-    def test_every_combination(
-        self, storage: Storage, full: Store, ready: bool, leases: bool, scheduled: bool
-    ) -> None:
+    def test_every_combination(self, storage: Storage, full: Store, ready: bool, leases: bool, scheduled: bool) -> None:
         clear = Batch(
             clear_ready=ready,
             clear_leased=leases,
@@ -365,7 +363,9 @@ class TestPartitions:
 
     def test_closing_and_opening_keeps_everything(self, storage: Storage, store: Store) -> None:
         write(storage, store, added(1, 2, 3), leased((2, 1, 900)), Batch(schedule=[item(4, enqueue_at=8)], last_seq=4))
-        write(storage, store, Batch(lost_seqs=[9], lost_births=[9], lost_until=50, request_ids=["r"], request_until=[7]))
+        write(
+            storage, store, Batch(lost_seqs=[9], lost_births=[9], lost_until=50, request_ids=["r"], request_until=[7])
+        )
         store.close()
         again = storage.open(UUID, "orders")
         assert ready_seqs(again) == [1, 3]
