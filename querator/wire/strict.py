@@ -31,15 +31,18 @@ _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")(?:[ \t\r\n]*+(:))?+|([-+._a-zA-Z0-9]++)|([{}\[\],])|(.))',
     re.DOTALL,
 )
-_STRING, _NAME, _WORD, _PUNCTUATION, _STRAY = 1, 2, 3, 4, 5  # a name is a string with its colon
+# 1 is a string, 2 the colon that makes it a name, 3 a word or number, 4 punctuation, 5 anything else.
+_STRING, _NAME = 1, 2
 _NUMBER: Final = re.compile(rb"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
+_UNEXPECTED_END: Final = "proto: unexpected EOF"
 _SINGLE, _DOUBLE = "'", '"'
 _LITERALS: Final = (b"true", b"false", b"null")
 _INTEGER_DIGITS_MAX: Final = 20
 _SHOWN_WORD_BYTES_MAX: Final = 32
 
-_ESCAPE: Final = re.compile(
-    r'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})'
+_GOOD_TEXT: Final = re.compile(
+    r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    r'|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})[^"\\\x00-\x1f]*+)*+'
 )
 _BASE64_PADDED: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _BASE64_UNPADDED: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2,3})?")
@@ -88,7 +91,7 @@ class _Reader:
     def next(self) -> Token:
         token = next(self.tokens, None)
         if token is None:
-            raise ContentError("proto: unexpected EOF")
+            raise ContentError(_UNEXPECTED_END)
         return token
 
     # -- the shapes
@@ -244,7 +247,7 @@ class _Reader:
         if problem := self.no_token(token):
             return problem
         if following is None:
-            return ContentError("proto: unexpected EOF")
+            return ContentError(_UNEXPECTED_END)
         place = _start(following)
         return self.syntax_error(place, f'unexpected character {chr(self.body[place])}, missing ":" after field name')
 
@@ -269,36 +272,21 @@ class _Reader:
     def bad_string(self, token: Token) -> ContentError:
         """The first thing wrong in a string that was refused, or never ends."""
         start = _start(token)
-        rest = self.body[start + 1 : token.end(1) if token[1] is not None else len(self.body)]
+        rest = self.body[start + 1 :]
         try:
-            text = rest.decode()
-            cut = False
+            text, problem = rest.decode(), ""
         except UnicodeDecodeError as error:
-            text = rest[: error.start].decode()
-            cut = True
-        position = 0
-        while position < len(text):
-            character = text[position]
-            if character == '"':
-                break
-            if character < " ":
-                return self.syntax_error(start, f"invalid character {_quoted(character, _SINGLE)} in string")
-            if character == "\\":
-                escape = _ESCAPE.match(text, position)
-                if escape is None:
-                    length = 6 if text[position : position + 2] == "\\u" else 2
-                    if len(text) - position < length and not cut:
-                        break
-                    return self.syntax_error(
-                        start, f"invalid escape code {_quoted(text[position : position + length], _DOUBLE)} in string"
-                    )
-                position = escape.end()
-            else:
-                position += 1
-        else:
-            if cut:
-                return self.syntax_error(start, "invalid UTF-8 in string")
-        return ContentError("proto: unexpected EOF")
+            text, problem = rest[: error.start].decode(), "invalid UTF-8"
+        good = _GOOD_TEXT.match(text)
+        assert good is not None  # it matches the empty text
+        wrong = text[good.end() : good.end() + 6]
+        if wrong.startswith("\\"):
+            length = 6 if wrong.startswith("\\u") else 2
+            if len(wrong) >= length:
+                problem = f"invalid escape code {_quoted(wrong[:length], _DOUBLE)}"
+        elif wrong:
+            problem = f"invalid character {_quoted(wrong[0], _SINGLE)}"
+        return self.syntax_error(start, f"{problem} in string") if problem else ContentError(_UNEXPECTED_END)
 
 
 def _start(token: Token) -> int:

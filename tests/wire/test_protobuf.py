@@ -1,0 +1,79 @@
+"""The binary form, and that it means the same as the JSON form."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querator.errors import ContentError
+from querator.wire import json, protobuf, schema
+from querator.wire.messages import ClockSetRequest, Message, QueueLeaseRequest, QueuesInfoRequest, StorageItem
+
+from .strategies import KINDS, message
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_a_message_survives_the_round_trip(data: st.DataObject, kind: type[Message]) -> None:
+    sent = data.draw(message(kind))
+    assert protobuf.decode(kind, protobuf.encode(sent)) == sent
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_protobufs_own_json_and_ours_understand_each_other(data: st.DataObject, kind: type[Message]) -> None:
+    sent = data.draw(message(kind))
+    generated = schema.generated(kind).FromString(protobuf.encode(sent))
+    assert json.decode(kind, json_format.MessageToJson(generated).encode()) == sent
+    assert json.decode(kind, json_format.MessageToJson(generated, preserving_proto_field_name=True).encode()) == sent
+    assert json_format.Parse(json.encode(sent), schema.generated(kind)()) == generated
+
+
+def test_an_empty_body_is_a_message_without_values() -> None:
+    assert protobuf.decode(QueueLeaseRequest, b"") == QueueLeaseRequest()
+    assert protobuf.encode(QueueLeaseRequest()) == b""
+
+
+@pytest.mark.parametrize("body", [b"\x0a\x05ab", b"\x00\x01", b"\x0a" + b"\xff" * 11, b"\x0b", b'{"queue_name": "x"}'])
+def test_broken_data_is_refused(body: bytes) -> None:
+    with pytest.raises(ContentError) as caught:
+        protobuf.decode(QueuesInfoRequest, body)
+    assert caught.value.message == "proto: cannot parse invalid wire-format data"
+
+
+def test_a_text_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(ContentError) as caught:
+        protobuf.decode(QueuesInfoRequest, b"\x0a\x02\xff\xfe")
+    assert caught.value.message == "string field contains invalid UTF-8"
+
+
+def test_unknown_fields_are_ignored_and_the_last_value_wins() -> None:
+    assert protobuf.decode(QueuesInfoRequest, b"\x0a\x01x\xfa\x7f\x03abc\x0a\x01y") == QueuesInfoRequest("y")
+
+
+def test_a_negative_number_takes_ten_bytes() -> None:
+    body = b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    assert protobuf.decode(QueueLeaseRequest, body) == QueueLeaseRequest(batch_size=-1)
+
+
+@pytest.mark.parametrize(
+    "seconds,nanos,us",
+    [
+        (0, 0, 0),
+        (1, 999, 1_000_000),
+        (-1, 500_000_000, -500_000),
+        (1 << 62, 0, (1 << 62) * 1_000_000),
+        (-(1 << 62), -1, -(1 << 62) * 1_000_000 - 1),
+    ],
+)
+def test_times_beyond_any_year_are_left_to_the_service(seconds: int, nanos: int, us: int) -> None:
+    generated = schema.generated(ClockSetRequest)()
+    generated.now.seconds, generated.now.nanos = seconds, nanos
+    assert protobuf.decode(ClockSetRequest, generated.SerializeToString()).now == us
+
+
+def test_a_time_of_1970_is_told_from_no_time() -> None:
+    assert protobuf.decode(StorageItem, protobuf.encode(StorageItem(created_at=0))) == StorageItem(created_at=0)
+    assert protobuf.decode(StorageItem, b"").created_at is None
