@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import Any, ClassVar, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from querator import limits
 from querator.daemon.calls import LARGE_BODY_BYTES, Abandon, Call, Refused, encode, reply_codec
+from querator.daemon.chunked import ChunkedEnd, TooMuchFraming
 from querator.daemon.gate import SWEEP_SECONDS, Gate
 from querator.errors import TransportError
 from querator.wire import content
@@ -26,8 +27,9 @@ from querator.wire.messages import Reply
 
 _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
-_METHODS_PARSED: Final = frozenset(b"CONNECT DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
+_METHODS_PARSED: Final = frozenset(b"DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
 _METHOD_STAND_IN: Final = b"PUT"
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class Phase(enum.IntEnum):
@@ -78,9 +80,8 @@ class QueratorProtocol(HttpToolsProtocol):
         self._head = b""
         self._method_said = b""
         self._in_head = False
-        self._is_chunked = False
+        self._chunked_end: ChunkedEnd | None = None
         self._is_received = True
-        self._running: RequestResponseCycle | None = None
         self.gate.keep_sweeping(self.loop, self.connections)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,10 +89,6 @@ class QueratorProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         abandon, self._abandon = self._abandon, None
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True
-            self._running.message_event.set()
-        self.pipeline.clear()
         self._held.clear()
         self._chunks.clear()
         super().connection_lost(exc)
@@ -155,13 +152,16 @@ class QueratorProtocol(HttpToolsProtocol):
                 self._hold(data[at:])
                 return
             end = data.find(_END, at) + 4
-            if end == 3:
-                self._hold_head(data[at:])
-                return
             head = data[at:end]
             known = heads.whole.get(head) or heads.find(head)
             if known is None:
-                at = self._parse(head, data, end)
+                if data.startswith(b"\r\n", at):
+                    at += 2  # old clients end a body with a line end that they do not count
+                elif end == 3:
+                    self._hold_head(data[at:])
+                    return
+                else:
+                    at = self._parse(head, data, end)
                 continue
             at = end + known.length
             if at <= size:
@@ -197,7 +197,7 @@ class QueratorProtocol(HttpToolsProtocol):
     def _hold_head(self, data: bytes) -> None:
         """The beginning of a head, if it looks like one."""
         method = _METHOD.match(data)
-        if method is None or data[method.end() : method.end() + 1] not in (b"", b" "):
+        if data != b"\r" and (method is None or data[method.end() : method.end() + 1] not in (b"", b" ")):
             self._refuse_http("Invalid HTTP request received.")
         else:
             self._advance_held(data)
@@ -272,23 +272,34 @@ class QueratorProtocol(HttpToolsProtocol):
         self._phase = PARSED_BODY
         self._head = head
         self._method_said = b""
-        self._in_head, self._is_chunked, self._is_received = True, False, False
-        self._missing = 0
+        self._in_head, self._is_received = True, False
+        self._chunked_end, self._missing = None, 0
         self._linger_bytes = limits.OVER_LIMIT_DRAIN_BYTES_MAX
         method = head.partition(b" ")[0]
         if method not in _METHODS_PARSED and _METHOD.fullmatch(method):
             # The parser knows a fixed set of methods; our answer to all but POST is the same.
             self._method_said = method
             head = _METHOD_STAND_IN + head[len(method) :]
+        if b"pgrade" in head:
+            # We never upgrade, and the parser would take the body for the first bytes of the other protocol.
+            head = _UPGRADE.sub(b"", head)
         # A parser per request: it never sees a byte of the next one, so that there is one request at a time.
         self.parser = httptools.HttpRequestParser(self)
         self._feed(head)
+        if self._in_head and self._phase == PARSED_BODY:
+            self._refuse_http("Invalid HTTP request received.")
         return self._feed_body(data, at)
 
     def _feed_body(self, data: bytes, at: int) -> int:
         if self._phase == PARSED_BODY and not self._is_received:
-            # Where a chunked body ends only the parser can tell; what follows it in `data` is parsed on.
-            end = len(data) if self._is_chunked else min(len(data), at + self._missing)
+            try:
+                end = at + self._missing if self._chunked_end is None else self._chunked_end.find(data, at)
+            except TooMuchFraming:
+                self._fail_body("header line too long")
+                return len(data)
+            is_last = 0 <= end <= len(data)
+            if not is_last:
+                end = len(data)
             if self.cycle.response_complete:
                 # Refused early: read to its end only so that the client can read the answer.
                 self._linger_bytes -= end - at
@@ -298,6 +309,8 @@ class QueratorProtocol(HttpToolsProtocol):
             self._missing -= end - at
             if end > at:
                 self._feed(data[at:end])
+            if is_last and self._phase == PARSED_BODY and not self._is_received:
+                self._fail_body("unexpected EOF")
             at = end
         if self._phase != PARSED_BODY:
             return len(data)
@@ -308,22 +321,13 @@ class QueratorProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # answered as if nothing had been said of an upgrade
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if self._phase != PARSED_BODY:
                 return
-            if not self._in_head:
-                self._fail_body("invalid byte in chunk length")
-            elif self._running is not None and not self._running.response_complete:
-                # Nonsense behind a request that is still being answered.
-                self._raw.close()
-            else:
+            if self._in_head:
                 self._refuse_http("Invalid HTTP request received.")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._is_received = True, False
+            else:
+                self._fail_body("invalid byte in chunk length")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -333,8 +337,9 @@ class QueratorProtocol(HttpToolsProtocol):
             self._refuse_http("missing required Host header")
             return
         super().on_headers_complete()
-        self._is_chunked = self._is_chunked or b"transfer-encoding" in names
-        if not self._is_chunked and b"content-length" in names:
+        if b"transfer-encoding" in names:
+            self._chunked_end = ChunkedEnd()
+        elif b"content-length" in names:
             self._missing = int(headers[names.index(b"content-length")][1])
         if self._method_said:
             self.scope["method"] = self._method_said.decode()
@@ -358,14 +363,10 @@ class QueratorProtocol(HttpToolsProtocol):
             super().on_message_complete()
             self._is_received = True
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._last_sweep = self.gate.sweeps
-        if self._phase == ANSWER and self._running is not None and self._running.response_complete:
+        if self._phase == ANSWER:
             self._phase = HEAD
             self._go_on()
 
@@ -394,9 +395,9 @@ class QueratorProtocol(HttpToolsProtocol):
         codec = content.JSON
         if self._call is not None:
             codec, self._call = self._call.codec, None
-        elif self._running is not None and self._running is self.cycle and not self._running.response_started:
-            self._running.disconnected = True
-            self._running.message_event.set()
+        elif not self.cycle.response_started:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
             codec = reply_codec(self.headers)
         else:
             self._raw.close()

@@ -1,0 +1,267 @@
+"""A daemon's front without a queue behind it: the real protocol and app on real sockets, and a service that obeys.
+
+What the stand-in service does is chosen by the name of the queue in a request; see `StandIn`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+import uvloop
+
+from querator.daemon import routes, transport
+from querator.daemon.calls import Abandon, Calls, Respond
+from querator.daemon.gate import Gate
+from querator.daemon.metrics import Metrics
+from querator.daemon.protocol import QueratorProtocol
+from querator.errors import InvalidRequest
+from querator.wire import messages
+
+PATIENCE_SECONDS = 20
+OK = messages.Reply(code=200)
+
+
+class StandIn:
+    """Answers by queue name: `park` waits until told, `later` answers in the next turn of the loop, `bad` is refused,
+    `boom` raises, `twice` answers twice, `large` answers with as many bytes as batch_size says, all others succeed."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.reset()
+
+    def reset(self) -> None:
+        self.stopping = False
+        self.requests: list[tuple[str, Any]] = []
+        self.parked: list[Respond] = []
+        self.abandoned = 0
+
+    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
+        queue = getattr(request, "queue_name", "")
+        with self.changed:
+            self.requests.append((route, request))
+            if queue == "park":
+                self.parked.append(respond)
+            self.changed.notify_all()
+        if queue == "park":
+            return self._abandon
+        if queue == "later":
+            asyncio.get_running_loop().call_soon(respond, OK)
+        elif queue == "bad":
+            respond(InvalidRequest("no good; 'é'"))
+        elif queue == "boom":
+            raise RuntimeError("boom")
+        elif queue == "twice":
+            respond(OK)
+            respond(InvalidRequest("again"))
+        elif queue == "large":
+            respond(
+                messages.QueueLeaseResponse("large", 0, [messages.QueueLeaseItem(encoding="x" * request.batch_size)])
+            )
+        elif queue == "unspeakable":
+            respond(object())
+        elif route == "queue.lease":
+            respond(messages.QueueLeaseResponse(queue, 3, [messages.QueueLeaseItem(id="i", bytes_=b"payload")]))
+        else:
+            respond(OK)
+        return None
+
+    def _abandon(self) -> None:
+        with self.changed:
+            self.abandoned += 1
+            self.changed.notify_all()
+
+    def until(self, true: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(true, PATIENCE_SECONDS), "it never happened"
+
+    def health(self) -> tuple[bool, str]:
+        return True, ""
+
+    def statistics(self) -> dict[str, Any]:
+        return {}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Wire:
+    """A bare socket, for what an HTTP library would not let us do."""
+
+    def __init__(self, address: str | tuple[str, int]) -> None:
+        self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.connect(address)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self, *, head_only: bool = False) -> Answer:
+        status = self.file.readline()
+        assert status.startswith(b"HTTP/1.1 "), f"no answer but {status!r}"
+        headers = {}
+        while line := self.file.readline().strip().decode():
+            name, _, value = line.partition(":")
+            assert name not in headers, f"{name} twice"
+            headers[name] = value.strip()
+        size = 0 if head_only else int(headers.get("content-length", "0"))
+        return Answer(int(status.split()[1]), headers, self.file.read(size))
+
+    def is_at_end(self) -> bool:
+        try:
+            return self.file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def request(path: str, body: bytes = b"{}", *lines: str, method: str = "POST", version: str = "HTTP/1.1") -> bytes:
+    """One request, with a Content-Length unless it is chunked already."""
+    head = [f"{method} {path} {version}", "Host: localhost", *lines]
+    if not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in lines):
+        head.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def produce(queue: str = "q", *lines: str) -> bytes:
+    return request("/v1/queue.produce", json.dumps({"queue_name": queue}).encode(), *lines)
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part) + b"0\r\n\r\n"
+
+
+class _TellingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
+
+
+class Front:
+    """A running front. `way` is "hot" when familiar heads take the short way, "asgi" when nothing does."""
+
+    def __init__(self, way: str, directory: Path) -> None:
+        self.way = way
+        self.service = StandIn()
+        self.metrics = Metrics(self.service.statistics, lambda: 0)
+        self.calls = Calls(self.service, routes.table(), self.metrics.http)
+        self.gate = Gate(self.calls)
+        if way == "asgi":
+            self.gate.heads.learn = lambda *_: None  # type: ignore[method-assign]
+        self.seen_by_asgi = 0
+        app = transport.application(self.calls, self.metrics)
+
+        async def counting(scope: Any, receive: Any, send: Any) -> None:
+            self.seen_by_asgi += 1
+            await app(scope, receive, send)
+
+        self.unix = str(directory / "front.sock")
+        unix, tcp = socket.socket(socket.AF_UNIX), socket.socket()
+        unix.bind(self.unix)
+        tcp.bind(("127.0.0.1", 0))
+        self.tcp = tcp.getsockname()
+        self.config = uvicorn.Config(
+            counting,
+            http=QueratorProtocol.behind(self.gate),
+            interface="asgi3",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+        )
+        self._ready = threading.Event()
+        self.server = _TellingServer(self.config, self._ready)
+        self._wires: list[Wire] = []
+        self._thread = threading.Thread(target=self._run, args=([unix, tcp],))
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_SECONDS)
+
+    def _run(self, sockets: list[socket.socket]) -> None:
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            await self.server.serve(sockets=sockets)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+
+    def on_loop(self, action: Callable[[], Any]) -> Any:
+        """Does something on the server's thread, and waits for it."""
+
+        async def run() -> Any:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE_SECONDS)
+
+    def connect(self, *, tcp: bool = False) -> Wire:
+        self._wires.append(Wire(self.tcp if tcp else self.unix))
+        return self._wires[-1]
+
+    def familiar(self, *requests: bytes) -> None:
+        """Sends requests once, so that their heads are known; on the ASGI way this changes nothing."""
+        wire = self.connect()
+        for one in requests:
+            wire.send(one)
+            assert wire.answer().status in (200, 400, 454, 455, 500)
+        wire.close()
+
+    def ask(self, data: bytes) -> Answer:
+        """The answer to a request; on the hot way it is sent twice and the second, short way counts."""
+        wire = self.connect()
+        if self.way == "hot":
+            wire.send(data)
+            wire.answer()
+        wire.send(data)
+        return wire.answer()
+
+    def get(self, path: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(*self.tcp, timeout=PATIENCE_SECONDS)
+        connection.request("GET", path)
+        return connection.getresponse()
+
+    def release(self, result: Any = OK) -> None:
+        """Answers everything that is parked."""
+
+        def answer() -> None:
+            parked, self.service.parked = self.service.parked, []
+            for respond in parked:
+                respond(result)
+
+        self.on_loop(answer)
+
+    def hang_up(self) -> None:
+        for wire in self._wires:
+            wire.close()
+        self._wires.clear()
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.hang_up()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
