@@ -1,12 +1,13 @@
 """What queues and partitions exist, and the state operators asked for: one small DuckDB file.
 
 Every change is one transaction, durable when the method returns. All methods block; the service calls them in a worker
-thread, one at a time. The service keeps the same facts in memory and reads them from here only at the start.
+thread, and one waits for the other. The service keeps the same facts in memory and reads them only at the start.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ class CatalogError(Exception):
 class Catalog:
     def __init__(self, path: Path) -> None:
         is_new = not path.exists()
+        self._lock = threading.Lock()
         try:
             self._connection = duckdb.connect(str(path))
             self._connection.execute(_SCHEMA)
@@ -80,12 +82,13 @@ class Catalog:
             self._insert("queues", queues)
 
     def save_placements(self, placements: Sequence[Placement]) -> None:
+        """What was asked of partitions. One that is gone meanwhile stays gone."""
         with self._transaction():
-            for placement in placements:
+            for one in placements:
                 self._connection.execute(
-                    "delete from partitions where queue = ? and number = ?", [placement.queue, placement.number]
+                    "update partitions set requested = ?, since = ?, resume_at = ?, reason = ? where uuid = ?",
+                    [one.requested, one.since, one.resume_at, one.reason, one.uuid],
                 )
-            self._insert("partitions", placements)
 
     def remove(self, name: str, changed: Sequence[Queue]) -> None:
         """Removes a queue; its files become leftovers. `changed` are queues that lose it as their dead queue."""
@@ -108,9 +111,10 @@ class Catalog:
         self._connection.close()
 
     def _rows(self, query: str) -> list[dict[str, Any]]:
-        cursor = self._connection.execute(query)
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        with self._lock:
+            cursor = self._connection.execute(query)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def _insert(self, table: str, rows: Sequence[msgspec.Struct]) -> None:
         for row in rows:
@@ -121,13 +125,14 @@ class Catalog:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("begin")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("rollback")
-            raise
-        self._connection.execute("commit")
+        with self._lock:
+            self._connection.execute("begin")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("rollback")
+                raise
+            self._connection.execute("commit")
 
 
 def _sync_directory(path: Path) -> None:

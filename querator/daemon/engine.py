@@ -2,8 +2,8 @@
 
 In one turn every queue that has something to do plans its pass, then each storage that was touched makes everything of
 that turn durable with one write, then the passes are settled. A storage whose disk is fast is written on the loop
-itself, because handing over to a thread and back costs more than the fsync; one that is slow is written in a thread, and
-what arrives meanwhile gathers for its next write.
+itself, because handing over to a thread and back costs more than the fsync; one that is slow is written in a thread,
+and what arrives meanwhile gathers for its next write.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from querator.clock import Clock, ManualClock
 from querator.daemon.logical import Logical, Pass
+from querator.daemon.metrics import CHECKPOINT_SECONDS, COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.partition import NEVER, Partition
 from querator.daemon.requests import Move, Read
 from querator.daemon.store.base import Storage, StorageError
@@ -31,15 +31,6 @@ from querator.limits import (
 )
 
 log = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    def observe(self, seconds: float) -> None: ...
-
-
-class _Nobody:
-    def observe(self, seconds: float) -> None:
-        pass
 
 
 class _Flight:
@@ -79,15 +70,11 @@ class Engine:
         clock: Clock,
         storages: Iterable[Storage],
         deliver: Callable[[Logical, Move], None],
-        pass_seconds: Observer = _Nobody(),
-        commit_seconds: Observer = _Nobody(),
     ) -> None:
         self.clock = clock
         self.disks = {storage.name: Disk(storage) for storage in storages}
         self.logicals: set[Logical] = set()
         self._deliver = deliver
-        self._pass_seconds = pass_seconds
-        self._commit_seconds = commit_seconds
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
         self._dirty: dict[Logical, None] = {}
@@ -127,7 +114,7 @@ class Engine:
                 self._dirty[logical] = None  # its turn comes when it has been settled
             elif logical in self.logicals:
                 flights.append(_Flight(logical, logical.plan(now_us, now_ns)))
-        self._pass_seconds.observe(time.perf_counter() - started)
+        PASS_SECONDS.observe(time.perf_counter() - started)
         touched: dict[str, Disk] = {}
         for flight in flights:
             for name in {partition.placement.storage for partition in flight.plan.partitions}:
@@ -154,9 +141,9 @@ class Engine:
             disk.writing = False
             seconds = time.perf_counter() - started
             disk.observe(seconds)
-            self._commit_seconds.observe(seconds)
+            COMMIT_SECONDS.observe(seconds)
             if error is not None:
-                self._write_failed(disk, flights, taken, error)
+                self._write_failed(disk, flights, error)
             for flight in flights:
                 flight.waits_for -= 1
                 if flight.waits_for == 0:
@@ -179,16 +166,15 @@ class Engine:
             else:
                 ended(None)
 
-    def _write_failed(self, disk: Disk, flights: list[_Flight], taken: object, error: BaseException) -> None:
+    def _write_failed(self, disk: Disk, flights: list[_Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
-        disk.storage.drop(taken)
         concerned = error.uuids if isinstance(error, StorageError) else frozenset()
         for flight in flights:
             for partition in flight.plan.partitions:
                 placement = partition.placement
                 if placement.storage == disk.storage.name and (not concerned or placement.uuid in concerned):
                     flight.failed[partition] = str(error)
-        if disk.storage.failed:
+        if disk.storage.failure:
             self._fail_all(disk, str(error))
 
     def _fail_all(self, disk: Disk, reason: str) -> None:
@@ -320,7 +306,12 @@ class Engine:
             # The journal still has it all, so the queue goes on; upkeep tries again.
             log.warning("cannot apply to the file yet", extra={"partition": partition.number, "reason": str(error)})
 
-        self.read(Read(partition, store, store.checkpoint, lambda result: None, failed))
+        started = time.perf_counter()
+
+        def done(result: object) -> None:
+            CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
+
+        self.read(Read(partition, store, store.checkpoint, done, failed))
 
     # -- the end
 

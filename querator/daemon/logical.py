@@ -32,7 +32,7 @@ from querator.daemon.requests import (
 )
 from querator.daemon.store.base import Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
-from querator.items import Item, Placement, Queue, State
+from querator.items import Item, Placement, Queue
 from querator.limits import (
     INBOX_REQUESTS_MAX,
     NS_PER_US,
@@ -96,6 +96,8 @@ class Logical:
         open_store: Callable[[Placement], Store],
         wake: Callable[[], None],
         died: Callable[[Death], None] = lambda death: None,
+        release_store: Callable[[Placement], None] = lambda placement: None,
+        resumed: Callable[[Placement], None] = lambda placement: None,
     ) -> None:
         self.queue = queue
         self.partitions = [Partition(placement) for placement in placements]
@@ -106,6 +108,12 @@ class Logical:
         self.wake = wake
         """Asks the driver for another pass."""
         self.died = died
+        self.release_store = release_store
+        """Blocking; lets go of the file of a partition that failed, as it is."""
+        self.resumed = resumed
+        """Told when a pause has ended by itself."""
+        self.reloading = False
+        """One reload at a time."""
         self.counters = Counters()
         self.inbox: deque[Request] = deque()
         self.parked: dict[int, LeaseItems] = {}
@@ -172,7 +180,7 @@ class Logical:
                 self._load(partition)
             if partition.commit():
                 this.partitions.append(partition)
-        if self.parked and any(p.ready and p.allows.lease for p in self.partitions):
+        if self.parked and any(p.waiting and p.ready and p.allows.lease for p in self.partitions):
             self.wake()
         self._forget_request_ids()
         return this
@@ -529,10 +537,40 @@ class Logical:
             if (
                 partition.store is None
                 and not partition.opening
-                and partition.placement.requested is not State.UNAVAILABLE
+                and partition.should_be_open
                 and partition.retry_at_ns <= self.now_ns
             ):
                 self.open_partition(partition)
+
+    def close_partition(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
+        """Lets go of a partition's file, so that another process may open it. Called while planning."""
+        store = partition.store
+        if partition.commit():
+            self._pass.partitions.append(partition)
+        partition.close()
+        partition.error = ""
+        self.reads_open += 1
+
+        def work() -> None:
+            one = store or partition.unwanted
+            if one is not None:
+                one.close()
+            else:
+                self.release_store(partition.placement)
+
+        def done(result: None) -> None:
+            self.reads_open -= 1
+            partition.unwanted = None
+            # A write of the pass that closed it may have failed meanwhile; all that is durable is in the file.
+            partition.error = ""
+            then(None)
+
+        def failed(error: Exception) -> None:
+            self.reads_open -= 1
+            self.partition_failed(partition, str(error))
+            then(error)
+
+        self.reads.append(Read(partition, None, work, done, failed))
 
     def open_partition(
         self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None
@@ -549,6 +587,9 @@ class Logical:
             store, snapshot = result
             partition.opening = False
             self.reads_open -= 1
+            if not partition.should_be_open:
+                partition.unwanted = store
+                return
             partition.opened(store, snapshot, self.now_us)
             for request_id, until in snapshot.request_ids:
                 self.request_ids[request_id] = max(until, self.request_ids.get(request_id, 0))
@@ -567,7 +608,8 @@ class Logical:
 
     def next_event_us(self) -> int:
         """When, on the queue's clock, there is something to do without a request."""
-        return min([partition.next_event_us() for partition in self.partitions], default=NEVER)
+        resumes = [p.placement.resume_at for p in self.partitions if p.placement.resume_at]
+        return min([partition.next_event_us() for partition in self.partitions] + resumes, default=NEVER)
 
     def next_event_ns(self) -> int:
         """The same on the monotonic clock: time-outs and back-offs."""

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from querator import ids
-from querator.daemon.states import ALLOWS, Allows
+from querator.daemon.states import ALLOWS, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Store, Summary
 from querator.items import Item, Placement, State
 from querator.limits import (
@@ -87,6 +87,13 @@ class Partition:
         self.failures = 0
         self.retry_at_ns = 0
         self.opening = False
+        self.closed_for = ""
+        """What keeps it closed at present, whatever the operator asked for: a reload, a job."""
+        self.closed_since = 0
+        self.unwanted: Store | None = None
+        """A store that was opened while the partition was already to be closed again."""
+        self.overlay: Allows | None = None
+        """What a job that moves its items leaves it of what its state allows."""
         self.congested = False
         """Whether its storage cannot follow: it takes no new items for now."""
         self.opened_at = 0
@@ -128,11 +135,22 @@ class Partition:
 
     @property
     def state(self) -> State:
-        return State.ERROR if self.error else self.placement.requested
+        if self.error:
+            return State.ERROR
+        return self.placement.requested if self.store is not None else State.UNAVAILABLE
 
     @property
     def allows(self) -> Allows:
-        return ALLOWS[self.state] if self.store is not None else ALLOWS[State.ERROR]
+        allows = ALLOWS[self.state]
+        return allows if self.overlay is None else restricted(allows, self.overlay)
+
+    @property
+    def should_be_open(self) -> bool:
+        return not self.closed_for and self.placement.requested is not State.UNAVAILABLE
+
+    @property
+    def drained(self) -> bool:
+        return not self.total and not self.scheduled_count
 
     @property
     def total(self) -> int:

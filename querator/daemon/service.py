@@ -1,13 +1,14 @@
 """The queues of one daemon: finds the queue that a request names, checks the request, hands it to the queue's Logical.
 
-Calls that touch items are answered by the Logical through a callback, without a task; everything rarer is a coroutine in
-`queues.py`, `stored.py` or `maintenance.py`.
+Calls that touch items are answered by the Logical through a callback, without a task; everything rarer is a coroutine
+in `queues.py`, `stored.py` or `maintenance.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,8 +17,8 @@ from typing import Any, TypeVar
 
 from querator import durations
 from querator.clock import Clock, ManualClock
-from querator.config import DaemonConfig
-from querator.daemon import metrics, queues, stored, validation
+from querator.config import DaemonConfig, StorageConfig
+from querator.daemon import maintenance, metrics, queues, stored, validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Engine
 from querator.daemon.logical import Death, Logical
@@ -37,7 +38,7 @@ from querator.daemon.requests import (
 from querator.daemon.store.base import Storage, Store
 from querator.daemon.store.duckdb import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
-from querator.items import Placement, Queue, State
+from querator.items import Placement, Queue
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
 from querator.wire.messages import Reply
@@ -66,6 +67,9 @@ class Service:
         """Held by whoever changes which queues or partitions exist."""
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per partition: imports go one at a time, because each asks first what is here already."""
+        self._reopening = threading.Lock()
+        self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Per queue: what is asked of its partitions is recorded and takes effect one after the other."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
             "queue.produce": self._produce,
@@ -77,6 +81,7 @@ class Service:
         self._calls: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
             **queues.CALLS,
             **stored.CALLS,
+            **maintenance.CALLS,
             "clock.advance": _advance_clock,
             "clock.set": _set_clock,
         }
@@ -87,10 +92,8 @@ class Service:
         """Opens everything. A partition that cannot be opened is in error and does not stop the others."""
         self.catalog = await self.blocking(Catalog, self.config.data / "catalog.duckdb")
         for storage in self.config.storages:
-            self.storages[storage.name] = await self.blocking(DuckStorage, storage.name, storage.directory)
-        self.engine = Engine(
-            self.clock, self.storages.values(), self._deliver, metrics.PASS_SECONDS, metrics.COMMIT_SECONDS
-        )
+            self.storages[storage.name] = await self.blocking(_open_storage, storage)
+        self.engine = Engine(self.clock, self.storages.values(), self._deliver)
         self.queues = {queue.name: queue for queue in await self.blocking(self.catalog.queues)}
         placements: dict[str, list[Placement]] = {}
         for placement in await self.blocking(self.catalog.placements):
@@ -103,7 +106,13 @@ class Service:
 
     def load(self, queue: Queue, placements: list[Placement]) -> Logical:
         logical = Logical(
-            queue, placements, self._open_store, lambda: self.engine.wake(logical), partial(self._died, queue.name)
+            queue,
+            placements,
+            self._open_store,
+            lambda: self.engine.wake(logical),
+            partial(self._died, queue.name),
+            self._release_store,
+            lambda placement: maintenance.resumed(self, logical.partitions[placement.number], placement),
         )
         self.queues[queue.name] = queue
         self.logicals[queue.name] = logical
@@ -113,13 +122,21 @@ class Service:
     async def until_opened(self, logical: Logical) -> None:
         """Until every partition is open, or known to fail, or wanted closed."""
         while any(
-            partition.store is None and not partition.error and partition.placement.requested is not State.UNAVAILABLE
+            partition.store is None and not partition.error and partition.should_be_open
             for partition in logical.partitions
         ):
             await asyncio.sleep(0.001)
 
     def _open_store(self, placement: Placement) -> Store:
-        return self.storages[placement.storage].open(placement.uuid, placement.queue)
+        """In a worker thread. A storage that has failed as a whole is opened again first, by whoever comes first."""
+        storage = self.storages[placement.storage]
+        with self._reopening:
+            if storage.failure:
+                storage.reopen()
+        return storage.open(placement.uuid, placement.queue)
+
+    def _release_store(self, placement: Placement) -> None:
+        self.storages[placement.storage].release(placement.uuid)
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes what is open. Ends in time, whatever hangs."""
@@ -168,6 +185,10 @@ class Service:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that nobody waits for; what goes wrong with it is logged."""
+        self._spawn(work, _ignore)
 
     async def blocking(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, work, *args)
@@ -310,6 +331,12 @@ class Service:
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: stored.Statistics(logical) for name, logical in self.logicals.items()}
+
+
+def _open_storage(config: StorageConfig) -> DuckStorage:
+    storage = DuckStorage(config.name, config.directory)
+    storage.recover()
+    return storage
 
 
 def _ignore(result: Any) -> None:

@@ -1,11 +1,20 @@
-"""The partition state machine (ADR 23): what each state allows, and which request leads where. Pure tables.
+"""The partition state machine (ADR 23): what each state allows, and which event leads where. Pure tables.
 
-What an operator asked for is one of the first four states; `error` is laid over it by the storage and taken away by
-recovery.
+What an operator asked for is one of the first four states and survives restarts; `error` is laid over it by a failing
+storage and taken away by recovery, which returns to what the operator asked for.
+
+    pause    available, draining             → paused
+    resume   paused, draining                → available
+    drain    available, paused               → draining
+    offline  any                             → unavailable
+    reload   any → unavailable, read again   → available (draining stays draining)
+    fail     any                             → error
+    recover  error                           → what was asked for
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Final, NamedTuple
 
 from querator.errors import InvalidRequest
@@ -32,13 +41,54 @@ ALLOWS: Final[dict[State, Allows]] = {
     State.ERROR: Allows(produce=False, lease=False, complete=False, lifecycle=False, due=False, storage=False),
 }
 
-# event → the states it may be asked for in, and where it leads. Reload is not here: it is offline, then back.
-TRANSITIONS: Final[dict[str, tuple[frozenset[State], State]]] = {
-    "pause": (frozenset({State.AVAILABLE, State.DRAINING, State.PAUSED}), State.PAUSED),
-    "resume": (frozenset({State.PAUSED, State.DRAINING, State.AVAILABLE}), State.AVAILABLE),
-    "drain": (frozenset({State.AVAILABLE, State.PAUSED, State.DRAINING}), State.DRAINING),
-    "offline": (frozenset(State), State.UNAVAILABLE),
+LEAVING: Final = ALLOWS[State.AVAILABLE]._replace(produce=False)
+"""Laid over any open state while a partition's items are moved into another one: it takes no new ones."""
+
+HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False, due=False, storage=True)
+"""Laid over any open state until it is known what a move that was interrupted has brought to its destination."""
+
+
+def restricted(allows: Allows, overlay: Allows) -> Allows:
+    """What is left when both must agree."""
+    return Allows(*(a and b for a, b in zip(allows, overlay, strict=True)))
+
+
+class Event(enum.StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    OFFLINE = "offline"
+    RELOAD = "reload"
+    FAIL = "fail"
+    RECOVER = "recover"
+
+
+class Standing(NamedTuple):
+    """What an operator asked for, and whether a failing storage is laid over it."""
+
+    requested: State
+    failing: bool = False
+
+    @property
+    def state(self) -> State:
+        return State.ERROR if self.failing else self.requested
+
+
+# event → where it leads from each state in which it may be asked for. What is not here is refused.
+REQUESTS: Final[dict[Event, dict[State, State]]] = {
+    Event.PAUSE: dict.fromkeys((State.AVAILABLE, State.PAUSED, State.DRAINING), State.PAUSED),
+    Event.RESUME: dict.fromkeys((State.AVAILABLE, State.PAUSED, State.DRAINING), State.AVAILABLE),
+    Event.DRAIN: dict.fromkeys((State.AVAILABLE, State.PAUSED, State.DRAINING), State.DRAINING),
+    Event.OFFLINE: dict.fromkeys(State, State.UNAVAILABLE),
 }
+
+RELOADED: Final[dict[State, State]] = {
+    State.AVAILABLE: State.AVAILABLE,
+    State.PAUSED: State.AVAILABLE,
+    State.DRAINING: State.DRAINING,
+    State.UNAVAILABLE: State.AVAILABLE,
+}
+"""What a partition is after a reload, by what was asked for before; also when the storage failed meanwhile."""
 
 WAY_OUT: Final[dict[State, str]] = {
     State.AVAILABLE: "it serves already",
@@ -49,9 +99,18 @@ WAY_OUT: Final[dict[State, str]] = {
 }
 
 
-def after(event: str, state: State, number: int) -> State:
-    """The state that an event leads to; refuses with a sentence that names the state and the way out."""
-    sources, target = TRANSITIONS[event]
-    if state not in sources:
-        raise InvalidRequest(f"cannot {event} partition; partition '{number}' is {state}, {WAY_OUT[state]}")
-    return target
+def after(event: Event, standing: Standing, number: int) -> Standing:
+    """Where an event leads; refuses with a sentence that names the state and the way out."""
+    match event:
+        case Event.FAIL:
+            return Standing(standing.requested, failing=True)
+        case Event.RECOVER:
+            return Standing(standing.requested)
+        case Event.RELOAD:
+            return Standing(RELOADED[standing.requested])
+    target = REQUESTS[event].get(standing.state)
+    if target is None:
+        state = standing.state
+        named = f"in {state}" if state is State.ERROR else str(state)
+        raise InvalidRequest(f"cannot {event} partition; partition '{number}' is {named}, {WAY_OUT[state]}")
+    return Standing(target)

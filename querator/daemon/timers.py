@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from querator.daemon import arrivals
 from querator.daemon.lifecycle import EXPIRED, cause_of_death
 from querator.daemon.partition import NEVER, Lease, Partition, Sweep
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 def run(logical: Logical) -> None:
     for partition in logical.partitions:
+        if 0 < partition.placement.resume_at < logical.now_us:
+            _resume(logical, partition)
         if partition.swept:
             _finish_sweeps(logical, partition)
         if partition.next_event_us() < logical.now_us:
@@ -29,6 +33,14 @@ def run(logical: Logical) -> None:
                 logical.wake()
         if partition.allows.lifecycle and partition.wants_scheduled():
             _load_scheduled(logical, partition)
+
+
+def _resume(logical: Logical, partition: Partition) -> None:
+    """A pause that was asked for a time is over. Should this not be recorded, it is over again after a restart."""
+    partition.placement = msgspec.structs.replace(
+        partition.placement, requested=State.AVAILABLE, since=logical.now_us, resume_at=0
+    )
+    logical.resumed(partition.placement)
 
 
 def _end_leases(logical: Logical, partition: Partition) -> None:

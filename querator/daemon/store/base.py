@@ -179,6 +179,9 @@ class Storage(Protocol):
         Raises StorageError when it cannot be trusted.
         """
 
+    def release(self, uuid: str) -> None:
+        """Lets go of a partition as it is, open or not, so that another process may open its file."""
+
     def delete(self, uuid: str) -> None:
         """Removes a partition's file for good (closed or not)."""
 
@@ -187,6 +190,13 @@ class Storage(Protocol):
 
     def write(self, taken: object) -> None:
         """Makes it durable. Raises StorageError: then nothing of it may be acknowledged."""
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be acknowledged from this storage until `reopen` has succeeded; empty when it can."""
+
+    def reopen(self) -> None:
+        """After a failure: starts over from what is durable; blocking. Every partition must be opened again."""
 
     def close(self) -> None: ...
 

@@ -141,6 +141,10 @@ class DuckStorage:
         self._quarantine.put(uuid, reason, list(files))
         return StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
 
+    @property
+    def failure(self) -> str:
+        return self._journal.failure
+
     def reopen(self) -> None:
         """After a failure: starts over from what is durable. Every partition must be opened again afterwards."""
         for store in tuple(self._stores.values()):
@@ -254,6 +258,9 @@ class DuckStorage:
             if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
                 store.flush()
         store.flush()
+
+    def release(self, uuid: str) -> None:
+        self._discard(uuid)
 
     def delete(self, uuid: str) -> None:
         self._discard(uuid)

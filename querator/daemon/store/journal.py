@@ -63,7 +63,7 @@ class Journal:
         self._fd = -1
         self._allocated = 0
         self._last_number = 0
-        self._failure = ""
+        self.failure = ""
 
     # Reading it back.
 
@@ -165,8 +165,8 @@ class Journal:
         """
         data = b"".join(pieces)
         with self._appending:
-            if self._failure:
-                raise StorageError(self._failure)
+            if self.failure:
+                raise StorageError(self.failure)
             segment = self._active
             if segment is None or (segment.partitions and segment.bytes + len(data) > limits.SEGMENT_BYTES_MAX):
                 segment = self._begin()
@@ -229,11 +229,11 @@ class Journal:
     def refuse(self, reason: str) -> None:
         """Takes nothing more until `reopen`."""
         with self._appending:
-            self._failure = self._failure or reason
+            self.failure = self.failure or reason
 
     def _fail(self, error: OSError) -> StorageError:
-        self._failure = f"journal {self._directory}: {error.strerror}; nothing is written until it has been reopened"
-        return StorageError(self._failure)
+        self.failure = f"journal {self._directory}: {error.strerror}; nothing is written until it has been reopened"
+        return StorageError(self.failure)
 
     def _begin(self) -> Segment:
         """A new segment, durable before anything is put into it."""
@@ -391,7 +391,7 @@ class Journal:
                 self._end()
             except OSError as error:
                 raise self._fail(error) from error
-            self._failure = ""
+            self.failure = ""
 
     def close(self) -> None:
         with self._appending:

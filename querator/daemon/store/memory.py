@@ -164,6 +164,9 @@ class MemoryStorage:
         store.flush()
         return store
 
+    def release(self, uuid: str) -> None:
+        pass  # nothing holds on to it
+
     def delete(self, uuid: str) -> None:
         self._stores.pop(uuid, None)
 
@@ -190,6 +193,13 @@ class MemoryStorage:
         with self._lock:
             for store, batch in taken:
                 store.drop_staged(batch)
+
+    @property
+    def failure(self) -> str:
+        return ""
+
+    def reopen(self) -> None:
+        pass
 
     def close(self) -> None:
         for store in self._stores.values():

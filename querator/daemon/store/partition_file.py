@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from querator.daemon.store.delta import Delta
 from querator.items import Item
 
 _SEQ_MAX: Final = (1 << 63) - 1
+_seq_of = attrgetter("seq")
 
 
 class Relation(Protocol):
@@ -40,6 +42,14 @@ class Meta(NamedTuple):
     last_seq: int
 
 
+class Span(NamedTuple):
+    """A range of sequences, after < seq <= last. It is cut when more bytes than were wanted come after it."""
+
+    after: int
+    last: int
+    is_cut: bool
+
+
 class PartitionFile:
     """An attached file. `cursor` gives the calling thread's own cursor, `name` is what the file is attached as."""
 
@@ -48,10 +58,13 @@ class PartitionFile:
         self._cursor = cursor
 
     def _select(self, query: str, *parameters: object) -> pa.Table:
+        """For many rows: they come as columns."""
         return self._cursor().sql(query.format(file=self.name), params=list(parameters)).to_arrow_table()
 
-    def _value(self, query: str, *parameters: object) -> Any:
-        return tables.column(self._select(query, *parameters))[0]
+    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """For few rows: costs less per statement, and more per row."""
+        rows: list[tuple[Any, ...]] = self._cursor().execute(query.format(file=self.name), parameters).fetchall()
+        return rows
 
     # Writing.
 
@@ -67,10 +80,10 @@ class PartitionFile:
         cursor.execute("COMMIT")
 
     def meta(self) -> Meta:
-        rows = self._select("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
-        if rows.num_rows != 1:
-            raise ValueError(f"its meta table has {rows.num_rows} rows")
-        return Meta(*(column[0].as_py() for column in rows.columns))
+        rows = self._rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
+        if len(rows) != 1:
+            raise ValueError(f"its meta table has {len(rows)} rows")
+        return Meta(*rows[0])
 
     def apply(self, delta: Delta) -> None:
         """One transaction, which also notes how far the journal is applied."""
@@ -142,102 +155,116 @@ class PartitionFile:
         self._cursor().execute(f"CHECKPOINT {self.name}")
 
     def forget(self, now_us: int) -> None:
-        self._cursor().execute(f"DELETE FROM {self.name}.requests WHERE until < make_timestamp(?)", [now_us])
-        self._cursor().execute(
-            f"""
-            DELETE FROM {self.name}.lost
-            WHERE until < make_timestamp(?)
-                AND CASE birth WHEN 0 THEN seq ELSE birth END NOT IN (
-                    SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {self.name}.items
-                    UNION ALL
-                    SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {self.name}.scheduled
-                )
+        cursor = self._cursor()
+        cursor.execute(f"DELETE FROM {self.name}.requests WHERE until < make_timestamp(?)", [now_us])
+        past = self._rows(
+            "SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {file}.lost WHERE until < make_timestamp(?)", now_us
+        )
+        if not past:
+            return
+        births = list({birth for (birth,) in past})
+        # From few to many: asking of each item whether it is wanted would take a table of all of them.
+        staying = self._rows(
+            """
+            SELECT birth FROM {file}.items WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
+            SELECT seq FROM {file}.items WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
+            SELECT birth FROM {file}.scheduled WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
+            SELECT seq FROM {file}.scheduled WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[]))
             """,
-            [now_us],
+            births,
+        )
+        gone = list(set(births) - {birth for (birth,) in staying})
+        cursor.execute(
+            f"DELETE FROM {self.name}.lost WHERE until < make_timestamp(?)"
+            " AND CASE birth WHEN 0 THEN seq ELSE birth END IN (SELECT unnest(?::BIGINT[]))",
+            [now_us, gone],
         )
 
     def drop_orphans(self) -> None:
         """Drops leases whose items somebody deleted by hand while the file was not ours."""
-        cursor = self._cursor()
-        leases = self._value("SELECT count(*) FROM {file}.leases")
-        if leases != self._value("SELECT count(*) FROM {file}.leases SEMI JOIN {file}.items USING (seq)"):
-            cursor.execute(f"DELETE FROM {self.name}.leases WHERE seq NOT IN (SELECT seq FROM {self.name}.items)")
+        if self._leases() != self._rows("SELECT count(*) FROM {file}.leases")[0][0]:
+            self._cursor().execute(
+                f"DELETE FROM {self.name}.leases WHERE seq NOT IN (SELECT seq FROM {self.name}.items)"
+            )
+
+    def _leases(self) -> int:
+        count: int = self._rows("SELECT count(*) FROM {file}.leases SEMI JOIN {file}.items USING (seq)")[0][0]
+        return count
 
     # Reading.
 
     def summary(self) -> Summary:
-        items = self._select(
-            "SELECT count(*), coalesce(sum(epoch_us(created_at)::HUGEINT), 0)::VARCHAR, max(seq) FROM {file}.items"
+        ((count, created_sum, last_item),) = self._rows(
+            "SELECT count(*), coalesce(sum(epoch_us(created_at)::HUGEINT), 0), max(seq) FROM {file}.items"
         )
-        count, created_sum, last_item = (column[0].as_py() for column in items.columns)
-        scheduled = self._select("SELECT count(*), epoch_us(min(enqueue_at)), max(seq) FROM {file}.scheduled")
-        scheduled_count, next_due, last_scheduled = (column[0].as_py() for column in scheduled.columns)
-        leased = self._value("SELECT count(*) FROM {file}.leases SEMI JOIN {file}.items USING (seq)")
-        last_seq = self.meta().last_seq
+        ((scheduled, next_due, last_scheduled),) = self._rows(
+            "SELECT count(*), epoch_us(min(enqueue_at)), max(seq) FROM {file}.scheduled"
+        )
+        leased = self._leases()
         return Summary(
             ready=count - leased,
             leased=leased,
-            scheduled=scheduled_count,
-            created_sum=int(created_sum),
+            scheduled=scheduled,
+            created_sum=created_sum,
             # Rows that somebody added by hand may have higher ones than we gave out.
-            last_seq=max(last_seq, last_item or 0, last_scheduled or 0),
+            last_seq=max(self.meta().last_seq, last_item or 0, last_scheduled or 0),
             next_expiry=self.next_expiry(),
             next_due=next_due,
         )
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        # The end of the range comes first: with both ends known, only the row groups in between are touched.
         found: list[Item] = []
         before = _SEQ_MAX if before is None else before
-        while len(found) < items_max and bytes_max > 0:
-            last = self._end_of_range("items", after, before, items_max)
-            if last is None:
+        while len(found) < items_max and (bytes_max > 0 or not found):
+            span = self._next_span(after, before, items_max - len(found), bytes_max)
+            if span is None:
                 break
-            cut, size = self._cut(after, last, items_max - len(found), bytes_max, at_least_one=not found)
-            found += self._unleased(after, cut)
-            bytes_max -= size
-            if cut < last:
+            items = self._items_in(span)
+            leases = self._rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {span.last:d}")
+            if leases:
+                held = {seq for (seq,) in leases}
+                items = [item for item in items if item.seq not in held]
+            found += items
+            bytes_max -= sum([len(item.payload) for item in items])
+            if span.is_cut:
                 break
-            after = last
+            after = span.last
         return found
 
+    def _next_span(self, after: int, before: int, rows_max: int, bytes_max: int) -> Span | None:
+        """The next rows of the items after a sequence, so many that neither bound is passed, but one at least."""
+        is_cut = False
+        while True:
+            # Without an order, DuckDB stops at the first rows it finds, and has not looked at the other millions. They
+            # are the lowest ones: sequences rise as rows are added. Where somebody has added rows by hand they may
+            # not be; then the span holds more rows than were counted, and they are put in order for once.
+            ((last, rows, size),) = self._rows(
+                "SELECT max(seq), count(*), sum(octet_length(payload)) FROM (SELECT seq, payload FROM {file}.items"
+                f" WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d})"
+            )
+            if last is None:
+                return None
+            if size > bytes_max and rows > 1:
+                is_cut = True
+                rows_max = max(1, min(rows - 1, rows * bytes_max // size))
+                continue
+            ((inside,),) = self._rows(f"SELECT count(*) FROM {{file}}.items WHERE seq > {after:d} AND seq <= {last:d}")
+            if inside > rows:
+                last = self._end_of_range("items", after, before, rows)
+            return Span(after, last or after, is_cut)
+
     def _end_of_range(self, table: str, after: int, before: int, rows_max: int) -> int | None:
-        last: int | None = self._value(
-            f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.{table} WHERE seq > ? AND seq < ?"
-            f" ORDER BY seq LIMIT {rows_max:d})",
-            after,
-            before,
-        )
+        last: int | None = self._rows(
+            f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.{table} WHERE seq > {after:d} AND seq < {before:d}"
+            f" ORDER BY seq LIMIT {rows_max:d})"
+        )[0][0]
         return last
 
-    def _cut(self, after: int, last: int, items_max: int, bytes_max: int, at_least_one: bool) -> tuple[int, int]:
-        """How far to read so that neither bound is passed, and how many bytes that is."""
+    def _items_in(self, span: Span) -> list[Item]:
         rows = self._select(
-            "SELECT seq, octet_length(payload) FROM {file}.items WHERE seq > ? AND seq <= ?"
-            " AND seq NOT IN (SELECT seq FROM {file}.leases WHERE seq > ? AND seq <= ?) ORDER BY seq",
-            after,
-            last,
-            after,
-            last,
+            f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > {span.after:d} AND seq <= {span.last:d}"
         )
-        size, cut = 0, after
-        for count, (seq, length) in enumerate(zip(tables.column(rows), tables.column(rows, 1), strict=True)):
-            if count == items_max or (size + length > bytes_max and (count or not at_least_one)):
-                return cut, size
-            size, cut = size + length, seq
-        return last, size
-
-    def _unleased(self, after: int, last: int) -> Iterable[Item]:
-        return tables.items_of(
-            self._select(
-                f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > ? AND seq <= ?"
-                " AND seq NOT IN (SELECT seq FROM {file}.leases WHERE seq > ? AND seq <= ?) ORDER BY seq",
-                after,
-                last,
-                after,
-                last,
-            )
-        )
+        return sorted(tables.items_of(rows), key=_seq_of)
 
     def leased(self) -> list[Leased]:
         rows = self._select(
@@ -262,9 +289,9 @@ class PartitionFile:
         return list(tables.items_of(rows))
 
     def next_expiry(self) -> int | None:
-        earliest: int | None = self._value(
+        earliest: int | None = self._rows(
             "SELECT epoch_us(min(expire_deadline)) FROM {file}.items WHERE seq NOT IN (SELECT seq FROM {file}.leases)"
-        )
+        )[0][0]
         return earliest
 
     def find(self, seqs: Sequence[int]) -> dict[int, Found]:
@@ -288,8 +315,8 @@ class PartitionFile:
             for scheduled in tables.items_of(rows, tables.column(rows, 12)):
                 found[scheduled.seq] = Found("scheduled", scheduled, scheduled.attempts, 0)
         if seqs := [seq for seq in seqs if seq not in found]:
-            rows = self._select("SELECT DISTINCT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
-            found.update((seq, Found("lost", None, 0, 0)) for seq in tables.column(rows))
+            lost = self._rows("SELECT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
+            found.update((seq, Found("lost", None, 0, 0)) for (seq,) in lost)
         return found
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
@@ -314,13 +341,12 @@ class PartitionFile:
         return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
 
     def sources(self, source_ids: Sequence[str]) -> set[str]:
-        rows = self._select(
-            "SELECT source_id FROM {file}.items WHERE source_id IN (SELECT unnest(?::VARCHAR[])) UNION"
-            " SELECT source_id FROM {file}.scheduled WHERE source_id IN (SELECT unnest(?::VARCHAR[]))",
-            source_ids,
+        rows = self._rows(
+            "SELECT source_id FROM {file}.items WHERE source_id IN (SELECT unnest($1::VARCHAR[])) UNION"
+            " SELECT source_id FROM {file}.scheduled WHERE source_id IN (SELECT unnest($1::VARCHAR[]))",
             source_ids,
         )
-        return set(tables.column(rows))
+        return {source_id for (source_id,) in rows}
 
     def request_ids(self, now_us: int) -> list[tuple[str, int]]:
         rows = self._select(
