@@ -64,6 +64,7 @@ def run(config: DaemonConfig) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, listeners.sockets, http))
     finally:
+        gc.unfreeze()
         listeners.close()
         lock.release()
 
