@@ -21,6 +21,13 @@ Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue."
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the queue.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Only items for which this holds, such as attempts > 3.")
+]
+OnlyPartition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, metavar="PARTITION", help="Only this partition.")
+]
+AtMost = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done; --timeout says how long.")]
 
 

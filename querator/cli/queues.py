@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from querator.cli.confirm import confirm_by_name
-from querator.cli.options import DryRun, NewName, Queue, Yes, command
+from querator.cli.options import AtMost, DryRun, NewName, Queue, Yes, command
 from querator.cli.render import Format, Moment
 from querator.cli.session import Session, duration
 from querator.cli.tree import NOUNS, noun
@@ -109,7 +109,7 @@ def create(
 @command(app, "list")
 def list_(
     session: Session,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")] = None,
+    limit: AtMost = None,
 ) -> None:
     """List the queues by name."""
     records = map(record_of, all_queues(session.client, limit))

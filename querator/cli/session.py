@@ -31,8 +31,10 @@ class Session:
         timeout: str | None = None,
     ) -> None:
         self.streams = Streams()
-        self.output = Renderer(self.streams, output, quiet=quiet, columns=columns)
         self.format = output
+        # A command may know more formats than the renderer (sql); it writes those itself.
+        form = Format(output.value) if output.value in Format else Format.JSON
+        self.output = Renderer(self.streams, form, quiet=quiet, columns=columns)
         self.quiet = quiet
         self.timeout_given = timeout is not None
         self.timeout_seconds = duration(timeout or DEFAULT_TIMEOUT, "--timeout")

@@ -1,0 +1,117 @@
+"""`querator context`: the daemons you work with, by name."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from querator import config
+from querator.cli.options import command
+from querator.cli.session import Session
+from querator.cli.tree import NOUNS, noun
+from querator.connection import parse_address
+from querator.errors import Conflict, NotFound, UsageError
+
+app = noun(NOUNS["context"].help)
+
+COLUMNS = ("name", "current", "endpoint", "token_file")
+
+Name = Annotated[str, typer.Argument(metavar="CONTEXT", help="Name of the context.")]
+
+
+def context_record(name: str, contexts: config.Contexts) -> dict[str, Any]:
+    context = contexts.by_name[name]
+    return {
+        "name": name,
+        "current": name == contexts.current,
+        "endpoint": context.endpoint or f"unix:{context.socket}",
+        "token_file": context.token_file,
+    }
+
+
+@command(app, "add")
+def add(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it.")],
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="The daemon, as http://host:port.")
+    ] = None,
+    socket: Annotated[
+        str | None, typer.Option("--socket", metavar="PATH", help="The daemon, by its Unix socket.")
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="FILE", help="File that holds the API key.")
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Work with it from now on.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace one of the same name.")] = False,
+) -> None:
+    """Add a context. The first one is used from then on."""
+    if (endpoint is None) == (socket is None):
+        raise UsageError("say where the daemon is: --endpoint URL or --socket PATH")
+    if endpoint is not None:
+        parse_address(endpoint)
+    contexts = config.load_contexts()
+    if name in contexts.by_name and not replace:
+        raise Conflict(f"there is a context '{name}' already", hint="--replace replaces it")
+    contexts.by_name[name] = config.Context(
+        endpoint=endpoint or "",
+        socket=os.path.abspath(os.path.expanduser(socket)) if socket else "",
+        token_file=os.path.abspath(os.path.expanduser(token_file)) if token_file else "",
+    )
+    if use or len(contexts.by_name) == 1:
+        contexts.current = name
+    config.save_contexts(contexts)
+    session.done(f"added context '{name}'", context_record(name, contexts), name="name")
+
+
+@command(app, "use")
+def use(session: Session, name: Name) -> None:
+    """Work with this daemon from now on."""
+    contexts = config.load_contexts()
+    _check(name, contexts)
+    contexts.current = name
+    config.save_contexts(contexts)
+    session.done(f"now working with '{name}'", context_record(name, contexts), name="name")
+
+
+@command(app, "list")
+def list_(session: Session) -> None:
+    """List the contexts."""
+    contexts = config.load_contexts()
+    records = [context_record(name, contexts) for name in sorted(contexts.by_name)]
+    session.output.records(
+        records, COLUMNS, name="name", empty="no contexts; querator context add NAME --endpoint URL adds one"
+    )
+
+
+@command(app, "show")
+def show(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="[CONTEXT]", help="The current one if absent.")] = None,
+) -> None:
+    """Show a context."""
+    contexts = config.load_contexts()
+    chosen = name or contexts.current
+    if not chosen:
+        raise NotFound("no context is in use", hint="querator context use NAME")
+    _check(chosen, contexts)
+    session.output.record(context_record(chosen, contexts), name="name")
+
+
+@command(app, "remove")
+def remove(session: Session, name: Name) -> None:
+    """Forget a context."""
+    contexts = config.load_contexts()
+    _check(name, contexts)
+    del contexts.by_name[name]
+    if contexts.current == name:
+        contexts.current = ""
+    config.save_contexts(contexts)
+    session.done(f"removed context '{name}'", {"name": name, "removed": True}, name="name")
+
+
+def _check(name: str, contexts: config.Contexts) -> None:
+    if name not in contexts.by_name:
+        raise NotFound(f"there is no context '{name}'", hint="querator context list")

@@ -1,0 +1,210 @@
+"""`querator items`: what is stored. Redriving, and importing and exporting, have files of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querator.cli import ids, redrive, transfer
+from querator.cli.confirm import confirm_by_name
+from querator.cli.ids import Ids, count
+from querator.cli.options import DryRun, OnlyPartition, Queue, Yes, command
+from querator.cli.payloads import pretty
+from querator.cli.render import Format, Moment, Payload, visible
+from querator.cli.session import Session
+from querator.cli.tree import NOUNS, noun
+from querator.errors import InvalidRequest, NotFound, UsageError
+from querator.ids import decode
+from querator.items import ZERO_TIME_US
+
+if TYPE_CHECKING:
+    from querator.client import Client
+    from querator.wire.messages import ItemsInspectResponse, StorageItem
+
+app = noun(NOUNS["items"].help)
+
+PAGE_ITEMS = 1_000
+COLUMNS = ("id", "partition", "state", "kind", "reference", "attempts", "created_at", "payload")
+
+
+class ItemState(enum.StrEnum):
+    READY = "ready"
+    LEASED = "leased"
+    SCHEDULED = "scheduled"
+    ALL = "all"
+
+
+def item_record(item: StorageItem, partition: int, state: str) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "partition": partition,
+        "state": state,
+        "kind": item.kind,
+        "reference": item.reference,
+        "encoding": item.encoding,
+        "attempts": item.attempts,
+        "max_attempts": item.max_attempts,
+        "created_at": _moment(item.created_at),
+        "expire_deadline": _moment(item.expire_deadline),
+        "lease_deadline": _moment(item.lease_deadline),
+        "enqueue_at": _moment(item.enqueue_at),
+        "source_id": item.source_id,
+        "payload": Payload(item.payload),
+    }
+
+
+def _moment(us: int | None) -> Moment | None:
+    return None if us is None or us == ZERO_TIME_US else Moment(us)
+
+
+def partition_numbers(client: Client, queue: str) -> list[int]:
+    return [one.partition for logical in client.stats(queue).logical_queues for one in logical.partitions]
+
+
+def pages(client: Client, queue: str, partition: int, *, scheduled: bool) -> Iterator[list[StorageItem]]:
+    """All items of a partition, page by page. A page starts with the last id of the one before."""
+    pivot = ""
+    fetch = client.list_scheduled if scheduled else client.list_items
+    while True:
+        page = fetch(queue, partition=partition, pivot=pivot, limit=PAGE_ITEMS)
+        fresh = [item for item in page if item.id != pivot]
+        if fresh:
+            yield fresh
+        if len(page) < PAGE_ITEMS:
+            return
+        pivot = page[-1].id
+
+
+def stored_items(client: Client, queue: str, partitions: list[int], state: ItemState) -> Iterator[dict[str, Any]]:
+    for partition in partitions:
+        if state is not ItemState.SCHEDULED:
+            for page in pages(client, queue, partition, scheduled=False):
+                for item in page:
+                    name = "leased" if item.is_leased else "ready"
+                    if state in (ItemState.ALL, name):
+                        yield item_record(item, partition, name)
+        if state in (ItemState.SCHEDULED, ItemState.ALL):
+            for page in pages(client, queue, partition, scheduled=True):
+                yield from (_scheduled_record(client, queue, item, partition) for item in page)
+
+
+def _scheduled_record(client: Client, queue: str, item: StorageItem, partition: int) -> dict[str, Any]:
+    """Lists keep quiet about when an item is due (wire contract 2.13), so it is asked for."""
+    with contextlib.suppress(InvalidRequest):  # it became due just now
+        if (found := client.inspect_item(queue, item.id).item) is not None:
+            item = found
+    return item_record(item, partition, "scheduled")
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    queue: Queue,
+    partition: OnlyPartition = None,
+    state: Annotated[ItemState, typer.Option("--state", help="Only items in this state.")] = ItemState.ALL,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="TEXT", help="Only items of this kind.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Only items for which this holds, such as attempts > 3."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 for all.")] = 100,
+) -> None:
+    """List stored items, in the order of their ids."""
+    client = session.client
+    numbers = partition_numbers(client, queue) if partition is None else [partition]
+    records: Iterator[dict[str, Any]]
+    if where is not None or kind is not None:
+        from querator.cli.filters import matching_items
+
+        records = matching_items(client, queue, numbers if partition is not None else None, state, kind, where)
+    else:
+        records = stored_items(client, queue, numbers, state)
+    if limit:
+        records = islice(records, limit)
+    session.output.records(records, COLUMNS, name="id", empty=f"no such items in '{queue}'")
+
+
+@command(app, "inspect")
+def inspect(
+    session: Session,
+    queue: Queue,
+    item_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the item.")],
+    raw: Annotated[bool, typer.Option("--raw", help="The payload's bytes and nothing else.")] = False,
+) -> None:
+    """Show everything known of one item."""
+    try:
+        found = session.client.inspect_item(queue, item_id)
+    except NotFound:
+        raise
+    except InvalidRequest as error:
+        if error.message.startswith("invalid storage id") and "does not exist" in error.message:
+            raise NotFound(error.message, hint=f"querator items list {queue}") from None
+        raise
+    item = found.item
+    if item is None:
+        raise NotFound(f"there is no item {item_id} in '{queue}'", hint=f"querator items list {queue}")
+    if raw:
+        session.streams.stdout_bytes.write(item.payload)
+        return
+    record = item_record(item, found.partition, found.state)
+    record["history"] = [_death_record(found, at) for at in range(len(found.history))]
+    if session.output.form is not Format.TABLE or session.output.columns is not None:
+        session.output.record(record, name="id")
+        return
+    payload, history = record.pop("payload"), record.pop("history")
+    session.output.record({key: value for key, value in record.items() if value not in (None, "")}, name="id")
+    write = session.streams.stdout.write
+    if history:
+        write("\nhistory\n")
+        session.output.records(history, ("at", "reason", "queue_name", "attempts", "source_id"), name="source_id")
+    write(f"\npayload  {count(len(payload), 'byte')}\n")
+    for line in pretty(payload, item.encoding):
+        write(f"{visible(line.expandtabs())}\n")
+
+
+def _death_record(found: ItemsInspectResponse, at: int) -> dict[str, Any]:
+    death = found.history[at]
+    return {
+        "queue_name": death.queue_name,
+        "source_id": death.source_id,
+        "reason": death.reason,
+        "attempts": death.attempts,
+        "at": _moment(death.at),
+    }
+
+
+@command(app, "delete")
+def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Delete items, whatever their state. Unknown ids are ignored."""
+    chosen = list(ids.given(session, item_ids))
+    for one in chosen:
+        try:
+            decode(one)
+        except ValueError as error:
+            raise UsageError(f"'{one}' is not an id: {error}", hint=f"querator items list {queue}") from None
+    numbers = partition_numbers(session.client, queue)
+    if dry_run:
+        session.note(f"would delete {count(len(chosen), 'item')} of '{queue}'")
+        return
+    if session.streams.can_ask and "-" not in item_ids:
+        confirm_by_name(session, queue, f"delete {count(len(chosen), 'item')} of queue '{queue}'", yes=yes)
+    elif not yes:
+        raise UsageError("deleting items needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
+    for batch in ids.batches(chosen):
+        # Which partition an id belongs to is the daemon's knowledge; the others ignore it.
+        for number in numbers:
+            session.client.delete_items(queue, batch, partition=number)
+    session.done(
+        f"deleted {count(len(chosen), 'item')} of '{queue}'",
+        {"queue_name": queue, "deleted": len(chosen)},
+        name="queue_name",
+    )
+
+
+redrive.register(app)
+transfer.register(app)

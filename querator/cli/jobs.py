@@ -1,0 +1,103 @@
+"""`querator jobs`: long maintenance work that goes on in the daemon, whoever waits for it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querator.cli.options import Wait, command
+from querator.cli.progress import Progress
+from querator.cli.render import Format, Moment
+from querator.cli.session import Session, duration
+from querator.cli.tree import NOUNS, noun
+from querator.cli.waiting import poll
+from querator.errors import QueratorError
+
+if TYPE_CHECKING:
+    from querator.wire.messages import Job
+
+app = noun(NOUNS["jobs"].help)
+
+COLUMNS = ("job_id", "kind", "queue_name", "partition", "state", "done", "total", "created_at", "reason")
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until interrupted.")]
+Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch.")]
+
+
+def job_record(job: Job) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "kind": job.kind,
+        "queue_name": job.queue_name,
+        "partition": job.partition,
+        "state": job.state,
+        "done": job.done,
+        "total": job.total,
+        "reason": job.reason,
+        "created_at": None if job.created_at is None else Moment(job.created_at),
+        "ended_at": None if job.ended_at is None else Moment(job.ended_at),
+    }
+
+
+@command(app, "list")
+def list_(session: Session, watch: Watch = False, interval: Interval = "2s") -> None:
+    """List the jobs that run, and those that ended lately."""
+    pause = duration(interval, "--interval")
+    output = session.output
+    if watch and output.form is Format.JSON:
+        output.form = Format.NDJSON  # an array would never end
+    while True:
+        records = [job_record(job) for job in session.client.list_jobs()]
+        if watch and session.streams.fancy:
+            session.streams.stdout.write("\x1b[H\x1b[2J")
+        output.records(records, COLUMNS, name="job_id", empty="no jobs")
+        if not watch:
+            return
+        session.streams.stdout.flush()
+        time.sleep(pause)
+
+
+@command(app, "show")
+def show(session: Session, job: JobId, wait: Wait = False) -> None:
+    """Show a job; with --wait, wait for its end first."""
+    found = wait_for(session, job) if wait else session.client.show_job(job)
+    session.output.record(job_record(found), name="job_id")
+
+
+@command(app, "cancel")
+def cancel(session: Session, job: JobId) -> None:
+    """Stop a job. What it has begun is finished or undone."""
+    session.client.cancel_job(job)
+    session.done(f"job {job} is being cancelled", {"job_id": job, "cancelled": True}, name="job_id")
+
+
+def wait_for(session: Session, job_id: str) -> Job:
+    """Until the job has ended; for ever, unless --timeout says otherwise. A job that failed is an error."""
+    limit = session.timeout_seconds if session.timeout_given else None
+    hint = f"the job goes on; querator jobs show {job_id} --wait waits for it again"
+    job = session.client.show_job(job_id)
+    with Progress(session.streams, f"{job.kind} of '{job.queue_name}'") as progress:
+        for _ in poll(limit, f"job {job_id}", hint):
+            job = session.client.show_job(job_id)
+            if job.state != "running":
+                break
+            progress.update(job.done, job.total)
+    if job.state != "done":
+        raise QueratorError(f"job {job_id} {job.state}: {job.reason}" if job.reason else f"job {job_id} {job.state}")
+    return job
+
+
+def started(session: Session, job_id: str, what: str, *, wait: bool) -> None:
+    """After a command has started a job: wait for it, or say how to."""
+    if wait:
+        job = wait_for(session, job_id)
+        session.done(f"{what}: done", job_record(job), name="job_id")
+    elif session.format is Format.TABLE:
+        session.note(f"{what}: job {job_id} has started; querator jobs show {job_id} --wait waits for it")
+        if not session.quiet:
+            session.streams.stdout.write(f"{job_id}\n")
+    else:
+        session.output.record(job_record(session.client.show_job(job_id)), name="job_id")

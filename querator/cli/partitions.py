@@ -1,0 +1,337 @@
+"""`querator partitions`: take partitions out of service and bring them back, move them, back them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from querator.cli import jobs
+from querator.cli.ids import count
+from querator.cli.options import DryRun, Queue, Wait, Yes, command
+from querator.cli.progress import Progress
+from querator.cli.queues import all_queues, partition_record
+from querator.cli.session import Session, duration
+from querator.cli.tree import NOUNS, noun
+from querator.cli.waiting import poll
+from querator.errors import NotFound, PartlyDone, QueratorError, UsageError
+
+app = noun(NOUNS["partitions"].help)
+
+COLUMNS = ("queue_name", "partition", "storage", "state", "total", "leased", "scheduled", "bytes", "since", "reason")
+
+RELOAD_SECONDS_MAX = 3_600.0
+"""Reading a large file again takes its time; --timeout says otherwise."""
+
+OptionalQueue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)]
+Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
+Partitions = Annotated[
+    list[int] | None, typer.Argument(metavar="[PARTITION...]", min=0, help="Numbers of partitions.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="All partitions of the queue.")]
+
+
+@command(app, "list")
+def list_(session: Session, queue: OptionalQueue = None) -> None:
+    """List partitions with storage, state and counts."""
+    if queue is not None:
+        session.client.queue_info(queue)
+    records = [partition_record(one) for one in session.client.list_partitions(queue or "")]
+    session.output.records(records, COLUMNS, name="partition", empty="no partitions")
+
+
+@command(app, "show")
+def show(session: Session, queue: Queue, partition: Partition) -> None:
+    """Show everything known of one partition."""
+    session.output.record(_find(session, queue, partition), name="partition")
+
+
+def _find(session: Session, queue: str, partition: int) -> dict[str, Any]:
+    session.client.queue_info(queue)
+    for one in session.client.list_partitions(queue):
+        if one.partition == partition:
+            return partition_record(one)
+    raise NotFound(f"queue '{queue}' has no partition {partition}", hint=f"querator partitions list {queue}")
+
+
+def _chosen(partitions: list[int] | None, all_: bool) -> list[int]:
+    """An empty list is all of them, to the daemon; on the command line that has to be said."""
+    if bool(partitions) == all_:
+        raise UsageError("name partitions, or say --all", hint="querator partitions list QUEUE shows their numbers")
+    return partitions or []
+
+
+def _named(queue: str, partitions: list[int]) -> str:
+    if not partitions:
+        return f"all partitions of '{queue}'"
+    numbers = ", ".join(map(str, partitions))
+    return f"partition {numbers} of '{queue}'" if len(partitions) == 1 else f"partitions {numbers} of '{queue}'"
+
+
+def _change(
+    session: Session,
+    queue: str,
+    partitions: list[int],
+    verb: str,
+    done: str,
+    send: Callable[[list[int]], Any],
+    *,
+    dry_run: bool,
+) -> None:
+    """Send a change of state and tell the outcome."""
+    if dry_run:
+        states = _states(session, queue, partitions)
+        session.note(f"would {verb} {_named(queue, partitions)}, now {', '.join(sorted(set(states)))}")
+        return
+    _warn_if_last(session, queue, partitions, verb)
+    send(partitions)
+    session.done(
+        f"{_named(queue, partitions)}: {done}",
+        {"queue_name": queue, "partitions": partitions, "done": done},
+        name="queue_name",
+    )
+
+
+def _states(session: Session, queue: str, partitions: list[int]) -> list[str]:
+    found = {one.partition: one.state for one in session.client.list_partitions(queue)}
+    for number in partitions:
+        if number not in found:
+            raise NotFound(f"queue '{queue}' has no partition {number}", hint=f"querator partitions list {queue}")
+    return [state for number, state in found.items() if not partitions or number in partitions]
+
+
+def _warn_if_last(session: Session, queue: str, partitions: list[int], verb: str) -> None:
+    """Taking the last available partition away is allowed, but it should be meant."""
+    if verb in ("resume", "reload"):
+        return
+    others = [
+        one
+        for one in session.client.list_partitions(queue)
+        if one.state == "available" and partitions and one.partition not in partitions
+    ]
+    if not others:
+        session.note(f"warning: no partition of '{queue}' is left to take items; producers wait until one is")
+
+
+@command(app, "pause")
+def pause(
+    session: Session,
+    queue: Queue,
+    partitions: Partitions = None,
+    all_: All = False,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="Resume by itself after so long.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """No produce and no lease; what is leased can be completed."""
+    if for_ is not None:
+        duration(for_, "--for")
+
+    def send(chosen: list[int]) -> None:
+        session.client.pause_partitions(queue, chosen, for_=for_)
+
+    until = f"paused for {for_}" if for_ else "paused"
+    _change(session, queue, _chosen(partitions, all_), "pause", until, send, dry_run=dry_run)
+
+
+@command(app, "resume")
+def resume(
+    session: Session, queue: Queue, partitions: Partitions = None, all_: All = False, dry_run: DryRun = False
+) -> None:
+    """Back to available, after pause or drain."""
+    _change(
+        session,
+        queue,
+        _chosen(partitions, all_),
+        "resume",
+        "available",
+        lambda chosen: session.client.resume_partitions(queue, chosen),
+        dry_run=dry_run,
+    )
+
+
+@command(app, "drain")
+def drain(
+    session: Session,
+    queue: Queue,
+    partitions: Partitions = None,
+    all_: All = False,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+) -> None:
+    """No produce; what is there is leased until nothing is left."""
+    chosen = _chosen(partitions, all_)
+    _change(
+        session,
+        queue,
+        chosen,
+        "drain",
+        "draining",
+        lambda some: session.client.drain_partitions(queue, some),
+        dry_run=dry_run,
+    )
+    if wait and not dry_run:
+        _wait_until_drained(session, queue, chosen)
+
+
+def _wait_until_drained(session: Session, queue: str, partitions: list[int]) -> None:
+    limit = session.timeout_seconds if session.timeout_given else None
+    hint = f"draining goes on; querator partitions list {queue} shows how far it is"
+    with Progress(session.streams, f"draining '{queue}'") as progress:
+        for _ in poll(limit, f"{_named(queue, partitions)} is not drained", hint):
+            some = [o for o in session.client.list_partitions(queue) if not partitions or o.partition in partitions]
+            if all(one.drained for one in some):
+                session.note(f"{_named(queue, partitions)}: drained")
+                return
+            progress.update(sum(one.total + one.scheduled for one in some))
+
+
+@command(app, "offline")
+def offline(
+    session: Session, queue: Queue, partitions: Partitions = None, all_: All = False, dry_run: DryRun = False
+) -> None:
+    """Close the files, so that you may touch them; reload takes them back."""
+    _change(
+        session,
+        queue,
+        _chosen(partitions, all_),
+        "take offline",
+        "unavailable",
+        lambda chosen: session.client.offline_partitions(queue, chosen),
+        dry_run=dry_run,
+    )
+
+
+@command(app, "reload")
+def reload(
+    session: Session,
+    queue: OptionalQueue = None,
+    partitions: Partitions = None,
+    all_: All = False,
+    all_queues_: Annotated[bool, typer.Option("--all-queues", help="All partitions of all queues, for cron.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Close, reopen and read partitions again, one after another. Exit code 5 while another reload runs."""
+    limit = session.timeout_seconds if session.timeout_given else RELOAD_SECONDS_MAX
+    if all_queues_:
+        if queue is not None or partitions or all_:
+            raise UsageError("--all-queues stands alone")
+        _reload_all_queues(session, limit, dry_run=dry_run)
+        return
+    if queue is None:
+        raise UsageError("name a queue, or say --all-queues", hint="querator queues list")
+    _change(
+        session,
+        queue,
+        _chosen(partitions, all_),
+        "reload",
+        "reloaded",
+        lambda chosen: session.client.reload_partitions(queue, chosen, timeout=limit),
+        dry_run=dry_run,
+    )
+
+
+def _reload_all_queues(session: Session, limit: float, *, dry_run: bool) -> None:
+    """Every queue is tried; the first failure decides the exit code unless some succeeded."""
+    names = [info.queue_name for info in all_queues(session.client)]
+    if dry_run:
+        session.note(f"would reload all partitions of {count(len(names), 'queue')}")
+        return
+    failures: dict[str, QueratorError] = {}
+    for name in names:
+        try:
+            session.client.reload_partitions(name, timeout=limit)
+        except QueratorError as error:
+            failures[name] = error
+    if not failures:
+        session.done(
+            f"reloaded {count(len(names), 'queue')}", {"queues": names, "reloaded": len(names)}, name="reloaded"
+        )
+        return
+    told = "; ".join(f"'{name}': {error.message}" for name, error in failures.items())
+    if len({type(error) for error in failures.values()}) == 1 and len(failures) == len(names):
+        only = next(iter(failures.values()))
+        raise type(only)(told, hint=only.hint)
+    raise PartlyDone(f"reloaded {len(names) - len(failures)} of {count(len(names), 'queue')}; {told}")
+
+
+@command(app, "migrate")
+def migrate(
+    session: Session,
+    queue: Queue,
+    partition: Partition,
+    to: Annotated[
+        int | None, typer.Option("--to", min=0, metavar="PARTITION", help="Move the items into this partition.")
+    ] = None,
+    to_storage: Annotated[
+        str | None, typer.Option("--to-storage", metavar="STORAGE", help="Move the file to this storage.")
+    ] = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move a partition to another storage, or its items into another partition, as a job."""
+    if (to is None) == (to_storage is None):
+        raise UsageError("say where to: --to PARTITION or --to-storage NAME")
+    found = _find(session, queue, partition)
+    what = f"migrate partition {partition} of '{queue}' to {f'partition {to}' if to_storage is None else to_storage}"
+    if dry_run:
+        session.note(f"would {what}: {count(found['total'] + found['scheduled'], 'item')}, {found['bytes']:,} bytes")
+        return
+    job_id = session.client.migrate_partition(queue, partition, to_partition=to, to_storage=to_storage or "")
+    jobs.started(session, job_id, what, wait=wait)
+
+
+@command(app, "backup")
+def backup(
+    session: Session,
+    queue: Queue,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Directory on the daemon's machine.")],
+    partitions: Partitions = None,
+    wait: Wait = False,
+) -> None:
+    """Take a consistent snapshot of live partitions, as a job."""
+    job_id = session.client.backup_partitions(queue, to, partitions or [])
+    jobs.started(session, job_id, f"back up {_named(queue, partitions or [])}", wait=wait)
+
+
+@command(app, "restore")
+def restore(
+    session: Session,
+    queue: Queue,
+    from_: Annotated[str, typer.Option("--from", metavar="DIR", help="A backup on the daemon's machine.")],
+    partitions: Partitions = None,
+    wait: Wait = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Verify a backup and bring it back, as a job. What the partitions hold now is replaced."""
+    from querator.cli.confirm import confirm_by_name
+
+    named = _named(queue, partitions or [])
+    if dry_run:
+        session.note(f"would restore {named} from {from_}")
+        return
+    confirm_by_name(session, queue, f"replace {named} by the backup in {from_}", yes=yes)
+    job_id = session.client.restore_partitions(queue, from_, partitions or [])
+    jobs.started(session, job_id, f"restore {named}", wait=wait)
+
+
+@command(app, "verify")
+def verify(session: Session, queue: Queue, partitions: Partitions = None, wait: Wait = False) -> None:
+    """Read everything and compare it with what the daemon believes, as a job."""
+    job_id = session.client.verify_partitions(queue, partitions or [])
+    jobs.started(session, job_id, f"verify {_named(queue, partitions or [])}", wait=wait)
+
+
+@command(app, "compact")
+def compact(session: Session, queue: Queue, partitions: Partitions = None, wait: Wait = False) -> None:
+    """Give the space of deleted items back, as a job, while the queue goes on."""
+    job_id = session.client.compact_partitions(queue, partitions or [])
+    jobs.started(session, job_id, f"compact {_named(queue, partitions or [])}", wait=wait)
+
+
+# Jobs are reached from here too: that is where an operator has just started one.
+command(app, "jobs")(jobs.list_)
+command(app, "cancel")(jobs.cancel)

@@ -1,0 +1,64 @@
+"""`querator sql`: a SELECT over the live partitions of a queue, run inside the daemon."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from querator.cli.options import Queue, command
+from querator.cli.session import Session
+from querator.errors import UsageError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+ROWS_DEFAULT = 10_000
+EXAMPLE = "select kind, count(*) from items group by all"
+
+
+class SqlFormat(enum.StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    NAME = "name"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
+@command(app, "sql", formats=SqlFormat)
+def sql(
+    session: Session,
+    queue: Queue,
+    query: Annotated[str, typer.Argument(metavar="[QUERY|-]", help="The SELECT; - reads it from standard input.")],
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="At most so many rows; 0 for all.")
+    ] = ROWS_DEFAULT,
+) -> None:
+    """Ask a queue's live partitions with SQL, read-only.
+
+    The tables are items, leases and scheduled, each with a column `partition`. The query runs in the daemon, with a
+    limit on time (--timeout) and memory, and sees no other queue.
+    """
+    if query == "-":
+        query = session.streams.stdin_bytes.read().decode()
+    if not query.strip():
+        raise UsageError(
+            "the query is empty", hint=f'querator sql {queue} "select kind, count(*) from items group by all"'
+        )
+    form = SqlFormat(str(session.format))
+    if form in (SqlFormat.CSV, SqlFormat.ARROW):
+        if form is SqlFormat.ARROW and session.streams.terminals.stdout:
+            raise UsageError("Arrow is binary, and this is a terminal", hint="send it to a file: > rows.arrow")
+        session.streams.stdout_bytes.write(_ask(session, queue, query, form.value, limit))
+        return
+    rows: list[dict[str, Any]] = msgspec.json.decode(_ask(session, queue, query, "json", limit) or b"[]")
+    columns = list(rows[0]) if rows else []
+    session.output.records(rows, columns, name=columns[0] if columns else "", empty="no rows")
+    if limit and len(rows) >= limit and form is SqlFormat.TABLE:
+        session.note(f"only the first {limit:,} rows; --limit 0 shows all")
+
+
+def _ask(session: Session, queue: str, query: str, form: str, limit: int) -> bytes:
+    return session.client.sql(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
