@@ -33,7 +33,7 @@ class Session:
         self.streams = Streams()
         self.format = output
         # A command may know more formats than the renderer (sql); it writes those itself.
-        form = Format(output.value) if output.value in Format else Format.JSON
+        form = Format(output.value) if output.value in set(Format) else Format.JSON
         self.output = Renderer(self.streams, form, quiet=quiet, columns=columns)
         self.quiet = quiet
         self.timeout_given = timeout is not None
