@@ -1,0 +1,305 @@
+"""What operators ask of partitions (ADR 23): list, pause, resume, drain, offline, reload.
+
+A change is recorded in the catalog first and then takes effect in a pass of the queue's Logical, between two others, so
+that nothing is ever half in the old state. The answer comes when the state is reached. Long work is in `jobs.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from querator import durations
+from querator.daemon import states
+from querator.daemon.logical import Logical
+from querator.daemon.partition import Partition
+from querator.daemon.states import Event, Standing
+from querator.daemon.stored import change
+from querator.errors import Conflict, InvalidRequest, RequestFailed
+from querator.items import Placement, State
+from querator.limits import NS_PER_US
+from querator.wire import messages
+from querator.wire.messages import PartitionStatus, Reply
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+log = logging.getLogger("querator.maintenance")
+
+
+# -- which partitions
+
+
+def chosen(service: Service, logical: Logical, numbers: Sequence[int]) -> list[Partition]:
+    """The partitions that a request names, each once; none named means all."""
+    if not numbers:
+        return list(logical.partitions)
+    return [service.partition(logical, number) for number in dict.fromkeys(numbers)]
+
+
+def check_free(service: Service, partitions: Sequence[Partition]) -> None:
+    """Refuses when one of them must not be closed now, because something else has it closed or works on it."""
+    for partition in partitions:
+        if partition.closed_for:
+            raise Conflict(
+                f"partition is busy; partition '{partition.number}' is closed for {partition.closed_for},"
+                " try again when that has ended"
+            )
+
+
+# -- state changes
+
+
+async def pause(service: Service, request: messages.PartitionsPauseRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    partitions = chosen(service, logical, request.partitions)
+    resume_at = 0
+    if request.for_:
+        try:
+            for_us = durations.parse(request.for_) // NS_PER_US
+        except ValueError as error:
+            raise InvalidRequest(f"for is invalid; {error} - expected format: 30s, 15m or 1h") from None
+        if for_us <= 0:
+            raise InvalidRequest("for is invalid; must be greater than zero")
+        resume_at = service.clock.now_us() + for_us
+    return await _alter(service, logical, partitions, Event.PAUSE, resume_at)
+
+
+async def resume(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.RESUME)
+
+
+async def drain(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.DRAIN)
+
+
+async def offline(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.OFFLINE)
+
+
+async def _alter(
+    service: Service, logical: Logical, partitions: list[Partition], event: Event, resume_at: int = 0
+) -> Reply:
+    """All of them change, or none."""
+    async with service.altering[logical.queue.name]:
+        check_free(service, partitions)
+        changed: list[tuple[Partition, Placement]] = []
+        for partition in partitions:
+            old = partition.placement
+            target = states.after(event, Standing(old.requested, bool(partition.error)), partition.number).requested
+            if target is not old.requested or resume_at:
+                since = old.since if target is old.requested else service.clock.now_us()
+                new = msgspec.structs.replace(old, requested=target, since=since, resume_at=resume_at, reason="")
+                changed.append((partition, new))
+        if changed:
+            await service.blocking(service.catalog.save_placements, [placement for _, placement in changed])
+
+        def run(now_us: int) -> None:
+            for partition, placement in changed:
+                partition.placement = placement
+
+        await change(logical, [], run)
+        if event is Event.OFFLINE:
+            still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
+            reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
+            if any(reasons):
+                raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
+    for partition, placement in changed:
+        log.info(
+            "partition state changed",
+            extra={"queue": logical.queue.name, "partition": partition.number, "state": str(placement.requested)},
+        )
+    return Reply(code=200, message=_warning(logical) if changed else "")
+
+
+def _warning(logical: Logical) -> str:
+    """What it means when no partition is left that does the queue's work."""
+    if any(p.allows.produce and p.allows.lease for p in logical.partitions):
+        return ""
+    name = logical.queue.name
+    takes = any(p.allows.produce for p in logical.partitions)
+    gives = any(p.allows.lease for p in logical.partitions)
+    if not takes and not gives:
+        return f"no partition of queue '{name}' takes or gives items now; clients wait until one does"
+    if not takes:
+        return f"no partition of queue '{name}' takes new items now; producers wait until one does"
+    return ""
+
+
+def resumed(service: Service, partition: Partition, placement: Placement) -> None:
+    """A pause has ended by itself: records that, unless somebody asked for something else meanwhile."""
+
+    async def record() -> None:
+        async with service.altering[placement.queue]:
+            if partition.placement is placement:
+                await service.blocking(service.catalog.save_placements, [placement])
+
+    log.info("partition resumed", extra={"queue": placement.queue, "partition": placement.number})
+    service.background(record())
+
+
+# -- closing and opening
+
+
+async def close(logical: Logical, partition: Partition) -> str:
+    """Closes a partition's file in a pass. Returns what went wrong, if anything; the partition is in error then."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def then(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result("" if error is None else str(error))
+
+    await change(logical, [], lambda now_us: logical.close_partition(partition, then))
+    return await ended
+
+
+async def reopen(logical: Logical, partition: Partition) -> str:
+    """Opens a closed partition and reads all of it, in a pass. Returns what went wrong, as above."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def then(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result("" if error is None else str(error))
+
+    def run(now_us: int) -> None:
+        partition.closed_for = ""
+        logical.open_partition(partition, then)
+
+    await change(logical, [], run)
+    return await ended
+
+
+# -- reload
+
+
+async def reload(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _reload(service, logical, chosen(service, logical, request.partitions))
+
+
+async def reload_queue(service: Service, request: messages.QueueReloadRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _reload(service, logical, list(logical.partitions))
+
+
+async def _reload(service: Service, logical: Logical, partitions: list[Partition]) -> Reply:
+    """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
+    if logical.reloading:
+        raise Conflict(f"reload is already running; wait until that of queue '{logical.queue.name}' has ended")
+    check_free(service, partitions)
+    logical.reloading = True
+    reasons = []
+    try:
+        for partition in partitions:
+            reason = await _reload_one(service, logical, partition)
+            if reason:
+                reasons.append(f"partition '{partition.number}': {reason}")
+    finally:
+        logical.reloading = False
+    if reasons:
+        raise RequestFailed("reload failed; " + ", ".join(reasons))
+    return Reply(code=200)
+
+
+async def _reload_one(service: Service, logical: Logical, partition: Partition) -> str:
+    async with service.altering[logical.queue.name]:
+        check_free(service, [partition])
+        old = partition.placement
+        requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
+        since = old.since if requested is old.requested else service.clock.now_us()
+        new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
+        if new != old:
+            await service.blocking(service.catalog.save_placements, [new])
+
+        def run(now_us: int) -> None:
+            partition.placement = new
+            partition.closed_for, partition.closed_since = "a reload", now_us
+
+        await change(logical, [], run)
+        try:
+            # A file that cannot be closed in order is let go of by opening it: the journal has what it lacks.
+            await close(logical, partition)
+            return await reopen(logical, partition)
+        finally:
+            partition.closed_for = ""
+
+
+# -- list
+
+
+async def list_(service: Service, request: messages.PartitionsListRequest) -> messages.PartitionsListResponse:
+    if request.queue_name:
+        logicals = [service.find(request.queue_name)]
+    else:
+        logicals = [service.logicals[name] for name in sorted(service.logicals, key=str.encode)]
+    found = [(logical, partition) for logical in logicals for partition in logical.partitions]
+    placements = [partition.placement for _, partition in found]
+    sizes = await service.blocking(_sizes, service, placements)
+    return messages.PartitionsListResponse(
+        items=[describe(partition, size) for (_, partition), size in zip(found, sizes, strict=True)]
+    )
+
+
+def _sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
+    """Blocking. Looks at files without opening them: closing one again would drop the lock on it."""
+    directories = {storage.name: storage.directory for storage in service.config.storages}
+    sizes = []
+    for placement in placements:
+        size = 0
+        for name in (file_name(placement), file_name(placement) + ".wal"):
+            try:
+                size += (directories[placement.storage] / name).stat().st_size
+            except (OSError, KeyError):
+                continue
+        sizes.append(size)
+    return sizes
+
+
+def file_name(placement: Placement) -> str:
+    return f"{placement.uuid}.duckdb"
+
+
+def describe(partition: Partition, size_bytes: int) -> PartitionStatus:
+    placement = partition.placement
+    state = partition.state
+    since, reason = placement.since, placement.reason
+    if partition.error:
+        since, reason = partition.error_since, partition.error
+    elif partition.closed_for:
+        since, reason = partition.closed_since, f"closed for {partition.closed_for}"
+    elif state is not placement.requested:
+        reason = "being opened"
+    return PartitionStatus(
+        queue_name=placement.queue,
+        partition=partition.number,
+        storage=placement.storage,
+        state=str(state),
+        requested_state=str(placement.requested),
+        reason=reason,
+        since=since or None,
+        resume_at=placement.resume_at or None,
+        total=partition.total,
+        leased=partition.total_leased,
+        scheduled=partition.scheduled_count,
+        drained=placement.requested is State.DRAINING and partition.drained,
+        bytes_=size_bytes,
+        file=file_name(placement),
+    )
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "partitions.list": list_,
+    "partitions.pause": pause,
+    "partitions.resume": resume,
+    "partitions.drain": drain,
+    "partitions.offline": offline,
+    "partitions.reload": reload,
+    "queue.reload": reload_queue,
+}

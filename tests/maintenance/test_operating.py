@@ -1,0 +1,262 @@
+"""Pause, resume, drain, offline and reload of a queue that is in use."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+from house import House
+
+from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
+from querator.wire import messages as m
+
+
+class TestPause:
+    def test_produces_and_leases_wait_and_go_on_in_arrival_order(self, house: House):
+        house.create()
+        house.ask("pause")
+        produces = [house.begin_produce(f"{n}") for n in range(5)]
+        leases = [house.begin_lease(2, client=f"c{n}") for n in range(3)]
+        house.until(lambda: len(house.logical().held_up) == 5 and len(house.logical().parked) == 3)
+        stats = house.stats()
+        assert (stats.produce_waiting, stats.lease_waiting) == (5, 3)
+        house.ask("resume")
+        assert all(produce.result(5) for produce in produces)
+        assert [[item.bytes_ for item in lease.result(5).items] for lease in leases] == [
+            [b"0", b"3"],
+            [b"1", b"4"],
+            [b"2"],
+        ]
+
+    def test_leases_can_be_completed_meanwhile(self, house: House):
+        house.create()
+        house.produce("a")
+        (item,) = house.lease()
+        house.ask("pause")
+        assert house.complete(item.id).result(5).code == 200
+        assert house.statuses()[0].total == 0
+
+    def test_ends_by_itself_also_after_a_restart(self, house: House):
+        house.create()
+        house.ask("pause", for_="15m")
+        status = house.statuses()[0]
+        assert (status.state, status.resume_at) == ("paused", house.clock.now_us() + 900_000_000)
+        house.restart()
+        assert house.states() == ["paused"]
+        waiting = house.begin_produce("a")
+        house.advance("15m")
+        assert house.states() == ["paused"]
+        house.advance("1ms")
+        assert waiting.result(5).code == 200
+        assert (house.states(), house.statuses()[0].resume_at) == (["available"], None)
+        house.restart()
+        assert house.states() == ["available"]
+
+    def test_a_new_time_replaces_the_old_one_and_none_keeps_it(self, house: House):
+        house.create()
+        house.ask("pause", for_="15m")
+        house.ask("pause", for_="1h")
+        house.ask("pause")
+        house.advance("30m")
+        assert house.states() == ["paused"]
+        house.ask("drain")
+        house.advance("2h")
+        assert house.states() == ["draining"]
+
+    @pytest.mark.parametrize("text", ["soon", "-1s", "0s"])
+    def test_a_time_that_makes_no_sense_is_refused(self, house: House, text):
+        house.create()
+        assert house.refused("pause", for_=text).message.startswith("for is invalid; ")
+        assert house.states() == ["available"]
+
+
+class TestOthersGoOn:
+    def test_items_go_to_the_partitions_that_take_them(self, house: House):
+        house.create(partitions=3)
+        house.ask("pause", 0)
+        house.ask("drain", 1)
+        for n in range(4):
+            house.produce(f"{n}")
+        assert [status.total for status in house.statuses()] == [0, 0, 4]
+
+    def test_states_survive_a_restart(self, house: House):
+        house.create(partitions=4)
+        house.ask("pause", 0)
+        house.ask("drain", 1)
+        house.ask("offline", 2)
+        house.restart()
+        assert house.states() == ["paused", "draining", "unavailable", "available"]
+
+    def test_all_change_or_none(self, house: House):
+        house.create(partitions=3)
+        house.ask("offline", 2)
+        error = house.refused("pause", 0, 1, 2)
+        assert error.message == "cannot pause partition; partition '2' is unavailable, reload it to bring it back"
+        assert house.states() == ["available", "available", "unavailable"]
+        assert isinstance(house.refused("pause", 0, 7), InvalidRequest)
+        assert house.states() == ["available", "available", "unavailable"]
+
+    def test_taking_the_last_one_away_is_allowed_and_told(self, house: House):
+        house.create(partitions=2)
+        assert house.ask("pause", 0).message == ""
+        assert "takes or gives items" in house.ask("pause", 1).message
+        house.ask("resume")
+        assert "takes new items" in house.ask("drain").message
+
+    def test_names_that_do_not_exist(self, house: House):
+        house.create()
+        assert isinstance(house.refused("pause", queue="nope"), NotFound)
+        assert house.refused("resume", -1).message == "partition is invalid; '-1' is not a valid partition"
+
+
+class TestDrain:
+    def test_says_when_it_is_done(self, house: House):
+        house.create(partitions=2)
+        house.ask("pause", 1)
+        house.produce("a", "b")
+        house.ask("resume", 1)
+        house.ask("drain", 0)
+        assert not house.statuses()[0].drained
+        items = house.lease(2)
+        assert not house.statuses()[0].drained
+        house.complete(*(item.id for item in items)).result(5)
+        status = house.statuses()[0]
+        assert (status.state, status.drained) == ("draining", True)
+        assert not house.statuses()[1].drained
+
+    def test_a_retry_goes_elsewhere(self, house: House):
+        house.create(partitions=2)
+        house.ask("pause", 1)
+        house.produce("a")
+        house.ask("resume", 1)
+        house.ask("drain", 0)
+        (item,) = house.lease()
+        retry = m.QueueRetryRequest(queue_name="q", partition=0, items=[m.QueueRetryItem(id=item.id)])
+        house.call("queue.retry", retry)
+        assert [status.total for status in house.statuses()] == [0, 1]
+        assert house.statuses()[0].drained
+
+
+class TestOffline:
+    def test_the_file_belongs_to_others(self, house: House):
+        house.create(partitions=2)
+        house.ask("pause", 1)
+        house.produce("a", "b", "c")
+        (item,) = house.lease()
+        house.ask("resume", 1)
+        house.ask("offline", 0)
+        assert house.states() == ["unavailable", "available"]
+        assert isinstance(house.complete(item.id).exception(5), RetryRequest)
+        request = m.StorageItemsListRequest(queue_name="q", partition=0)
+        assert isinstance(house.refusal("storage/items.list", request), RetryRequest)
+        # The last counts are still told.
+        assert (house.statuses()[0].total, house.statuses()[0].leased) == (3, 1)
+        with duckdb.connect(str(house.file(0))) as file:
+            assert file.execute("select count(*) from items").fetchall() == [(3,)]
+            file.execute("delete from items where payload = 'b'::blob")
+        house.ask("reload", 0)
+        assert house.states() == ["available", "available"]
+        assert house.statuses()[0].total == 2
+        assert house.complete(item.id).result(5).code == 200
+        assert house.contents() == ["c"]
+
+    def test_nothing_but_a_reload_brings_it_back(self, house: House):
+        house.create()
+        house.ask("offline")
+        assert house.ask("offline").code == 200
+        for what in ("pause", "resume", "drain"):
+            assert "reload it to bring it back" in house.refused(what).message
+        house.ask("reload")
+        house.produce("a")
+
+    def test_while_the_partition_is_in_error(self, house: House):
+        house.create(partitions=2)
+        house.ask("offline", 0)
+        path = house.file(0)
+        content = path.read_bytes()
+        path.write_bytes(b"this is no database" * 1000)
+        error = house.refused("reload", 0)
+        assert isinstance(error, RequestFailed) and error.message.startswith("reload failed; partition '0': ")
+        status = house.statuses()[0]
+        assert (status.state, status.requested_state) == ("error", "available") and status.reason and status.since
+        house.ask("offline", 0)
+        assert house.states()[0] == "unavailable"
+        path.write_bytes(content)
+        house.ask("reload", 0)
+        assert house.states() == ["available", "available"]
+
+
+class TestReload:
+    def test_leased_items_stay_leased_and_can_be_completed(self, house: House):
+        house.create()
+        house.produce("a", "b")
+        (item,) = house.lease()
+        house.ask("reload")
+        assert (house.statuses()[0].total, house.statuses()[0].leased) == (2, 1)
+        house.complete(item.id).result(5)
+        assert [item.bytes_ for item in house.lease(5)] == [b"b"]
+
+    def test_the_path_of_the_original_reloads_everything(self, house: House):
+        house.create(partitions=2)
+        house.ask("offline")
+        house.call("queue.reload", m.QueueReloadRequest(queue_name="q"))
+        assert house.states() == ["available", "available"]
+
+    def test_draining_stays_draining(self, house: House):
+        house.create(partitions=3)
+        house.ask("drain", 0)
+        house.ask("pause", 1)
+        house.ask("reload")
+        assert house.states() == ["draining", "available", "available"]
+
+    def test_one_at_a_time(self, house: House):
+        house.create(partitions=3)
+        first = house.begin("partitions.reload", m.PartitionsRequest(queue_name="q"))
+        second = house.refused("reload", 2)
+        assert isinstance(second, Conflict) and second.message.startswith("reload is already running; ")
+        assert first.result(5).code == 200
+        house.ask("reload")
+
+    def test_the_file_of_another_partition_is_refused(self, house: House):
+        house.create(partitions=2)
+        house.ask("offline")
+        own, other = house.file(0), house.file(1)
+        kept = own.read_bytes()
+        own.write_bytes(other.read_bytes())
+        error = house.refused("reload")
+        assert "is the file of another partition" in error.message
+        assert house.states() == ["error", "available"]
+        own.write_bytes(kept)
+        house.ask("reload", 0)
+        assert house.states() == ["available", "available"]
+
+    def test_a_missing_file_is_not_made_up(self, house: House):
+        house.create()
+        house.produce("a")
+        house.ask("offline")
+        path = house.file()
+        path.rename(path.with_suffix(".away"))
+        assert "is missing" in house.refused("reload").message
+        path.with_suffix(".away").rename(path)
+        house.ask("reload")
+        assert house.contents() == ["a"]
+
+    def test_a_partition_in_error_recovers_by_itself(self, house: House):
+        house.create(partitions=2)
+        house.ask("drain", 0)
+        house.ask("offline", 0)
+        path = house.file()
+        path.rename(path.with_suffix(".away"))
+        house.refused("reload", 0)
+        path.with_suffix(".away").rename(path)
+        house.until(lambda: house.partition().state != "error")
+        assert house.states() == ["available", "available"]
+
+
+def test_the_list_of_all_queues(house: House):
+    house.create("b", partitions=2)
+    house.create("a")
+    listed = house.call("partitions.list", m.PartitionsListRequest()).items
+    assert [(status.queue_name, status.partition) for status in listed] == [("a", 0), ("b", 0), ("b", 1)]
+    assert all(
+        status.storage == "default" and status.bytes_ > 0 and status.file.endswith(".duckdb") for status in listed
+    )
