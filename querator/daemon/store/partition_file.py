@@ -42,12 +42,12 @@ class Meta(NamedTuple):
     last_seq: int
 
 
-class Span(NamedTuple):
-    """A range of sequences, after < seq <= last. It is cut when more bytes than were wanted come after it."""
+class First(NamedTuple):
+    """The first rows that were found: the highest sequence, how many, and how large their payloads are."""
 
-    after: int
     last: int
-    is_cut: bool
+    rows: int
+    size: int
 
 
 class PartitionFile:
@@ -213,58 +213,43 @@ class PartitionFile:
         )
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        found: list[Item] = []
         before = _SEQ_MAX if before is None else before
-        while len(found) < items_max and (bytes_max > 0 or not found):
-            span = self._next_span(after, before, items_max - len(found), bytes_max)
-            if span is None:
-                break
-            items = self._items_in(span)
-            leases = self._rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {span.last:d}")
-            if leases:
-                held = {seq for (seq,) in leases}
-                items = [item for item in items if item.seq not in held]
-            found += items
-            bytes_max -= sum([len(item.payload) for item in items])
-            if span.is_cut:
-                break
-            after = span.last
-        return found
+        found = self._first_unleased(after, before, items_max)
+        while found.size > bytes_max and found.rows > 1:
+            fewer = min(found.rows - 1, found.rows * bytes_max // found.size)
+            found = self._first_unleased(after, before, max(1, fewer))
+        if not found.rows:
+            return []
+        leases = self._rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {found.last:d}")
+        held = {seq for (seq,) in leases}
+        rows = self._range(after, found.last, found.rows + len(held) + 1)
+        if rows.num_rows > found.rows + len(held):
+            rows = self._range(after, self._last_in_order(after, before, found.rows), found.rows + len(held))
+        items = sorted(tables.items_of(rows), key=_seq_of)
+        return [item for item in items if item.seq not in held] if held else items
 
-    def _next_span(self, after: int, before: int, rows_max: int, bytes_max: int) -> Span | None:
-        """The next rows of the items after a sequence, so many that neither bound is passed, but one at least."""
-        is_cut = False
-        while True:
-            # Without an order, DuckDB stops at the first rows it finds, and has not looked at the other millions. They
-            # are the lowest ones: sequences rise as rows are added. Where somebody has added rows by hand they may
-            # not be; then the span holds more rows than were counted, and they are put in order for once.
-            ((last, rows, size),) = self._rows(
-                "SELECT max(seq), count(*), sum(octet_length(payload)) FROM (SELECT seq, payload FROM {file}.items"
-                f" WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d})"
-            )
-            if last is None:
-                return None
-            if size > bytes_max and rows > 1:
-                is_cut = True
-                rows_max = max(1, min(rows - 1, rows * bytes_max // size))
-                continue
-            ((inside,),) = self._rows(f"SELECT count(*) FROM {{file}}.items WHERE seq > {after:d} AND seq <= {last:d}")
-            if inside > rows:
-                last = self._end_of_range("items", after, before, rows)
-            return Span(after, last or after, is_cut)
+    def _first_unleased(self, after: int, before: int, rows_max: int) -> First:
+        # Without an order, DuckDB stops at the first rows it finds, and does not look at the millions behind them. They
+        # are the lowest ones, because sequences rise as rows are added. Where somebody has added rows by hand they may
+        # not be: then there turn out to be more rows up to `last`, and we let DuckDB put them in order for once.
+        ((last, rows, size),) = self._rows(
+            "SELECT coalesce(max(seq), 0), count(*), coalesce(sum(octet_length(payload)), 0)"
+            " FROM (SELECT seq, payload FROM {file}.items"
+            f" ANTI JOIN {{file}}.leases USING (seq) WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d})"
+        )
+        return First(last, rows, size)
 
-    def _end_of_range(self, table: str, after: int, before: int, rows_max: int) -> int | None:
-        last: int | None = self._rows(
-            f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.{table} WHERE seq > {after:d} AND seq < {before:d}"
-            f" ORDER BY seq LIMIT {rows_max:d})"
+    def _last_in_order(self, after: int, before: int, rows_max: int) -> int:
+        last: int = self._rows(
+            "SELECT max(seq) FROM (SELECT seq FROM {file}.items ANTI JOIN {file}.leases USING (seq)"
+            f" WHERE seq > {after:d} AND seq < {before:d} ORDER BY seq LIMIT {rows_max:d})"
         )[0][0]
         return last
 
-    def _items_in(self, span: Span) -> list[Item]:
-        rows = self._select(
-            f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > {span.after:d} AND seq <= {span.last:d}"
+    def _range(self, after: int, last: int, rows_max: int) -> pa.Table:
+        return self._select(
+            f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > {after:d} AND seq <= {last:d} LIMIT {rows_max:d}"
         )
-        return sorted(tables.items_of(rows), key=_seq_of)
 
     def leased(self) -> list[Leased]:
         rows = self._select(
@@ -320,23 +305,22 @@ class PartitionFile:
         return found
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        last = self._end_of_range("scheduled" if scheduled else "items", from_seq - 1, _SEQ_MAX, items_max)
-        if last is None:
-            return []
         if scheduled:
             rows = self._select(
                 f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
-                " WHERE items.seq >= ? AND items.seq <= ? ORDER BY items.seq",
-                from_seq,
-                last,
+                f" WHERE items.seq >= {from_seq:d} ORDER BY items.seq LIMIT {items_max:d}"
             )
             return [Leased(item, item.attempts, 0) for item in tables.items_of(rows, tables.column(rows, 12))]
+        ((last,),) = self._rows(
+            f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.items WHERE seq >= {from_seq:d}"
+            f" ORDER BY seq LIMIT {items_max:d})"
+        )
+        if last is None:
+            return []
         rows = self._select(
             f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0)"
             " FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
-            " WHERE items.seq >= ? AND items.seq <= ? ORDER BY items.seq",
-            from_seq,
-            last,
+            f" WHERE items.seq >= {from_seq:d} AND items.seq <= {last:d} ORDER BY items.seq"
         )
         return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
 
