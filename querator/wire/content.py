@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from querator.errors import ContentError
-from querator.wire import json
+from querator.wire import json, protobuf
 from querator.wire.messages import Message
 
 
@@ -20,21 +20,8 @@ class Codec(NamedTuple):
     encode: Callable[[Message], bytes]
 
 
-def _protobuf_decode(kind: type[Any], body: bytes) -> Any:
-    # Imported on first use: a command that speaks JSON does not wait for protobuf to load.
-    from querator.wire import protobuf
-
-    return protobuf.decode(kind, body)
-
-
-def _protobuf_encode(message: Message) -> bytes:
-    from querator.wire import protobuf
-
-    return protobuf.encode(message)
-
-
 JSON: Final = Codec("application/json", json.decode, json.encode)
-PROTOBUF: Final = Codec("application/protobuf", _protobuf_decode, _protobuf_encode)
+PROTOBUF: Final = Codec("application/protobuf", protobuf.decode, protobuf.encode)
 
 _CODECS: Final = {
     "": JSON,

@@ -78,21 +78,19 @@ class _Reader:
         self.body = body
         # Without white space at the end there is a token wherever the pattern is tried.
         self.tokens: Iterator[Token] = _TOKEN.finditer(body, 0, len(body.rstrip(_WHITESPACE)))
+        self.next = self.tokens.__next__  # called for every token, so without a method of ours around it
 
     def whole(self, kind: type[M]) -> M:
         first = next(self.tokens, None)
         if first is None:
             raise self.syntax_error(len(self.body), "unexpected token ")
-        message = self.message(first, kind)
+        try:
+            message = self.message(first, kind)
+        except StopIteration:
+            raise ContentError(_UNEXPECTED_END) from None
         for token in self.tokens:
             raise self.unexpected(token)
         return message
-
-    def next(self) -> Token:
-        token = next(self.tokens, None)
-        if token is None:
-            raise ContentError(_UNEXPECTED_END)
-        return token
 
     # -- the shapes
 
