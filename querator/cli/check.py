@@ -1,0 +1,184 @@
+"""`querator check`: for Nagios and its kin. One line, and their exit codes: 0 ok, 1 warning, 2 critical, 3 unknown."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from querator.cli import metrics
+from querator.cli.options import Queue, command
+from querator.cli.render import json_line, short_duration
+from querator.cli.session import Session, duration
+from querator.cli.tree import NOUNS, noun
+from querator.errors import QueratorError, Unreachable
+
+app = noun(NOUNS["check"].help)
+
+
+class Severity(enum.IntEnum):
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+class CheckFormat(enum.StrEnum):
+    NAGIOS = "nagios"
+    PROMETHEUS = "prometheus"
+    JSON = "json"
+
+
+Form = Annotated[CheckFormat, typer.Option("--format", help="How the verdict is printed.")]
+
+
+DepthWarn = Annotated[
+    int | None, typer.Option("--depth-warn", min=0, metavar="N", help="Warning when so many items wait.")
+]
+DepthCritical = Annotated[
+    int | None, typer.Option("--depth-critical", min=0, metavar="N", help="Critical when so many items wait.")
+]
+AgeWarn = Annotated[
+    str | None, typer.Option("--age-warn", metavar="DURATION", help="Warning when the oldest item is so old.")
+]
+AgeCritical = Annotated[
+    str | None, typer.Option("--age-critical", metavar="DURATION", help="Critical when the oldest item is so old.")
+]
+
+
+@dataclass
+class Measure:
+    """A figure with the thresholds it is held against."""
+
+    name: str
+    value: float
+    unit: str = ""
+    warn: float | None = None
+    critical: float | None = None
+
+    @property
+    def severity(self) -> Severity:
+        if self.critical is not None and self.value >= self.critical:
+            return Severity.CRITICAL
+        return Severity.WARNING if self.warn is not None and self.value >= self.warn else Severity.OK
+
+    def performance(self) -> str:
+        limits = ";".join("" if one is None else f"{one:g}" for one in (self.warn, self.critical))
+        return f"{self.name}={self.value:g}{self.unit};{limits}"
+
+
+@dataclass
+class Verdict:
+    check: str
+    subject: str
+    severity: Severity
+    text: str
+    measures: list[Measure] = field(default_factory=list)
+
+    def print(self, session: Session, form: CheckFormat) -> None:
+        write = session.streams.stdout.write
+        if form is CheckFormat.JSON:
+            values = {one.name: one.value for one in self.measures}
+            write(json_line({**self._labels(), "status": self.severity.name, "message": self.text, **values}) + "\n")
+        elif form is CheckFormat.PROMETHEUS:
+            labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in self._labels().items())
+            write(f"# TYPE querator_check_status gauge\nquerator_check_status{{{labels}}} {int(self.severity)}\n")
+            for one in self.measures:
+                name = f"querator_check_{one.name}"
+                write(f"# TYPE {name} gauge\n{name}{{{labels}}} {one.value:g}\n")
+        else:
+            figures = " ".join(one.performance() for one in self.measures)
+            line = f"QUERATOR {self.check.upper()} {self.severity.name} - {self.text}"
+            write(" ".join(line.split("\n")) + (f" | {figures}\n" if figures else "\n"))
+        raise typer.Exit(int(self.severity))
+
+    def _labels(self) -> dict[str, str]:
+        return {"check": self.check} | ({"queue": self.subject} if self.subject else {})
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _failed(check: str, subject: str, error: QueratorError) -> Verdict:
+    severity = Severity.CRITICAL if isinstance(error, Unreachable) else Severity.UNKNOWN
+    return Verdict(check, subject, severity, error.message)
+
+
+@command(app, "queue")
+def queue(
+    session: Session,
+    name: Queue,
+    depth_warn: Annotated[int | None, typer.Option("--depth-warn", min=0, metavar="N", help="Items that wait.")] = None,
+    depth_critical: Annotated[
+        int | None, typer.Option("--depth-critical", min=0, metavar="N", help="The same.")
+    ] = None,
+    age_warn: Annotated[
+        str | None, typer.Option("--age-warn", metavar="DURATION", help="Age of the oldest item.")
+    ] = None,
+    age_critical: Annotated[str | None, typer.Option("--age-critical", metavar="DURATION", help="The same.")] = None,
+    form: Form = CheckFormat.NAGIOS,
+) -> None:
+    """Check how many items wait in a queue, and for how long."""
+    warn_seconds = None if age_warn is None else duration(age_warn, "--age-warn")
+    critical_seconds = None if age_critical is None else duration(age_critical, "--age-critical")
+    try:
+        session.client.queue_info(name)
+        view = metrics.queues(session.client.metrics()).get(name, metrics.QueueView(name))
+    except QueratorError as error:
+        _failed("queue", name, error).print(session, form)
+        return
+    depth = Measure("depth", view.ready, "", depth_warn, depth_critical)
+    age = Measure("age", round(view.oldest_seconds, 3), "s", warn_seconds, critical_seconds)
+    text = f"{name}: {view.ready:,} ready, oldest {short_duration(view.oldest_seconds)}, {view.leased:,} leased"
+    measures = [depth, age, Measure("leased", view.leased), Measure("scheduled", view.scheduled)]
+    Verdict("queue", name, max(depth.severity, age.severity), text, measures).print(session, form)
+
+
+@command(app, "partitions")
+def partitions(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
+    form: Form = CheckFormat.NAGIOS,
+) -> None:
+    """Check the states of partitions: error is critical, anything but available is a warning."""
+    try:
+        if name is not None:
+            session.client.queue_info(name)
+        views = metrics.queues(session.client.metrics())
+    except QueratorError as error:
+        _failed("partitions", name or "", error).print(session, form)
+        return
+    states = [
+        (queue.name, number, partition.state)
+        for queue in views.values()
+        if name in (None, queue.name)
+        for number, partition in sorted(queue.partitions.items())
+    ]
+    bad = [(queue, number, state) for queue, number, state in states if state != "available"]
+    errors = sum(state == "error" for _, _, state in bad)
+    severity = Severity.CRITICAL if errors else Severity.WARNING if bad else Severity.OK
+    text = f"{len(states) - len(bad)} of {len(states)} available"
+    if bad:
+        text += "; " + ", ".join(f"{queue}/{number} {state}" for queue, number, state in bad)
+    measures = [Measure("available", len(states) - len(bad)), Measure("errors", errors)]
+    Verdict("partitions", name or "", severity, text, measures).print(session, form)
+
+
+@command(app, "daemon")
+def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
+    """Check that the daemon answers and is well."""
+    started = time.monotonic()
+    try:
+        health: dict[str, Any] = session.client.health()
+    except QueratorError as error:
+        _failed("daemon", "", error).print(session, form)
+        return
+    seconds = time.monotonic() - started
+    status = str(health.get("status"))
+    severity = {"pass": Severity.OK, "warn": Severity.WARNING}.get(status, Severity.CRITICAL)
+    text = f"{status}, version {health.get('version')}"
+    Verdict("daemon", "", severity, text, [Measure("time", round(seconds, 4), "s")]).print(session, form)

@@ -1,0 +1,209 @@
+"""`querator doctor`: look at everything that usually is the matter, and say what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from querator import __version__, config, times
+from querator.cli.options import command
+from querator.cli.render import short_duration
+from querator.cli.session import Session
+from querator.connection import parse_address
+from querator.errors import QueratorError
+from querator.limits import US_PER_SECOND
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SPACE_WARN_BYTES: Final = 2 * 10**9
+SPACE_FAIL_BYTES: Final = 200 * 10**6
+SKEW_WARN_SECONDS: Final = 5.0
+JAVA_MIN: Final = 17
+
+
+class Finding(NamedTuple):
+    check: str
+    status: str
+    what: str
+    todo: str = ""
+
+
+@command(app, "doctor")
+def doctor(
+    session: Session,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory of the daemon.")] = None,
+) -> None:
+    """Find out what is wrong on this machine. Exit code 1 if something fails."""
+    findings: list[Finding] = []
+    for check in (_settings, _socket, _daemon, _lock, _space, _pipelines):
+        try:
+            findings += check(session, data)
+        except (QueratorError, OSError) as error:
+            findings.append(Finding(check.__name__.strip("_"), FAIL, str(error), getattr(error, "hint", "")))
+    records = [finding._asdict() for finding in findings]
+    session.output.records(records, ("status", "check", "what", "todo"), name="check")
+    failed = [finding.check for finding in findings if finding.status == FAIL]
+    if failed:
+        raise QueratorError(f"{', '.join(failed)}: not as it should be")
+
+
+Check = Callable[[Session, Path | None], Iterator[Finding]]
+
+
+def _settings(session: Session, data: Path | None) -> Iterator[Finding]:
+    address = session.settings.address
+    yield Finding("settings", OK, f"{address.value} ({address.origin})")
+    path = str(session.settings.token_file.value)
+    if path:
+        mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
+        if mode & 0o077:
+            yield Finding("token file", WARN, f"{path} can be read by others", f"chmod 600 {path}")
+
+
+def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
+    path = parse_address(str(session.settings.address.value)).socket
+    if not path:
+        return
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        yield Finding("socket", FAIL, f"{path} does not exist", "querator daemon run")
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        yield Finding("socket", FAIL, f"{path} is not a socket", "choose another --socket")
+    elif not os.access(path, os.R_OK | os.W_OK):
+        yield Finding("socket", FAIL, f"{path} is not yours to use", "run as the user who runs the daemon")
+    elif stat.S_IMODE(status.st_mode) & 0o077:
+        yield Finding("socket", WARN, f"{path} is open to other users", f"chmod 600 {path}")
+    else:
+        yield Finding("socket", OK, path)
+
+
+def _daemon(session: Session, data: Path | None) -> Iterator[Finding]:
+    try:
+        started = time.monotonic()
+        health = session.client.health()
+        seconds = time.monotonic() - started
+    except QueratorError as error:
+        yield Finding("daemon", FAIL, error.message, error.hint)
+        return
+    version = str(health.get("version"))
+    if health.get("status") == "pass":
+        yield Finding("daemon", OK, f"answers in {seconds * 1000:.0f} ms, version {version}")
+    else:
+        yield Finding("daemon", FAIL, f"says '{health.get('status')}'", "look at the daemon's log")
+    if version != __version__:
+        yield Finding(
+            "version", WARN, f"this command is {__version__}, the daemon {version}", "install the same version of both"
+        )
+    yield from _clock(health)
+    yield from _partitions(session)
+
+
+def _clock(health: dict[str, Any]) -> Iterator[Finding]:
+    for checks in health.get("checks", {}).values():
+        for check in checks:
+            theirs = times.parse(check["time"]) / US_PER_SECOND
+            skew = abs(time.time() - theirs)
+            # The daemon tells whole seconds.
+            if skew > SKEW_WARN_SECONDS + 1:
+                yield Finding(
+                    "clock", WARN, f"differs from the daemon's by {short_duration(skew)}", "check NTP on both"
+                )
+            else:
+                yield Finding("clock", OK, "agrees with the daemon's")
+            return
+
+
+def _partitions(session: Session) -> Iterator[Finding]:
+    from querator.cli import metrics
+
+    views = metrics.queues(session.client.metrics()).values()
+    broken = [
+        f"{view.name}/{number}" for view in views for number, one in view.partitions.items() if one.state == "error"
+    ]
+    if broken:
+        yield Finding("partitions", FAIL, f"{', '.join(broken)} in error", "querator partitions list shows the reasons")
+    else:
+        # A daemon does not open a file whose schema it does not know; so this is the check of the schema too.
+        yield Finding("partitions", OK, f"{sum(len(view.partitions) for view in views)} partitions, none in error")
+
+
+def _lock(session: Session, data: Path | None) -> Iterator[Finding]:
+    from querator.daemon.lock import holder
+
+    directory = config.daemon_config(data=data).data
+    if not directory.is_dir():
+        yield Finding(
+            "data", WARN, f"{directory} does not exist on this machine", "the daemon makes it, or name it by --data"
+        )
+        return
+    found = holder(directory)
+    if found is None:
+        yield Finding("lock", WARN, f"no daemon runs on {directory}", "querator daemon run")
+    else:
+        yield Finding("lock", OK, f"PID {found.pid} runs on {directory}")
+
+
+def _space(session: Session, data: Path | None) -> Iterator[Finding]:
+    settings = config.daemon_config(data=data)
+    directories = {settings.data, *(storage.directory for storage in settings.storages)}
+    for directory in sorted(directories):
+        if not directory.is_dir():
+            continue
+        free = shutil.disk_usage(directory).free
+        text = f"{free / 10**9:.1f} GB free below {directory}"
+        if free < SPACE_FAIL_BYTES:
+            yield Finding("disk space", FAIL, text, "free some space, or migrate partitions to another storage")
+        elif free < SPACE_WARN_BYTES:
+            yield Finding("disk space", WARN, text, "free some space before it runs out")
+        else:
+            yield Finding("disk space", OK, text)
+        if not os.access(directory, os.W_OK):
+            yield Finding("permissions", WARN, f"{directory} is not yours to write", "run the daemon as its owner")
+
+
+def _pipelines(session: Session, data: Path | None) -> Iterator[Finding]:
+    try:
+        spark = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            "spark", WARN, "pyspark is not installed; only pipelines need it", "pip install 'querator[spark]'"
+        )
+        return
+    yield Finding("spark", OK, f"pyspark {spark}")
+    java = java_version()
+    if java is None:
+        yield Finding("java", WARN, "not found; only pipelines need it", "install openjdk-17-jre-headless")
+    elif java < JAVA_MIN:
+        yield Finding("java", WARN, f"version {java}; pipelines need {JAVA_MIN}", "install openjdk-17-jre-headless")
+    else:
+        yield Finding("java", OK, f"version {java}")
+
+
+def java_version() -> int | None:
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else "java"
+    try:
+        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_java_version(told)
+
+
+def parse_java_version(told: str) -> int | None:
+    """`openjdk version "17.0.9" …` is 17, and `"1.8.0_392"` is 8."""
+    parts = told.split('"')
+    numbers = parts[1].split(".") if len(parts) > 1 else []
+    digits = numbers[1] if numbers[:1] == ["1"] and len(numbers) > 1 else numbers[0] if numbers else ""
+    return int(digits) if digits.isdigit() else None

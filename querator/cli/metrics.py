@@ -1,0 +1,108 @@
+"""The daemon's metrics, read back: one request tells about every queue and partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_LINE: Final = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)(?: \d+)?$")
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def parse(text: str) -> Iterator[Sample]:
+    for line in text.split("\n"):
+        if not line or line.startswith("#"):
+            continue
+        found = _LINE.match(line)
+        if found is not None:
+            name, labels, value = found.groups()
+            yield Sample(name, {key: _unescaped(raw) for key, raw in _LABEL.findall(labels or "")}, float(value))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
+
+
+@dataclass
+class PartitionView:
+    ready: int = 0
+    leased: int = 0
+    scheduled: int = 0
+    state: str = "unknown"
+
+
+@dataclass
+class QueueView:
+    """What the metrics say of one queue."""
+
+    name: str
+    produced: float = 0
+    leased_total: float = 0
+    completed: float = 0
+    retried: float = 0
+    dead: float = 0
+    oldest_seconds: float = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> int:
+        return sum(one.ready for one in self.partitions.values())
+
+    @property
+    def leased(self) -> int:
+        return sum(one.leased for one in self.partitions.values())
+
+    @property
+    def scheduled(self) -> int:
+        return sum(one.scheduled for one in self.partitions.values())
+
+    @property
+    def state(self) -> str:
+        """The state that most needs an operator."""
+        states = {one.state for one in self.partitions.values()}
+        for state in ("error", "unavailable", "draining", "paused", "unknown"):
+            if state in states:
+                return state
+        return "available"
+
+
+_COUNTERS: Final = {
+    "querator_produced_total": "produced",
+    "querator_leased_total": "leased_total",
+    "querator_completed_total": "completed",
+    "querator_retried_total": "retried",
+}
+
+
+def queues(text: str) -> dict[str, QueueView]:
+    """Every queue, by name."""
+    found: dict[str, QueueView] = {}
+    for name, labels, value in parse(text):
+        if "queue" not in labels or not name.startswith("querator_"):
+            continue
+        queue = found.setdefault(labels["queue"], QueueView(labels["queue"]))
+        if name in _COUNTERS:
+            setattr(queue, _COUNTERS[name], value)
+        elif name == "querator_dead_lettered_total":
+            queue.dead += value
+        elif name == "querator_oldest_item_age_seconds":
+            queue.oldest_seconds = value
+        elif name == "querator_waiting":
+            queue.waiting[labels["kind"]] = int(value)
+        elif name in ("querator_items", "querator_partition_state"):
+            partition = queue.partitions.setdefault(int(labels["partition"]), PartitionView())
+            if name == "querator_items":
+                setattr(partition, labels["state"], int(value))
+            elif value:
+                partition.state = labels["state"]
+    return found
