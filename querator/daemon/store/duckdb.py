@@ -21,8 +21,9 @@ from querator import limits
 from querator.daemon.store import records
 from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
+from querator.daemon.store.files import sync_directory
 from querator.daemon.store.history import History
-from querator.daemon.store.journal import Journal, sync_directory
+from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile
 from querator.daemon.store.quarantine import Quarantine
 from querator.daemon.store.tables import SCHEMA_VERSION

@@ -21,11 +21,12 @@ from pathlib import Path
 
 from querator import limits
 from querator.daemon.store.base import StorageError
+from querator.daemon.store.files import sync_directory
 from querator.daemon.store.history import History, Place
+from querator.daemon.store.kept import Kept
 from querator.daemon.store.records import (
     CLOSED,
     SEGMENT_HEADER_BYTES,
-    Damage,
     Record,
     decode_segment_header,
     encode,
@@ -58,7 +59,7 @@ class Journal:
         self._trimming = threading.Lock()
         self._books = threading.Lock()
         self._segments: list[Segment] = []
-        self._kept: dict[bytes, int] = {}
+        self._kept = Kept(directory)
         self._active: Segment | None = None
         self._fd = -1
         self._allocated = 0
@@ -69,10 +70,9 @@ class Journal:
 
     def recover(self) -> History:
         """Reads everything, for a start. The torn tail of the last segment is cut off; the next append begins anew."""
-        self._segments, self._kept = [], {}
+        self._segments = []
         history = History()
-        for path in sorted(self._directory.glob("*.kept")):
-            self._recover_kept(path, history)
+        self._kept.recover(history)
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
         if numbers and self._is_unborn(numbers[-1]):
             self._path(numbers.pop()).unlink()
@@ -94,6 +94,7 @@ class Journal:
         path = self._path(number)
         contents = read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end)
         segment = Segment(number, path, contents.end)
+        self._segments.append(segment)
         for found in contents.found:
             history.add(path, found)
             if isinstance(found, Record):
@@ -103,7 +104,6 @@ class Journal:
                 os.truncate(path, contents.end)
             else:
                 history.wound(f"a record at byte {contents.end} is cut off", path)
-        self._segments.append(segment)
 
     def _note(self, segment: Segment, record: Record) -> None:
         if record.kind == CLOSED:
@@ -112,26 +112,13 @@ class Journal:
             segment.needs[record.partition] = record.number
             segment.partitions.add(record.partition)
 
-    def _recover_kept(self, path: Path, history: History) -> None:
-        partition = bytes.fromhex(path.stem)
-        contents = read_records(path.read_bytes(), 0)
-        if contents.torn:
-            os.truncate(path, contents.end)
-        for found in contents.found:
-            # Whatever is damaged in this file, it is known whose it is.
-            history.add(path, found._replace(partition=partition) if isinstance(found, Damage) else found)
-            self._kept[partition] = max(self._kept.get(partition, 0), found.number)
-
     def history(self) -> History:
         """Reads everything that is durable once more, while the journal is in use."""
         with self._trimming:
             with self._books:
                 segments = [(segment.path, segment.bytes) for segment in self._segments]
-                kept = [self._kept_path(partition) for partition in self._kept]
             history = History()
-            for path in kept:
-                for found in read_records(path.read_bytes(), 0).found:
-                    history.add(path, found)
+            self._kept.read(history)
             for path, end in segments:
                 for found in read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end).found:
                     history.add(path, found)
@@ -153,7 +140,7 @@ class Journal:
 
     def is_needed_by(self, partition: bytes) -> bool:
         with self._books:
-            return partition in self._kept or any(partition in segment.needs for segment in self._segments)
+            return partition in self._kept.numbers or any(partition in segment.needs for segment in self._segments)
 
     # Appending.
 
@@ -182,7 +169,7 @@ class Journal:
         Without it, a file that is replaced by an older one would look like one that lacks records.
         """
         with self._books:
-            known = set(self._kept).union(*(segment.partitions for segment in self._segments))
+            known = set(self._kept.numbers).union(*(segment.partitions for segment in self._segments))
         pieces = [
             piece
             for partition, number in numbers.items()
@@ -290,7 +277,7 @@ class Journal:
             for segment in self._segments:
                 if segment.needs.get(partition, number + 1) <= number:
                     del segment.needs[partition]
-            kept = self._kept.get(partition, number + 1) <= number
+            kept = self._kept.numbers.get(partition, number + 1) <= number
         if kept:
             self._drop_kept(partition)
         self.trim()
@@ -299,7 +286,7 @@ class Journal:
         """The partition needs nothing of what is here."""
         with self._books:
             self._drop_needs(partition)
-            kept = partition in self._kept
+            kept = partition in self._kept.numbers
         if kept:
             self._drop_kept(partition)
         self.trim()
@@ -345,32 +332,16 @@ class Journal:
             if isinstance(found, Record) and found.partition in needs:
                 if found.kind == CLOSED:
                     records.pop(found.partition, None)
-                elif found.number > self._kept.get(found.partition, 0):
+                elif found.number > self._kept.numbers.get(found.partition, 0):
                     records.setdefault(found.partition, []).append(found)
         for partition, wanted in records.items():
-            fd = os.open(self._kept_path(partition), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            size = os.fstat(fd).st_size
-            try:
-                for record in wanted:
-                    _write_all(fd, data[record.offset : record.end])
-                os.fsync(fd)
-            except OSError:
-                os.ftruncate(fd, size)
-                raise
-            finally:
-                os.close(fd)
-        sync_directory(self._directory)
+            self._kept.add(partition, data, wanted)
         with self._books:
-            for partition, wanted in records.items():
-                self._kept[partition] = wanted[-1].number
             segment.needs.clear()
 
     def _drop_kept(self, partition: bytes) -> None:
         with self._trimming:
-            self._kept_path(partition).unlink(missing_ok=True)
-            sync_directory(self._directory)
-            with self._books:
-                self._kept.pop(partition, None)
+            self._kept.drop(partition)
 
     def _drop_needs(self, partition: bytes) -> None:
         for segment in self._segments:
@@ -404,17 +375,6 @@ class Journal:
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:012d}.seg"
 
-    def _kept_path(self, partition: bytes) -> Path:
-        return self._directory / f"{partition.hex()}.kept"
-
-
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
 
 def _lock(path: Path) -> int:
     """Two daemons in one storage would each cut off what the other one writes."""
@@ -430,8 +390,3 @@ def _lock(path: Path) -> int:
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(SEGMENT_HEADER_BYTES)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

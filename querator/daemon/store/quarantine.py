@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from zlib import crc32
 
-from querator.daemon.store.journal import sync_directory
+from querator.daemon.store.files import replace_file, sync_directory
 
 
 class Quarantine:
@@ -28,13 +28,8 @@ class Quarantine:
         """Copies files that nobody has open, and then notes the reason, durably."""
         for path in files:
             self.copy(path)
-        fresh = self._reason_path(uuid).with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(reason + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._reason_path(uuid))
-        sync_directory(self._directory)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._reason_path(uuid), f"{reason}\n".encode())
 
     def copy(self, path: Path) -> None:
         """The name says what is in it, so that the same thing is not copied twice."""

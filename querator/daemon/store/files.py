@@ -1,0 +1,30 @@
+"""Small things about files that more than one part of the store needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes names durable: a new file, a renamed one, one that is gone."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """A file with these contents, whole and durable, or as it was before."""
+    fresh = path.with_name(path.name + ".new")
+    with open(fresh, "wb", opener=_private) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    sync_directory(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

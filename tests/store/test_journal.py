@@ -1,0 +1,433 @@
+"""The journal by itself: nothing acknowledged is lost in silence, whatever happens to its bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from querator import limits
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.history import History
+from querator.daemon.store.journal import Journal
+from querator.daemon.store.records import BATCH, encode
+
+A, B, C = (bytes([letter]) * 16 for letter in b"abc")
+
+
+@pytest.fixture(autouse=True)
+def small_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for little more than what is written, so that every byte can be tried."""
+    monkeypatch.setattr(limits, "SEGMENT_ALLOCATION_BYTES", 48)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal")
+    journal.recover()
+    yield journal
+    journal.close()
+
+
+def append(journal: Journal, *records: tuple[bytes, int, bytes]) -> None:
+    pieces = [piece for partition, number, payload in records for piece in encode(BATCH, number, partition, payload)]
+    journal.append(pieces, {partition: number for partition, number, _ in records})
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.seg"))
+
+
+def abandon(journal: Journal) -> None:
+    """As if the process were gone: nothing is closed in order, the next one may begin."""
+    os.close(journal._lock_fd)
+    journal._lock_fd = -1
+
+
+def read(directory: Path) -> tuple[Journal, History]:
+    journal = Journal(directory)
+    return journal, journal.recover()
+
+
+def contents(journal: Journal, history: History, partition: bytes, applied: int = 0) -> list[tuple[int, bytes]]:
+    return list(journal.payloads(history.replay(partition, applied)))
+
+
+class TestAppending:
+    def test_what_is_appended_is_read_back_per_partition(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"), (B, 1, b"uno"))
+        append(journal, (A, 2, b""))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, b"one"), (2, b"")]
+        assert contents(again, history, A, applied=1) == [(2, b"")]
+        assert contents(again, history, B) == [(1, b"uno")]
+        assert history.missing(A, 0) == history.missing(B, 0) == history.missing(C, 0) == ""
+
+    def test_an_append_is_one_write_and_one_sync(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        append(journal, (A, 1, b"begins the segment"))
+        calls: list[str] = []
+        for name in ("pwrite", "fdatasync", "fsync"):
+            original: Callable[..., object] = getattr(os, name)
+            monkeypatch.setattr(
+                os, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+            )
+        append(journal, *((partition, 2, b"x" * 100) for partition in (A, B, C)))
+        assert calls == ["pwrite", "fdatasync"]
+
+    def test_two_processes_cannot_share_a_journal(self, journal: Journal, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="in use"):
+            Journal(tmp_path / "journal")
+
+    def test_nobody_else_can_read_it(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"secret"))
+        assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "journal").rglob("*"))
+
+    def test_a_full_segment_is_closed(self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 300)
+        for number in range(1, 11):
+            append(journal, (A, number, b"x" * 90))
+        assert len(segments(tmp_path / "journal")) == 5
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert [number for number, _ in contents(again, history, A)] == list(range(1, 11))
+
+    def test_a_start_begins_a_new_segment(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"))
+        abandon(journal)
+        again, _ = read(tmp_path / "journal")
+        append(again, (A, 2, b"two"))
+        assert len(segments(tmp_path / "journal")) == 2
+
+
+class TestTrimming:
+    def test_a_segment_goes_when_everybody_has_applied_it(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"), (B, 1, b"uno"))
+        journal.roll()
+        assert journal.lagging() == {A, B}
+        journal.applied(A, 1)
+        assert len(segments(tmp_path / "journal")) == 1
+        assert journal.lagging() == {B}
+        journal.applied(B, 1)
+        assert segments(tmp_path / "journal") == []
+
+    def test_the_segment_in_use_stays(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"))
+        journal.applied(A, 1)
+        assert len(segments(tmp_path / "journal")) == 1
+        assert journal.lagging() == set()
+        journal.roll()
+        assert segments(tmp_path / "journal") == []
+        append(journal, (A, 2, b"two"))
+        assert len(segments(tmp_path / "journal")) == 1
+
+    def test_who_applied_only_some_of_it_keeps_it(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"), (A, 2, b"two"))
+        journal.roll()
+        journal.applied(A, 1)
+        assert len(segments(tmp_path / "journal")) == 1
+
+    def test_records_that_wait_are_carried_along(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 2)
+        for number in range(1, 6):
+            append(journal, (A, number, b"a" * number), (B, number, b"b"))
+            journal.roll()
+            journal.applied(B, number)
+        assert len(segments(tmp_path / "journal")) == 2
+        assert [number for number, _ in contents(journal, journal.history(), A)] == [1, 2, 3, 4, 5]
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert history.missing(A, 0) == ""
+        assert contents(again, history, A) == [(number, b"a" * number) for number in range(1, 6)]
+        again.applied(A, 5)
+        assert list((tmp_path / "journal").glob("*.kept")) == []
+        again.applied(B, 5)
+        assert segments(tmp_path / "journal") == []
+
+    def test_a_crash_before_a_carried_segment_is_deleted_changes_nothing(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        append(journal, (A, 1, b"one"), (A, 2, b"two"))
+        journal.roll()
+        copy = shutil.copy(segments(tmp_path / "journal")[0], tmp_path / "copy")
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        journal.trim()
+        assert segments(tmp_path / "journal") == []
+        shutil.move(copy, tmp_path / "journal" / "000000000001.seg")
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, b"one"), (2, b"two")]
+
+    def test_a_closed_partition_starts_over(self, journal: Journal, tmp_path: Path) -> None:
+        """Its file may be replaced by an older one while it is closed."""
+        append(journal, (A, 7, b"seven"), (B, 1, b"uno"))
+        journal.append_closed({A: 7})
+        append(journal, (A, 3, b"three"))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A, applied=2) == [(3, b"three")]
+        assert history.missing(A, 2) == ""
+        assert history.missing(B, 0) == ""
+
+    def test_closing_writes_nothing_when_there_is_nothing_to_settle(self, journal: Journal, tmp_path: Path) -> None:
+        journal.append_closed({A: 7})
+        assert segments(tmp_path / "journal") == []
+
+
+class TestMissing:
+    def test_a_missing_record_is_noticed(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"), (B, 1, b"uno"), (A, 3, b"three"))
+        abandon(journal)
+        _, history = read(tmp_path / "journal")
+        assert "records 2 to 2 are missing" in history.missing(A, 0)
+        assert history.missing(A, 2) == ""
+        assert history.missing(B, 0) == ""
+
+    def test_a_missing_segment_is_noticed(self, journal: Journal, tmp_path: Path) -> None:
+        for number in (1, 2, 3):
+            append(journal, (A, number, b"a"))
+            if number != 2:
+                append(journal, (B, number // 2 + 1, b"b"))
+            if number == 1:
+                append(journal, (C, 1, b"c"))
+            journal.roll()
+        segments(tmp_path / "journal")[1].unlink()
+        abandon(journal)
+        _, history = read(tmp_path / "journal")
+        assert "records 2 to 2 are missing" in history.missing(A, 0)
+        assert history.missing(B, 0) == ""  # its records join up across the gap
+        assert "segments 2 to 2 are missing" in history.missing(C, 0)  # it may have had one in there
+
+
+class TestDamage:
+    """Every byte of a journal, cut off and flipped: what was there is read back exactly, or is refused."""
+
+    RECORDS = (
+        ((A, 1, b"\x91\x00"), (B, 1, b"")),
+        ((A, 2, b"a" * 9),),
+        ((B, 2, b"\x00\x00\x00"), (A, 3, b"\x00")),
+        ((A, 4, b"tail"), (B, 3, b"\x00" * 5)),
+    )
+    """Appends; the second and the third are the last and the first of their segments. Some end with zeros."""
+
+    @pytest.fixture
+    def pristine(self, tmp_path: Path) -> Path:
+        journal = Journal(tmp_path / "pristine")
+        journal.recover()
+        for at, append_ in enumerate(self.RECORDS):
+            append(journal, *append_)
+            if at == 1:
+                journal.roll()
+        abandon(journal)
+        return tmp_path / "pristine"
+
+    def everything(self, partition: bytes) -> list[tuple[int, bytes]]:
+        return [record[1:] for appended in self.RECORDS for record in appended if record[0] == partition]
+
+    def judge(self, directory: Path) -> dict[bytes, list[tuple[int, bytes]] | None]:
+        """What each partition gets; None when it is refused."""
+        journal, history = read(directory)
+        abandon(journal)
+        return {
+            partition: None if history.missing(partition, 0) else contents(journal, history, partition)
+            for partition in (A, B, C)
+        }
+
+    def changed(self, pristine: Path, name: str, data: bytes) -> Path:
+        directory = pristine.parent / "changed"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(pristine, directory)
+        (directory / name).write_bytes(data)
+        return directory
+
+    def test_nothing_is_wrong_with_it(self, pristine: Path) -> None:
+        assert self.judge(self.changed(pristine, "LOCK", b"")) == {A: self.everything(A), B: self.everything(B), C: []}
+
+    @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+    def test_every_byte_flipped(self, pristine: Path, flip: int) -> None:
+        refused = 0
+        for path in segments(pristine):
+            original = path.read_bytes()
+            for at in range(len(original)):
+                data = bytearray(original)
+                data[at] ^= flip
+                judged = self.judge(self.changed(pristine, path.name, bytes(data)))
+                for partition in (A, B):
+                    assert judged[partition] in (None, self.everything(partition)), (path.name, at)
+                    refused += judged[partition] is None
+        assert refused
+
+    def test_every_byte_zeroed(self, pristine: Path) -> None:
+        for path in segments(pristine):
+            original = path.read_bytes()
+            for at in range(len(original)):
+                data = bytearray(original)
+                data[at] = 0
+                judged = self.judge(self.changed(pristine, path.name, bytes(data)))
+                for partition in (A, B):
+                    assert judged[partition] in (None, self.everything(partition)), (path.name, at)
+
+    def test_a_closed_segment_cut_off_anywhere(self, pristine: Path) -> None:
+        path = segments(pristine)[0]
+        original = path.read_bytes()
+        for at in range(len(original)):
+            judged = self.judge(self.changed(pristine, path.name, original[:at]))
+            for partition in (A, B):
+                assert judged[partition] in (None, self.everything(partition)), at
+            assert None in judged.values()
+
+    @pytest.mark.parametrize("zeros", [0, 40], ids=["cut off", "zeros from there on"])
+    def test_the_last_segment_cut_off_anywhere(self, pristine: Path, zeros: int) -> None:
+        """That is what a crash does. Whole records stay, and nobody is refused."""
+        path = segments(pristine)[-1]
+        original = path.read_bytes()
+        end = len(original.rstrip(b"\0"))
+        last = self.RECORDS[2] + self.RECORDS[3]
+        for at in range(end + 1):
+            judged = self.judge(self.changed(pristine, path.name, original[:at] + bytes(zeros)))
+            for partition in (A, B):
+                here = [record[1:] for record in last if record[0] == partition]
+                before = self.everything(partition)[: -len(here)]
+                assert judged[partition] in [before + here[:count] for count in range(len(here) + 1)], at
+            if at == end:
+                assert judged == {A: self.everything(A), B: self.everything(B), C: []}
+
+    def test_a_record_cut_off_stays_cut_off(self, pristine: Path) -> None:
+        path = segments(pristine)[-1]
+        original = path.read_bytes().rstrip(b"\0")
+        directory = self.changed(pristine, path.name, original[:-3])
+        journal, history = read(directory)
+        before = contents(journal, history, B)
+        append(journal, (B, 3, b"again"))
+        abandon(journal)
+        journal, history = read(directory)
+        assert contents(journal, history, B) == [*before, (3, b"again")]
+        assert history.missing(A, 0) == history.missing(B, 0) == ""
+
+    def test_damage_that_can_be_told_concerns_one_partition(self, pristine: Path) -> None:
+        path = segments(pristine)[-1]
+        data = path.read_bytes().replace(b"tail", b"tale")
+        judged = self.judge(self.changed(pristine, path.name, data))
+        assert judged == {A: None, B: self.everything(B), C: []}
+
+    def test_damage_before_what_the_file_has_concerns_nobody(self, pristine: Path) -> None:
+        path = segments(pristine)[0]
+        data = path.read_bytes().replace(b"aaaaaaaaa", b"aaaabaaaa")
+        journal, history = read(self.changed(pristine, path.name, data))
+        assert history.missing(A, 1)
+        assert history.missing(A, 2) == ""
+        assert contents(journal, history, A, applied=2) == self.everything(A)[2:]
+
+    def test_a_kept_file_cut_off_or_flipped_anywhere(
+        self, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        append(journal, (A, 1, b"one"), (B, 1, b"uno"), (A, 2, b"two"))
+        journal.roll()
+        journal.applied(B, 1)
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        journal.trim()
+        abandon(journal)
+        (kept,) = (tmp_path / "journal").glob("*.kept")
+        original = kept.read_bytes()
+        for at in range(len(original)):
+            data = bytearray(original)
+            data[at] ^= 0xFF
+            for changed in (bytes(data), original[:at]):
+                judged = self.judge(self.changed(tmp_path / "journal", kept.name, changed))
+                assert judged[A] in (None, [(1, b"one"), (2, b"two")]), at
+                assert judged[B] == []
+
+
+class TestFailures:
+    def test_a_failed_sync_refuses_everything_until_reopened(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(_: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        append(journal, (A, 1, b"one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", failing)
+            with pytest.raises(StorageError, match="Input/output error"):
+                append(journal, (A, 2, b"two"))
+        with pytest.raises(StorageError, match="reopened"):
+            append(journal, (A, 2, b"two"))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing)
+            with pytest.raises(StorageError, match="Input/output error"):
+                journal.reopen()
+        journal.reopen()
+        history = journal.recover()
+        assert contents(journal, history, A) == [(1, b"one")]
+        append(journal, (A, 2, b"two, the second time"))
+        assert contents(journal, journal.history(), A) == [(1, b"one"), (2, b"two, the second time")]
+
+    def test_a_full_disk_loses_nothing_and_passes(self, tmp_path: Path) -> None:
+        """A limit on the size of files stands in for a full disk: the same error at the same place."""
+        script = f"""
+            import resource
+            from pathlib import Path
+            from querator.daemon.store.base import StorageError
+            from querator.daemon.store.journal import Journal
+            from querator.daemon.store.records import BATCH, encode
+
+            journal = Journal(Path({str(tmp_path / "journal")!r}))
+            journal.recover()
+            def append(number, payload):
+                journal.append(list(encode(BATCH, number, b"a" * 16, payload)), {{b"a" * 16: number}})
+            append(1, b"one")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
+            append(2, b"two")
+            for _ in range(2):
+                try:
+                    append(3, b"x" * 6_000_000)
+                except StorageError as error:
+                    print(error)
+            append(3, b"three")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+            for _ in range(2):
+                try:
+                    append(4, b"four")
+                except StorageError as error:
+                    print(error)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            append(4, b"4" * 6_000_000)
+            append(5, b"five")
+        """
+        lines = "\n".join(line.removeprefix(" " * 12) for line in script.splitlines())
+        ran = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+        assert ran.stdout.count("File too large") == 4
+        journal, history = read(tmp_path / "journal")
+        assert history.missing(A, 0) == ""
+        assert contents(journal, history, A) == [
+            (1, b"one"),
+            (2, b"two"),
+            (3, b"three"),
+            (4, b"4" * 6_000_000),
+            (5, b"five"),
+        ]
+
+    def test_no_space_for_a_new_segment_passes_too(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        append(journal, (A, 1, b"one"))
+        journal.roll()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            with pytest.raises(StorageError, match="No space left"):
+                append(journal, (A, 2, b"two"))
+        append(journal, (A, 2, b"two"))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, b"one"), (2, b"two")]
