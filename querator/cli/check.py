@@ -66,8 +66,8 @@ class Measure:
         return Severity.WARNING if self.warn is not None and self.value >= self.warn else Severity.OK
 
     def performance(self) -> str:
-        limits = ";".join("" if one is None else f"{one:g}" for one in (self.warn, self.critical))
-        return f"{self.name}={self.value:g}{self.unit};{limits}"
+        limits = ";".join("" if one is None else f"{one:.15g}" for one in (self.warn, self.critical))
+        return f"{self.name}={self.value:.15g}{self.unit};{limits}"
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Verdict:
             write(f"# TYPE querator_check_status gauge\nquerator_check_status{{{labels}}} {int(self.severity)}\n")
             for one in self.measures:
                 name = f"querator_check_{one.name}"
-                write(f"# TYPE {name} gauge\n{name}{{{labels}}} {one.value:g}\n")
+                write(f"# TYPE {name} gauge\n{name}{{{labels}}} {one.value:.15g}\n")
         else:
             figures = " ".join(one.performance() for one in self.measures)
             line = f"QUERATOR {self.check.upper()} {self.severity.name} - {self.text}"
@@ -141,7 +141,7 @@ def queue(
 @command(app, "partitions")
 def partitions(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
     """Check the states of partitions: error is critical, anything but available is a warning."""

@@ -35,7 +35,7 @@ def consume(
     backoff: Annotated[
         str, typer.Option("--backoff", metavar="MIN..MAX", help="Wait before a failed item is tried again; doubles.")
     ] = "1s..5m",
-    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Names this consumer.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="TEXT", help="Names this consumer.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="End after so many items.")] = None,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when there is nothing to lease.")] = False,
 ) -> None:

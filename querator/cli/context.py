@@ -89,7 +89,7 @@ def list_(session: Session) -> None:
 @command(app, "show")
 def show(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[CONTEXT]", help="The current one if absent.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONTEXT", help="The current one if absent.")] = None,
 ) -> None:
     """Show a context."""
     contexts = config.load_contexts()

@@ -49,7 +49,7 @@ def topic_text(topic: str) -> str:
 @app.command("help", cls=SharedCommand)
 def help_(
     context: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...|TOPIC]", show_default=False)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", show_default=False)] = None,
 ) -> None:
     """Help on a command or a topic, such as exit-codes."""
     words = words or []

@@ -13,7 +13,7 @@ from querator.errors import InvalidRequest, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID...", help="Ids of items; - reads them from standard input, one per line.")
+    list[str], typer.Argument(metavar="ID", help="Ids of items; - reads them from standard input, one per line.")
 ]
 
 

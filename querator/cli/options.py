@@ -55,6 +55,15 @@ class SharedCommand(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return quickened(super().get_params(ctx))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = ["[OPTIONS]"]
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                name = parameter.metavar or parameter.name.upper()
+                name = f"{name}..." if parameter.nargs == -1 else name
+                pieces.append(name if parameter.required else f"[{name}]")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[Any]] = {"Arguments": [], "Options": [], SHARED_PANEL: []}
         for parameter in self.get_params(ctx):

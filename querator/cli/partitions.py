@@ -24,10 +24,10 @@ COLUMNS = ("queue_name", "partition", "storage", "state", "total", "leased", "sc
 RELOAD_SECONDS_MAX = 3_600.0
 """Reading a large file again takes its time; --timeout says otherwise."""
 
-OptionalQueue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)]
+OptionalQueue = Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.", show_default=False)]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
 Partitions = Annotated[
-    list[int] | None, typer.Argument(metavar="[PARTITION...]", min=0, help="Numbers of partitions.", show_default=False)
+    list[int] | None, typer.Argument(metavar="PARTITION", min=0, help="Numbers of partitions.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="All partitions of the queue.")]
 

@@ -70,7 +70,7 @@ def produce(
     session: Session,
     queue: Queue,
     payload: Annotated[
-        str | None, typer.Argument(metavar="[PAYLOAD|-]", help="The payload; - reads it from standard input.")
+        str | None, typer.Argument(metavar="PAYLOAD|-", help="The payload; - reads it from standard input.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read this file.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Every line is an item.")] = False,
@@ -86,7 +86,7 @@ def produce(
     delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
     request_id: Annotated[
         str | None,
-        typer.Option("--request-id", metavar="ID", help="Repeating the command with it within an hour adds nothing."),
+        typer.Option("--request-id", metavar="TEXT", help="Repeating the command with it within an hour adds nothing."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

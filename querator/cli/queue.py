@@ -37,7 +37,7 @@ def lease(
     n: Annotated[
         int, typer.Option("-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="At most so many.")
     ] = 10,
-    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Names this consumer.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="TEXT", help="Names this consumer.")] = None,
     complete_ids: Annotated[
         list[str] | None, typer.Option("--complete", metavar="ID", help="Complete this item first; repeatable.")
     ] = None,

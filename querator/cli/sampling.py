@@ -1,4 +1,4 @@
-"""What `querator top` knows: samples of the metrics over time, and rates between them. No terminal, no clock of its own."""
+"""What `querator top` knows: samples of the metrics over time and the rates between them. No terminal, no clock."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class SqlFormat(enum.StrEnum):
 def sql(
     session: Session,
     queue: Queue,
-    query: Annotated[str, typer.Argument(metavar="[QUERY|-]", help="The SELECT; - reads it from standard input.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY|-", help="The SELECT; - reads it from standard input.")],
     limit: Annotated[
         int, typer.Option("--limit", min=0, metavar="N", help="At most so many rows; 0 for all.")
     ] = ROWS_DEFAULT,

@@ -111,7 +111,7 @@ class Exported(msgspec.Struct, forbid_unknown_fields=True):
 def import_(
     session: Session,
     queue: Queue,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="An export; - is standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="An export; - is standard input.")] = "-",
     dry_run: DryRun = False,
 ) -> None:
     """Read an export back: kinds, references, attempts and deadlines are kept, leases are not.

@@ -1,0 +1,44 @@
+"""Writes completions/ and man/ from the command tree; with `--check` it only fails if they are stale."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def wanted() -> dict[Path, str]:
+    from querator.cli import describe, manpages, shells
+
+    tree = describe.tree()
+    files = {Path("completions") / name: shells.script(shell, tree) for shell, name in shells.FILES.items()}
+    return files | {Path("man") / name: text for name, text in manpages.pages(tree).items()}
+
+
+def stale(files: dict[Path, str]) -> list[Path]:
+    """Files that are missing, different, or left over."""
+    found = [path for path, text in files.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
+    kept = [path.relative_to(ROOT) for folder in ("completions", "man") for path in (ROOT / folder).iterdir()]
+    return sorted(found + [path for path in kept if path not in files])
+
+
+def main() -> int:
+    files = wanted()
+    changed = stale(files)
+    if "--check" in sys.argv[1:]:
+        for path in changed:
+            print(f"{path} is stale; python packaging/generate.py writes it", file=sys.stderr)
+        return 1 if changed else 0
+    for path in changed:
+        if path in files:
+            (ROOT / path).parent.mkdir(exist_ok=True)
+            (ROOT / path).write_text(files[path])
+        else:
+            (ROOT / path).unlink()
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

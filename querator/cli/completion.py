@@ -1,0 +1,30 @@
+"""`querator completion`: the script that teaches a shell our commands, names in the daemon included."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from querator.cli.options import SharedCommand
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Shell(enum.StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command("completion", cls=SharedCommand)
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
+    """Print the completion script of a shell.
+
+    For bash: source <(querator completion bash). For zsh: put it into a file named _querator in a directory of $fpath.
+    For fish: querator completion fish > ~/.config/fish/completions/querator.fish.
+    """
+    from querator.cli import describe, shells
+
+    print(shells.script(shell.value, describe.tree()), end="")
