@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,17 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from bench.compare import measure, report
+from bench.compare.backlog import measure_backlog
 from bench.compare.fsyncs import FsyncCounter
-from bench.compare.load import CellResult, CellSpec
+from bench.compare.load import CellSpec
 from bench.compare.querator_server import Querator
 from bench.compare.results import Cell, Run, figures
+from bench.compare.running import run_load
 from bench.compare.servers import Beanstalkd, Postgres, RabbitMq, Redis, Server, Sqlite
 
 SHAPES = ((1, 1), (1, 32), (100, 4), (1000, 2))
-CELL_SECONDS_MAX = 60.0
 PAYLOAD_BYTES = 200
 
 
@@ -99,6 +97,8 @@ def _measure(options: argparse.Namespace, directory: Path, filesystem: str) -> R
                 cell = _measure_cell(system, batch, clients, options.seconds, directory, counter)
                 run.cells.append(cell)
                 _print(cell)
+    if options.with_backlog:
+        run.moments = measure_backlog(options.with_backlog, options.seconds * 2, directory, counter)
     return run
 
 
@@ -137,21 +137,6 @@ def _measure_cell(
     return cell
 
 
-def run_load(spec: CellSpec, environment: dict[str, str] | None = None) -> CellResult:
-    """Run one cell in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.compare.load"],
-        input=msgspec.json.encode(spec),
-        capture_output=True,
-        timeout=CELL_SECONDS_MAX,
-        env={**os.environ, **(environment or {})},
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
-    return msgspec.json.decode(done.stdout, type=CellResult)
-
-
 def _print(cell: Cell) -> None:
     if cell.result is None:
         print(f"{cell.shape:7} {cell.system:34} failed: {cell.failure}")
@@ -165,8 +150,11 @@ def _print(cell: Cell) -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
     parser.add_argument("--only", default="", help="peers, separated by commas")
-    parser.add_argument("--shapes", default="", help="for example 1x32,100x4")
+    parser.add_argument("--shapes", default="", help="for example 1x32,100x4; none for no comparison")
     parser.add_argument("--seconds", type=float, default=2.0, help="per direction of a cell")
+    parser.add_argument(
+        "--with-backlog", type=int, default=0, metavar="N", help="also time produces while N items wait"
+    )
     parser.add_argument("--dir", default=None, help="where the peers keep their data; not on tmpfs")
     parser.add_argument("--docs", default="", help="write the report below this directory")
     return parser.parse_args()

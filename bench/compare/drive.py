@@ -53,6 +53,13 @@ class Phase:
     def give_back(self, count: int) -> None:
         self.unclaimed += count
 
+    def split(self, parts: int) -> list[Phase]:
+        """As many phases with an equal share of the items each, which all measure into this one."""
+        phases = [Phase(self.items // parts, self.batch) for _ in range(parts)]
+        for phase in phases:
+            phase.latencies_ns = self.latencies_ns
+        return phases
+
     def samples(self, operation: str) -> list[int]:
         return self.latencies_ns.setdefault(operation, [])
 

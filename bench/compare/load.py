@@ -10,7 +10,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from bench.compare import drive, measure
 from bench.compare.drive import Phase
 from bench.compare.fsyncs import read_count
+from bench.compare.parking import ParkedLeases
 from bench.compare.sqlite_threads import SqliteWorkers
 from bench.compare.wire import Address, Connection
 from bench.compare.wire_beanstalkd import BeanstalkdConnection
@@ -37,12 +39,17 @@ class CellSpec(msgspec.Struct, kw_only=True):
     port: int = 0
     server_pid: int = 0
     queues: tuple[str, ...] = ("bench",)
-    """For Querator: connection i works on queue i modulo their number."""
+    """For Querator: connection i works on queue i modulo their number; items are shared out evenly."""
     dialect: str = "protobuf"
     transaction: bool = False
     """For Redis: a batch goes in between MULTI and EXEC."""
     with_in_one: bool = False
     """Also measure leases that carry `complete_ids`."""
+    produce_only: bool = False
+    items: int = 0
+    """With `produce_only`: how many; 0 for as many as the seconds allow."""
+    parked: int = 0
+    """For Querator: leases that wait on the queue `parked` meanwhile."""
     payload_bytes: int = 200
     seconds: float = 2.0
     round_seconds: float = 0.4
@@ -72,15 +79,24 @@ class CellResult(msgspec.Struct, kw_only=True):
     outward: Direction
     in_one: Direction | None = None
     peak_memory_bytes: int = 0
+    wake_us: tuple[int, int, int] = (0, 0, 0)
+    """p50, p99 and highest from sending a produce to the reply of the parked lease that gets the item."""
 
+
+FIRST_ROUND_ITEMS = 1_000
+WAKE_ROUNDS = 300
 
 RunPhase = Callable[[Phase], float]
 
 
 def run_cell(spec: CellSpec) -> CellResult:
-    gc.disable()
+    parked = ParkedLeases(Address(path=spec.path, port=spec.port), spec.parked) if spec.parked else None
     produce, consume, consume_in_one, close = _open(spec)
     meter = _Meter(spec)
+    if spec.produce_only:
+        filled = _produce_only(spec, produce, meter)
+        close()
+        return filled
     step = spec.batch * spec.clients
     warm_up = max(step * 2, min(200, step * 200))
     rate = warm_up / produce(Phase(warm_up, spec.batch))
@@ -106,7 +122,25 @@ def run_cell(spec: CellSpec) -> CellResult:
         if direction is not None:
             meter.summarise(direction)
     close()
-    return CellResult(inward=inward, outward=outward, in_one=in_one, peak_memory_bytes=peak)
+    result = CellResult(inward=inward, outward=outward, in_one=in_one, peak_memory_bytes=peak)
+    if parked is not None:
+        result.wake_us = parked.wake(WAKE_ROUNDS)
+        parked.close()
+    return result
+
+
+def _produce_only(spec: CellSpec, produce: RunPhase, meter: _Meter) -> CellResult:
+    step = spec.batch * spec.clients
+    inward = Direction()
+    meter.start()
+    items = max(step, FIRST_ROUND_ITEMS // step * step)
+    while inward.items < spec.items if spec.items else inward.seconds < spec.seconds:
+        if spec.items:
+            items = max(step, min(items, spec.items - inward.items) // step * step)
+        meter.measure(produce, Phase(items, spec.batch), inward)
+        items = max(step, int(inward.rate * spec.round_seconds) // step * step)
+    meter.summarise(inward)
+    return CellResult(inward=inward, outward=Direction(), peak_memory_bytes=meter.peak_memory_bytes())
 
 
 def _refilled(produce: RunPhase, items: int, batch: int) -> Phase:
@@ -161,11 +195,17 @@ def _open(spec: CellSpec) -> tuple[RunPhase, RunPhase, RunPhase | None, Callable
         return workers.produce, workers.consume, None, workers.close
     connections = [_connect(spec, index) for index in range(spec.clients)]
 
+    def shares(phase: Phase) -> Iterator[Phase]:
+        """The phase that each connection takes part in: one per queue."""
+        return cycle(phase.split(len(spec.queues))) if len(spec.queues) > 1 else cycle([phase])
+
     def produce(phase: Phase) -> float:
-        return drive.run([(each.sock, each.produce(phase)) for each in connections], phase)
+        pairs = zip(connections, shares(phase), strict=False)
+        return drive.run([(each.sock, each.produce(share)) for each, share in pairs], phase)
 
     def consume(phase: Phase) -> float:
-        return drive.run([(each.sock, each.consume(phase)) for each in connections], phase)
+        pairs = zip(connections, shares(phase), strict=False)
+        return drive.run([(each.sock, each.consume(share)) for each, share in pairs], phase)
 
     def consume_in_one(phase: Phase) -> float:
         for each in connections:
@@ -209,6 +249,7 @@ def _connect(spec: CellSpec, index: int) -> Connection:
 
 
 def main() -> None:
+    gc.disable()
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=CellSpec)
     sys.stdout.buffer.write(msgspec.json.encode(run_cell(spec)))
 

@@ -48,6 +48,9 @@ def markdown(run: Run) -> str:
     for shape in dict.fromkeys(cell.shape for cell in run.cells):
         parts.append(f"### {shape} (items per request × clients)")
         parts.append(_cells_table([cell for cell in run.cells if cell.shape == shape], run.counts_fsyncs))
+    if run.moments:
+        parts.append("### One produce (1×32, Unix socket) and what the queue is doing meanwhile")
+        parts.append(_moments_table(run))
     parts.append("### What was compared")
     parts.append(_table(("peer", "version", "how"), _peer_rows(run)))
     if run.skipped:
@@ -126,6 +129,23 @@ def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:
                 f"{_busy(inward)} / {_busy(outward)}",
             )
         )
+    return _table(header, rows)
+
+
+def _moments_table(run: Run) -> str:
+    header = ("queue", "waiting", "in /s", "p50 ms", "p99 ms", "highest ms", "applied to files meanwhile, times")
+    rows = [
+        (
+            moment.what,
+            f"{moment.waiting:,}",
+            f"{moment.rate:,.0f}",
+            f"{moment.p50_ms:.2f}",
+            f"{moment.p99_ms:.2f}",
+            f"{moment.highest_ms:.2f}",
+            str(moment.applies),
+        )
+        for moment in run.moments
+    ]
     return _table(header, rows)
 
 

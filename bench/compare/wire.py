@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import random
 import socket
+import time
 from typing import NamedTuple
 
 from bench.compare.drive import Phase, Script
@@ -32,11 +33,24 @@ def connect(address: Address) -> socket.socket:
     if address.path:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(_CONNECT_SECONDS_MAX)
-        sock.connect(address.path)
+        _connect_when_there_is_room(sock, address.path)
     else:
         sock = socket.create_connection(("127.0.0.1", address.port), _CONNECT_SECONDS_MAX)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+def _connect_when_there_is_room(sock: socket.socket, path: str) -> None:
+    """A Unix socket refuses at once when its backlog is full, where TCP would wait."""
+    deadline = time.monotonic() + _CONNECT_SECONDS_MAX
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
 
 
 def payloads(count: int, size_bytes: int, seed: int) -> list[bytes]:

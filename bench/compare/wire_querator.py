@@ -42,13 +42,13 @@ class QueratorConnection(Connection):
             self._encoding.produce(self._queue, payloads(batch, payload_bytes, index * TEMPLATES + template))
             for template in range(TEMPLATES)
         ]
-        self._produce_requests = cycle([self._request(b"/v1/queue.produce", body) for body in bodies])
+        self.produce_requests = cycle([self._request(b"/v1/queue.produce", body) for body in bodies])
 
     def produce(self, phase: Phase) -> Script:
         samples = phase.samples("produce")
         whole = self._whole
         while phase.claim():
-            reply = yield Exchange(next(self._produce_requests), whole, samples)
+            reply = yield Exchange(next(self.produce_requests), whole, samples)
             if not reply.startswith(_OK):
                 raise PeerError(reply[:500])
 
@@ -82,8 +82,16 @@ class QueratorConnection(Connection):
             if not reply.startswith(_OK):
                 raise PeerError(reply[:500])
 
-    def lease_request(self, count: int, complete_ids: list[bytes] | None = None) -> bytes:
-        body = self._encoding.lease(self._queue, count, self._client_id, complete_ids or [])
+    def lease_request(
+        self,
+        count: int,
+        complete_ids: list[bytes] | None = None,
+        *,
+        client_id: bytes = b"",
+        request_timeout: bytes = REQUEST_TIMEOUT,
+    ) -> bytes:
+        client_id = client_id or self._client_id
+        body = self._encoding.lease(self._queue, count, client_id, request_timeout, complete_ids or [])
         return self._request(b"/v1/queue.lease", body)
 
     def complete_request(self, ids: list[bytes]) -> bytes:
@@ -135,13 +143,13 @@ class _Json:
         return b'{"queue_name":"%s","request_timeout":"%s","items":[%s]}' % (queue, REQUEST_TIMEOUT, listed)
 
     @staticmethod
-    def lease(queue: bytes, count: int, client_id: bytes, complete_ids: list[bytes]) -> bytes:
+    def lease(queue: bytes, count: int, client_id: bytes, timeout: bytes, complete_ids: list[bytes]) -> bytes:
         more = b',"complete_ids":["%s"]' % b'","'.join(complete_ids) if complete_ids else b""
         return b'{"queue_name":"%s","batch_size":%d,"client_id":"%s","request_timeout":"%s"%s}' % (
             queue,
             count,
             client_id,
-            REQUEST_TIMEOUT,
+            timeout,
             more,
         )
 
@@ -161,8 +169,8 @@ class _Protobuf:
         return _field(1, queue) + _field(2, REQUEST_TIMEOUT) + b"".join(listed)
 
     @staticmethod
-    def lease(queue: bytes, count: int, client_id: bytes, complete_ids: list[bytes]) -> bytes:
-        head = _field(1, queue) + b"\x10" + _varint(count) + _field(3, client_id) + _field(4, REQUEST_TIMEOUT)
+    def lease(queue: bytes, count: int, client_id: bytes, timeout: bytes, complete_ids: list[bytes]) -> bytes:
+        head = _field(1, queue) + b"\x10" + _varint(count) + _field(3, client_id) + _field(4, timeout)
         return head + b"\x7a\x1b" + b"\x7a\x1b".join(complete_ids) if complete_ids else head
 
     @staticmethod
