@@ -27,7 +27,7 @@ class Listeners:
             _remove_stale(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.sockets.append(listener)
-            umask = os.umask(0o077)
+            umask = os.umask(0o177)
             try:
                 listener.bind(str(path))
             finally:

@@ -1,0 +1,220 @@
+"""The daemon as a process: its sockets, its lock, its signals, and the commands that run, ask and stop it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import PATIENCE_SECONDS, Daemon, querator
+
+from querator.cli.daemon import with_http_value
+from querator.daemon import lock
+
+Start = Callable[..., Daemon]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Daemon] = []
+
+    def start(*words: str, **more: Any) -> Daemon:
+        started.append(Daemon(tmp_path, *words, **more))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        daemon.end()
+
+
+def test_it_listens_on_a_socket_of_its_owner_and_on_tcp_at_once(start: Start) -> None:
+    daemon = start("--http", "127.0.0.1:0")
+    assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(daemon.data.stat().st_mode) == 0o700
+    holder = lock.holder(daemon.data)
+    assert holder is not None and holder.pid == daemon.process.pid
+    assert (daemon.data / "LOCK").read_text().splitlines()[0] == str(daemon.process.pid)
+    (address,) = holder.http
+    for where in ("", address):
+        status, body = daemon.call("/health", address=where)
+        assert (status, body["status"]) == (200, "pass")
+
+
+def test_files_are_for_their_owner_alone(start: Start) -> None:
+    daemon = start()
+    daemon.create("q")
+    for path in daemon.data.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_a_second_daemon_is_refused_by_name(start: Start) -> None:
+    first = start()
+    second = start(sock="other.sock")
+    assert second.code == 1
+    assert f"another daemon, PID {first.process.pid}, already runs on {first.data}" in second.errors
+    assert first.call("/health")[0] == 200
+
+
+def test_a_stale_socket_is_replaced(start: Start) -> None:
+    first = start()
+    assert first.signal(signal.SIGKILL) == -signal.SIGKILL
+    assert first.socket.exists()
+    second = start()
+    assert second.call("/health")[0] == 200
+
+
+def test_a_live_socket_is_never_taken(start: Start) -> None:
+    first = start()
+    second = start(data="elsewhere")
+    assert second.code == 1
+    assert f"cannot listen on {first.socket}: another daemon is listening there" in second.errors
+    assert first.call("/health")[0] == 200
+
+
+def test_a_socket_that_listens_but_never_answers_is_live(start: Start, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(tmp_path / "q.sock"))
+        busy.listen(0)
+        assert start().code == 1
+
+
+def test_what_is_no_socket_is_not_removed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "q.sock").write_text("precious")
+    daemon = start()
+    assert daemon.code == 1 and "it exists and is no socket" in daemon.errors
+    assert (tmp_path / "q.sock").read_text() == "precious"
+
+
+def test_an_address_in_use_is_named(start: Start) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        daemon = start("--http", address)
+    assert daemon.code == 1
+    assert f"error: cannot listen on {address}: " in daemon.errors
+    assert not daemon.socket.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_answers_who_waits_and_ends_well(start: Start, number: signal.Signals) -> None:
+    daemon = start()
+    daemon.create("q")
+    lease = {"queue_name": "q", "batch_size": 1, "client_id": "c", "request_timeout": "1m"}
+    answers: list[tuple[int, dict[str, Any]]] = []
+    waiting = threading.Thread(target=lambda: answers.append(daemon.call("/v1/queue.lease", lease)))
+    waiting.start()
+    while not daemon.call("/v1/queue.stats", {"queue_name": "q"})[1]["logicalQueues"][0].get("lease_waiting"):
+        pass
+    assert daemon.signal(number) == 0
+    waiting.join(PATIENCE_SECONDS)
+    assert answers == [(453, {"code": 453, "code_text": "Request Failed", "message": "queue is shutting down"})]
+    assert not daemon.socket.exists()
+    assert lock.holder(daemon.data) is None
+
+
+def test_what_was_produced_is_there_after_a_stop_and_after_a_kill(start: Start) -> None:
+    daemon = start()
+    daemon.create("q")
+    item = {"queue_name": "q", "request_timeout": "10s", "items": [{"utf8": "x"}]}
+    for stop in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        assert daemon.call("/v1/queue.produce", item)[0] == 200
+        daemon.signal(stop)
+        daemon = start()
+    assert len(daemon.call("/v1/storage/items.list", {"queue_name": "q"})[1]["items"]) == 3
+
+
+def test_the_log_is_json_on_standard_error(start: Start) -> None:
+    daemon = start()
+    daemon.create("q")
+    assert daemon.signal(signal.SIGTERM) == 0
+    assert daemon.errors
+    assert {"time", "level", "logger", "message"} <= daemon.log[0].keys()
+    assert daemon.log[0]["pid"] == daemon.process.pid
+    assert daemon.log[-1]["message"] == "querator stopped"
+    assert daemon.process.stdout is not None and daemon.process.stdout.read() == ""
+
+
+def test_a_file_and_the_environment_say_how_to_run(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text('[logging]\nformat = "text"\n[[queues]]\nname = "mail"\npartitions = 2\n')
+    daemon = start("--config", str(file))
+    _, body = daemon.call("/v1/queues.list", {})
+    assert [(q["queue_name"], q["requested_partitions"]) for q in body["items"]] == [("mail", 2)]
+    assert daemon.lines[0].split()[1] == "info"
+
+
+def test_a_setting_that_makes_no_sense_is_named(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text('[loging]\nlevel = "info"')
+    daemon = start("--config", str(file))
+    assert daemon.code == 1
+    assert daemon.errors == f"error: config file {file}: unknown key 'loging'\n\nhint: did you mean 'logging'?\n"
+
+
+def test_the_test_clock_is_there_only_with_its_flag(start: Start) -> None:
+    assert start().call("/v1/clock.advance", {"by": "1s"})[0] == 501
+    with_clock = start("--test-clock", data="other", sock="other.sock")
+    assert with_clock.call("/v1/clock.set", {"now": "2030-01-01T00:00:00Z"}) == (200, {"now": "2030-01-01T00:00:00Z"})
+    assert with_clock.call("/v1/clock.advance", {"by": "90s"}) == (200, {"now": "2030-01-01T00:01:30Z"})
+
+
+# status and stop
+
+
+def test_status_and_stop(start: Start, tmp_path: Path) -> None:
+    daemon = start("--http", "127.0.0.1:0")
+    daemon.create("q")
+    data = ("--data", str(daemon.data))
+    told = json.loads(querator(tmp_path, "daemon", "status", *data, "-o", "json").stdout)
+    assert (told["pid"], told["health"], told["queues"]) == (daemon.process.pid, "pass", 1)
+    assert told["socket"] == str(daemon.socket) and told["version"] and told["http"] and told["uptime"]
+    stopped = querator(tmp_path, "daemon", "stop", *data)
+    assert (stopped.returncode, stopped.stdout) == (0, "")
+    assert daemon.code == 0
+
+
+@pytest.mark.parametrize("verb", ["status", "stop"])
+def test_nobody_to_ask_or_stop(tmp_path: Path, verb: str) -> None:
+    told = querator(tmp_path, "daemon", verb, "--data", str(tmp_path / "none"))
+    assert (told.returncode, told.stdout) == (6, "")
+    assert f"error: no daemon runs on {tmp_path / 'none'}" in told.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_lock_file_that_nobody_holds_is_not_believed(tmp_path: Path) -> None:
+    """Its PID may be anyone's by now, and anyone must not be stopped."""
+    (tmp_path / "LOCK").write_text(f"{os.getpid()}\n")
+    assert querator(tmp_path, "daemon", "stop", "--data", str(tmp_path)).returncode == 6
+
+
+def test_status_of_a_daemon_that_does_not_answer(start: Start, tmp_path: Path) -> None:
+    daemon = start()
+    daemon.process.send_signal(signal.SIGSTOP)
+    told = querator(tmp_path, "daemon", "status", "--data", str(daemon.data), "--timeout", "200ms", "-o", "json")
+    daemon.process.send_signal(signal.SIGCONT)
+    assert told.returncode == 0 and json.loads(told.stdout)["pid"] == daemon.process.pid
+    assert "does not answer" in told.stderr
+    stuck = querator(tmp_path, "daemon", "stop", "--data", str(daemon.data))
+    assert stuck.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--http"], ["--http="]),
+        (["--http", "--data", "d"], ["--http=", "--data", "d"]),
+        (["--http", "h:1"], ["--http", "h:1"]),
+        (["--http=h:1", "--data", "--http"], ["--http=h:1", "--data", "--http="]),
+        ([], []),
+    ],
+)
+def test_http_needs_no_address(words: list[str], meant: list[str]) -> None:
+    assert with_http_value(words) == meant

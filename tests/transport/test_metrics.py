@@ -1,0 +1,106 @@
+"""What a scrape shows."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+from querator import limits
+from querator.daemon.metrics import Durations, Histogram, HttpMetrics, Metrics
+
+
+def series(metrics: Metrics) -> dict[str, float]:
+    lines = [line for line in metrics.scrape().decode().splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def queue(**more: object) -> SimpleNamespace:
+    figures = {
+        "produced": 1,
+        "leased": 2,
+        "completed": 3,
+        "retried": 4,
+        "expired": 5,
+        "dead_lettered": {"max_attempts": 6, "client": 7},
+        "waiting": {"produce": 0, "lease": 8, "complete": 0},
+        "oldest_created_at": 1_000_000,
+        "partitions": [
+            SimpleNamespace(number=0, state="available", ready=10, leased=11, scheduled=12),
+            SimpleNamespace(number=1, state="paused", ready=0, leased=0, scheduled=0),
+        ],
+    }
+    return SimpleNamespace(**figures | more)
+
+
+def test_every_figure_of_a_queue() -> None:
+    found = series(Metrics(lambda: {"q": queue()}, lambda: 3_500_000))  # type: ignore[arg-type, return-value]
+    expected = {
+        'querator_produced_total{queue="q"}': 1,
+        'querator_leased_total{queue="q"}': 2,
+        'querator_completed_total{queue="q"}': 3,
+        'querator_retried_total{queue="q"}': 4,
+        'querator_expired_total{queue="q"}': 5,
+        'querator_dead_lettered_total{queue="q",reason="max_attempts"}': 6,
+        'querator_dead_lettered_total{queue="q",reason="client"}': 7,
+        'querator_waiting{kind="lease",queue="q"}': 8,
+        'querator_oldest_item_age_seconds{queue="q"}': 2.5,
+        'querator_items{partition="0",queue="q",state="ready"}': 10,
+        'querator_items{partition="0",queue="q",state="leased"}': 11,
+        'querator_items{partition="0",queue="q",state="scheduled"}': 12,
+        'querator_partition_state{partition="0",queue="q",state="available"}': 1,
+        'querator_partition_state{partition="1",queue="q",state="available"}': 0,
+        'querator_partition_state{partition="1",queue="q",state="paused"}': 1,
+    }
+    assert expected.items() <= found.items()
+    for name in ("querator_pass_seconds", "querator_commit_seconds", "querator_checkpoint_seconds"):
+        assert f'{name}_bucket{{le="+Inf"}}' in found and f"{name}_sum" in found and f"{name}_count" in found
+
+
+def test_an_empty_queue_has_no_age_and_the_clock_may_go_back() -> None:
+    metrics = Metrics(lambda: {"a": queue(oldest_created_at=None), "b": queue()}, lambda: 0)  # type: ignore[arg-type, return-value, dict-item]
+    found = series(metrics)
+    assert found['querator_oldest_item_age_seconds{queue="a"}'] == 0
+    assert found['querator_oldest_item_age_seconds{queue="b"}'] == 0
+
+
+def test_a_queue_name_cannot_break_the_format() -> None:
+    found = series(Metrics(lambda: {'a"b\\c': queue()}, lambda: 0))  # type: ignore[arg-type, return-value, dict-item]
+    assert r'querator_produced_total{queue="a\"b\\c"}' in found
+
+
+def test_scrapes_count_themselves() -> None:
+    metrics = Metrics(dict, lambda: 0)
+    assert series(metrics)['promhttp_metric_handler_requests_total{code="200"}'] == 0
+    second = series(metrics)
+    assert second['promhttp_metric_handler_requests_total{code="200"}'] == 1
+    assert second["promhttp_metric_handler_requests_in_flight"] == 1
+
+
+def test_quantiles_are_of_the_latest_samples() -> None:
+    durations = Durations()
+    assert math.isnan(durations.quantile(0.5))
+    for _ in range(10 * limits.DURATION_SAMPLES_MAX):
+        durations.observe(100.0)
+    for number in range(limits.DURATION_SAMPLES_MAX):
+        durations.observe(float(number))
+    assert durations.quantile(0.5) == limits.DURATION_SAMPLES_MAX // 2
+    assert durations.quantile(0.99) == int(0.99 * limits.DURATION_SAMPLES_MAX)
+    assert durations.count == 11 * limits.DURATION_SAMPLES_MAX
+
+
+def test_ever_new_paths_share_counters_in_the_end() -> None:
+    metrics = HttpMetrics()
+    for number in range(10 * limits.DURATION_PATHS_MAX):
+        metrics.durations(f"/{number}").observe(1.0)
+    (summary, *_) = metrics.collect()
+    counts = {s.labels["path"]: s.value for s in summary.samples if s.name.endswith("_count")}
+    assert len(counts) == limits.DURATION_PATHS_MAX + 1
+    assert counts["(other)"] == 9 * limits.DURATION_PATHS_MAX
+
+
+def test_a_histogram_is_cumulative() -> None:
+    histogram = Histogram("h", "help", bounds=(1.0, 2.0))
+    for seconds in (0.5, 1.0, 1.5, 3.0):
+        histogram.observe(seconds)
+    assert histogram.buckets() == [("1.0", 2.0), ("2.0", 3.0), ("+Inf", 4.0)]
+    assert (histogram.count, histogram.seconds) == (4, 6.0)
