@@ -90,7 +90,8 @@ def first_sequence_from(prefix: int, pivot: str) -> int:
     for digit in pivot:
         number = number * 62 + _VALUE[digit]
     second = (number >> 128) + KSUID_EPOCH_SECONDS
-    start, end = second * US_PER_SECOND, (second + 1) * US_PER_SECOND
+    # Everything before the epoch of KSUIDs carries second 0.
+    start, end = second * US_PER_SECOND if number >> 128 else 0, (second + 1) * US_PER_SECOND
     if decoded.prefix < prefix:
         return start
     if decoded.prefix > prefix:

@@ -120,7 +120,7 @@ class Driver:
 
     def run(self) -> None:
         """Until nothing is left to do at this time."""
-        for _ in range(10_000):
+        for _ in range(1_000):
             if not self.step():
                 return
         raise AssertionError("it never comes to rest")

@@ -1,0 +1,164 @@
+"""A queue and its dead queue driven at random, with failing writes, clock jumps and restarts, beside a simple model.
+
+What must hold: nothing that was acknowledged is lost, nothing is in two hands at once, a partition gives its items away
+in the order of their ids, and the counters are what storage holds.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from driver import SECOND, Answer, Driver
+from querator.errors import QueratorError
+from querator.ids import decode
+
+counts = st.integers(1, 5)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Subclasses say which storage is driven."""
+
+    def make_driver(self) -> Driver:
+        return Driver()
+
+    @initialize(partitions=st.integers(1, 3), max_attempts=st.sampled_from([0, 0, 1, 3]), dead=st.booleans())
+    def start(self, partitions: int, max_attempts: int, dead: bool) -> None:
+        self.d = self.make_driver()
+        self.d.create("dead", expire_s=10**9)
+        self.d.create(
+            partitions=partitions,
+            max_attempts=max_attempts,
+            dead_queue="dead" if dead else "",
+            lease_s=60,
+            expire_s=1000,
+        )
+        self.keeps_everything = dead
+        self.number = 0
+        self.made: dict[str, Answer] = {}
+        """Payload → what became of its produce."""
+        self.completed: set[str] = set()
+        """Payloads of which a complete was sent, whatever became of it."""
+        self.hands: dict[str, tuple[str, int]] = {}
+        """Payload → the id and deadline under which somebody holds it."""
+        self.parked: list[Answer] = []
+        self.last_leased: dict[int, int] = {}
+        self.write_fails = 0
+        self.d.failing_writes = self.failing
+
+    def failing(self) -> str | None:
+        if self.write_fails:
+            self.write_fails -= 1
+            return "the disk said no"
+        return None
+
+    # -- what clients do
+
+    @rule(count=counts, ahead=st.sampled_from([None, None, None, 0, 30, 500]), repeat=st.booleans())
+    def produce(self, count: int, ahead: int | None, repeat: bool) -> None:
+        texts = [f"{self.number + n}" for n in range(count)]
+        self.number += count
+        at = None if ahead is None else self.d.now_us + ahead * SECOND
+        answer = self.d.produce(texts, at=at, request_id=f"r{self.number}")
+        self.made.update(dict.fromkeys(texts, answer))
+        if repeat:
+            again = self.d.produce(texts, request_id=f"r{self.number}")
+            assert again.waiting or again.result is None or isinstance(again.result, QueratorError)
+        self.look()
+
+    @rule(count=counts)
+    def lease(self, count: int) -> None:
+        self.parked.append(self.d.lease(count))
+        self.look()
+
+    @precondition(lambda self: self.hands)
+    @rule(data=st.data(), how=st.sampled_from(["complete", "complete", "retry", "later", "dead", "extend", "lease"]))
+    def let_go(self, data: st.DataObject, how: str) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(sorted(self.hands)), min_size=1, max_size=4, unique=True))
+        ids = [self.hands[payload][0] for payload in chosen]
+        if how in ("complete", "lease"):
+            self.completed.update(chosen)
+        if how == "complete":
+            answer = self.d.complete(ids)
+        elif how == "lease":
+            answer = self.d.lease(2, completes=ids)
+            self.parked.append(answer)
+        elif how == "extend":
+            answer = self.d.extend(ids, seconds=120)
+            if not answer.waiting and not isinstance(answer.result, QueratorError):
+                for payload, lease in zip(chosen, answer.result, strict=True):
+                    self.hands[payload] = lease.id, lease.deadline
+            return
+        elif how == "dead":
+            answer = self.d.retry(ids, dead=True)
+        else:
+            answer = self.d.retry(ids, at=self.d.now_us + 40 * SECOND if how == "later" else None)
+        # Whatever the answer is, the holder works on with none of them.
+        for payload in chosen:
+            self.hands.pop(payload, None)
+        self.look()
+
+    # -- what the world does
+
+    @rule(seconds=st.sampled_from([0.001, 1, 61, 300, 1100]))
+    def advance(self, seconds: float) -> None:
+        self.forget_ended(seconds)
+        self.d.advance(seconds)
+        self.look()
+
+    def forget_ended(self, seconds: float) -> None:
+        then = self.d.now_us + int(seconds * SECOND)
+        self.hands = {payload: hand for payload, hand in self.hands.items() if hand[1] >= then}
+
+    @rule(seconds=st.sampled_from([0.1, 1, 40]))
+    def elapse(self, seconds: float) -> None:
+        self.d.elapse(seconds)
+        self.look()
+
+    @rule(times=st.integers(1, 3))
+    def break_disk(self, times: int) -> None:
+        self.write_fails = times
+
+    @rule()
+    def restart(self) -> None:
+        self.write_fails = 0
+        self.parked.clear()
+        self.d.restart()
+        self.look()
+
+    # -- what must hold
+
+    def look(self) -> None:
+        """Takes in what parked leases got."""
+        got = [a for a in self.parked if not a.waiting and not isinstance(a.result, QueratorError)]
+        self.parked = [answer for answer in self.parked if answer.waiting]
+        hands = [(partition, lease) for partition, leases in (answer.result for answer in got) for lease in leases]
+        for partition, lease in sorted(hands, key=lambda hand: decode(hand[1].id).seq):
+            payload = lease.item.payload.decode()
+            assert payload not in self.hands, f"{payload} is in two hands"
+            self.hands[payload] = lease.id, lease.deadline
+            seq = decode(lease.id).seq
+            assert seq > self.last_leased.get(partition, 0), "not in order"
+            self.last_leased[partition] = seq
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "d"):
+            return
+        stored = self.d.stored() + self.d.stored("dead")
+        assert len(stored) == len(set(stored)) or self.write_fails or self.moving(), "something is there twice"
+        if self.keeps_everything:
+            acknowledged = {p for p, a in self.made.items() if not a.waiting and a.result is None}
+            lost = acknowledged - set(stored) - self.completed
+            assert not lost, f"lost: {lost}"
+
+    def moving(self) -> bool:
+        """A move between its two steps is in two places for a moment."""
+        return any(q.waiting_moves or q.moves_open or q.ended_moves for q in self.d.logicals.values()) or any(
+            p.store is None or p.dying for q in self.d.logicals.values() for p in q.partitions
+        )
+
+    @invariant()
+    def counters_are_right(self) -> None:
+        if hasattr(self, "d"):
+            self.d.check_counters()
