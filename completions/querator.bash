@@ -42,10 +42,10 @@ _querator_options() {
     'partitions') echo '--help -h' ;;
     'partitions list') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions show') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'partitions pause') echo '--all --for --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'partitions resume') echo '--all --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'partitions pause') echo '--all --wait --for --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'partitions resume') echo '--all --wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions drain') echo '--all --wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'partitions offline') echo '--all --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'partitions offline') echo '--all --wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions reload') echo '--all --all-queues --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions migrate') echo '--to --to-storage --wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions backup') echo '--to --wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;

@@ -10,6 +10,7 @@ import typer
 from querator import durations
 from querator.cli.ids import count
 from querator.cli.options import Queue, command
+from querator.cli.render import Format
 from querator.cli.session import Session, duration
 from querator.errors import Interrupted, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX, NS_PER_SECOND
@@ -86,13 +87,15 @@ def consume(
     text += f", {tally.dead:,} dead" if tally.dead else ""
     text += f", {tally.handed_back:,} handed back" if tally.handed_back else ""
     text += f", {tally.lost:,} lost their lease" if tally.lost else ""
-    session.done(text, record, name="queue_name")
-    if worker.failure is not None:
-        raise worker.failure
-    if signals and signals[0] == signal.SIGINT:
-        raise Interrupted("interrupted")
-    if not signals and (tally.retried or tally.dead or tally.lost):
-        raise PartlyDone(text)
+    failure = worker.failure
+    if failure is None and signals[:1] == [signal.SIGINT]:
+        failure = Interrupted("interrupted")
+    if failure is None and not signals and (tally.retried or tally.dead or tally.lost):
+        failure = PartlyDone(text)
+    if failure is None or session.format is not Format.TABLE or not isinstance(failure, PartlyDone):
+        session.done(text, record, name="queue_name")
+    if failure is not None:
+        raise failure
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -120,6 +120,7 @@ def pause(
     queue: Queue,
     partitions: Partitions = None,
     all_: All = False,
+    wait: Wait = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="DURATION", help="Resume by itself after so long.")
     ] = None,
@@ -133,23 +134,34 @@ def pause(
         session.client.pause_partitions(queue, chosen, for_=for_)
 
     until = f"paused for {for_}" if for_ else "paused"
-    _change(session, queue, _chosen(partitions, all_), "pause", until, send, dry_run=dry_run)
+    chosen = _chosen(partitions, all_)
+    _change(session, queue, chosen, "pause", until, send, dry_run=dry_run)
+    if wait and not dry_run:
+        _wait_for_state(session, queue, chosen, "paused")
 
 
 @command(app, "resume")
 def resume(
-    session: Session, queue: Queue, partitions: Partitions = None, all_: All = False, dry_run: DryRun = False
+    session: Session,
+    queue: Queue,
+    partitions: Partitions = None,
+    all_: All = False,
+    wait: Wait = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Back to available, after pause or drain."""
+    chosen = _chosen(partitions, all_)
     _change(
         session,
         queue,
-        _chosen(partitions, all_),
+        chosen,
         "resume",
         "available",
-        lambda chosen: session.client.resume_partitions(queue, chosen),
+        lambda some: session.client.resume_partitions(queue, some),
         dry_run=dry_run,
     )
+    if wait and not dry_run:
+        _wait_for_state(session, queue, chosen, "available")
 
 
 @command(app, "drain")
@@ -176,6 +188,14 @@ def drain(
         _wait_until_drained(session, queue, chosen)
 
 
+def _wait_for_state(session: Session, queue: str, partitions: list[int], state: str) -> None:
+    """The daemon answers when the state is reached; a storage that fails meanwhile lays `error` over it."""
+    limit = session.timeout_seconds if session.timeout_given else None
+    for _ in poll(limit, f"{_named(queue, partitions)} is not {state}", f"querator partitions list {queue}"):
+        if all(one == state for one in _states(session, queue, partitions)):
+            return
+
+
 def _wait_until_drained(session: Session, queue: str, partitions: list[int]) -> None:
     limit = session.timeout_seconds if session.timeout_given else None
     hint = f"draining goes on; querator partitions list {queue} shows how far it is"
@@ -190,18 +210,26 @@ def _wait_until_drained(session: Session, queue: str, partitions: list[int]) -> 
 
 @command(app, "offline")
 def offline(
-    session: Session, queue: Queue, partitions: Partitions = None, all_: All = False, dry_run: DryRun = False
+    session: Session,
+    queue: Queue,
+    partitions: Partitions = None,
+    all_: All = False,
+    wait: Wait = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Close the files, so that you may touch them; reload takes them back."""
+    chosen = _chosen(partitions, all_)
     _change(
         session,
         queue,
-        _chosen(partitions, all_),
+        chosen,
         "take offline",
         "unavailable",
-        lambda chosen: session.client.offline_partitions(queue, chosen),
+        lambda some: session.client.offline_partitions(queue, some),
         dry_run=dry_run,
     )
+    if wait and not dry_run:
+        _wait_for_state(session, queue, chosen, "unavailable")
 
 
 @command(app, "reload")

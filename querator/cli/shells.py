@@ -225,7 +225,7 @@ _querator() {{
   fi
   case "$kind" in
     "" | none) return 1 ;;
-    =*) found=(${{=kind#=}}); compadd -- $found ;;
+    '='*) found=(${{=kind#=}}); compadd -- $found ;;
     files) _files ;;
     directories) _files -/ ;;
     *)

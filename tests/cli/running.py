@@ -1,0 +1,81 @@
+"""A real daemon in a temporary directory, and the command line spoken to it in process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from querator import Client
+from querator.cli import streams
+from querator.cli.streams import Terminals
+from querator.cli.tree import app
+
+QUERATOR = [sys.executable, "-m", "querator.cli.main"]
+TERMINAL = Terminals(stdin=True, stdout=True, stderr=True, columns=120)
+
+
+class Daemon:
+    """`querator daemon run --test-clock` in a process of its own. Its clock stands still until a test moves it."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.data = directory
+        self.socket = directory / "querator.sock"
+        self.log = directory.with_suffix(".log")
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*QUERATOR, "daemon", "run", "--data", str(directory), *options], stdout=log, stderr=log
+            )
+        self.client = Client(f"unix:{self.socket}", timeout=30)
+        self.client.list_queues()
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+class CommandLine:
+    """Calls commands in process, as typer's runner does."""
+
+    def __init__(self, home: Path, socket: Path | None) -> None:
+        self.environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("QUERATOR_")}
+        self.environment |= {"HOME": str(home), "XDG_CONFIG_HOME": None, "XDG_STATE_HOME": None, "NO_COLOR": None}
+        if socket is not None:
+            self.environment["QUERATOR_SOCKET"] = str(socket)
+
+    def __call__(
+        self,
+        *words: str,
+        input: str | bytes | None = None,
+        terminals: Terminals | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> Result:
+        with streams.pretend(terminals or Terminals()):
+            return CliRunner().invoke(app, list(words), input=input, env=self.environment | dict(env or {}))
+
+    def ok(self, *words: str, **settings: Any) -> str:
+        """Standard output of a command that must succeed."""
+        result = self(*words, **settings)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str, **settings: Any) -> Any:
+        return json.loads(self.ok(*words, "-o", "json", **settings))
+
+    def process(self, *words: str, **settings: Any) -> subprocess.Popen[Any]:
+        """The same in a process of its own, for signals and pipes."""
+        environment = {k: v for k, v in (os.environ | self.environment).items() if v is not None}
+        return subprocess.Popen([*QUERATOR, *words], env=environment, **settings)
+
+
+def fresh_name() -> str:
+    return f"q-{uuid.uuid4().hex[:10]}"

@@ -1,0 +1,172 @@
+"""querator queue: lease, complete, retry, extend, stats, clear, wait"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from querator import Client
+from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+
+
+def leased_ids(client: Client, queue: str, *payloads: str) -> list[str]:
+    client.produce(queue, payloads)
+    return [item.id for item in client.lease(queue, len(payloads)).items]
+
+
+def totals(client: Client, queue: str) -> tuple[int, int, int]:
+    """Ready, leased and scheduled."""
+    parts = client.stats(queue).logical_queues[0].partitions
+    leased = sum(one.total_leased for one in parts)
+    return sum(one.total for one in parts) - leased, leased, sum(one.scheduled for one in parts)
+
+
+def test_lease_shows_items_in_every_form(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, ["one", "two", b"\xff\x00", "four"])
+    (first,) = cli.json("queue", "lease", queue, "-n", "1")
+    assert (first["utf8"], first["attempts"], first["partition"]) == ("one", 1, 0)
+    table = cli.ok("queue", "lease", queue, "-n", "1").splitlines()
+    assert table[0].split() == ["ID", "ATTEMPTS", "KIND", "REFERENCE", "LEASE_DEADLINE", "PAYLOAD"]
+    assert table[1].endswith("two")
+    (third,) = map(json.loads, cli.ok("queue", "lease", queue, "-n", "1", "-o", "ndjson").splitlines())
+    assert third["bytes"] == "/wA="
+    assert len(cli.ok("queue", "lease", queue, "-q").strip()) == 27
+
+
+def test_lease_of_an_empty_queue_times_out(cli: CommandLine, queue: str) -> None:
+    result = cli("queue", "lease", queue, "--timeout", "20ms")
+    assert result.exit_code == 7
+    assert "no items are in the queue" in result.stderr
+    assert "hint: " in result.stderr
+
+
+def test_lease_can_complete_what_came_before(cli: CommandLine, client: Client, queue: str) -> None:
+    (done,) = leased_ids(client, queue, "a")
+    client.produce(queue, "b")
+    cli.ok("queue", "lease", queue, "--complete", done)
+    assert totals(client, queue) == (0, 1, 0)
+
+
+def test_complete_takes_ids_from_arguments_and_from_standard_input(
+    cli: CommandLine, client: Client, queue: str
+) -> None:
+    first, *rest = leased_ids(client, queue, "a", "b", "c")
+    assert "completed 1 item" in cli("queue", "complete", queue, first).stderr
+    assert "completed 2 items" in cli("queue", "complete", queue, "-", input="\n".join(rest) + "\n\n").stderr
+    assert totals(client, queue) == (0, 0, 0)
+
+
+def test_complete_reports_each_id_that_failed(cli: CommandLine, client: Client, queue: str) -> None:
+    good = leased_ids(client, queue, "a", "b")
+    client.produce(queue, "c")
+    (ready,) = [item.id for item in client.list_items(queue) if not item.is_leased]
+    result = cli("queue", "complete", queue, good[0], ready, "garbage", good[1])
+    assert result.exit_code == 3
+    assert f"{ready}: item(s) cannot be completed" in result.stderr
+    assert "garbage: invalid storage id" in result.stderr
+    assert "completed 2 items, 2 failed" in result.stderr
+    assert totals(client, queue) == (1, 0, 0)
+
+
+def test_complete_of_nothing_good_is_an_error(cli: CommandLine, queue: str) -> None:
+    result = cli("queue", "complete", queue, "garbage", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["ok"] is False
+
+
+def test_dash_stands_alone(cli: CommandLine, queue: str) -> None:
+    assert cli("queue", "complete", queue, "-", "x").exit_code == 2
+
+
+def test_retry_now_later_and_dead(cli: CommandLine, client: Client) -> None:
+    name, dead = fresh_name(), fresh_name()
+    client.create_queue(dead)
+    client.create_queue(name, dead_queue=dead)
+    now, later, at, gone = leased_ids(client, name, "a", "b", "c", "d")
+    cli.ok("queue", "retry", name, now)
+    cli.ok("queue", "retry", name, later, "--delay", "1h")
+    cli.ok("queue", "retry", name, at, "--at", "2099-01-01T00:00:00Z")
+    cli.ok("queue", "retry", name, gone, "--dead")
+    assert totals(client, name) == (1, 0, 2)
+    assert totals(client, dead) == (1, 0, 0)
+
+
+def test_retry_goes_on_after_a_bad_id(cli: CommandLine, client: Client, queue: str) -> None:
+    first, second = leased_ids(client, queue, "a", "b")
+    result = cli("queue", "retry", queue, first, "garbage", second)
+    assert result.exit_code == 3
+    assert "retried 2 items, 1 failed" in result.stderr
+    assert totals(client, queue) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "options", [["--at", "tomorrow"], ["--delay", "soon"], ["--delay", "1s", "--dead"], ["--delay", "-1s"]]
+)
+def test_retry_refuses_nonsense(cli: CommandLine, queue: str, options: list[str]) -> None:
+    assert cli("queue", "retry", queue, "x" * 27, *options).exit_code == 2
+
+
+def test_extend_keeps_an_item(cli: CommandLine, client: Client, daemon: Daemon, queue: str) -> None:
+    kept, lost = leased_ids(client, queue, "a", "b")
+    result = cli("queue", "extend", queue, kept, "--by", "10m")
+    assert "leased until" in result.stderr
+    client.advance_clock("2m")
+    assert cli("queue", "complete", queue, kept).exit_code == 0
+    assert "its lease was lost" in cli("queue", "complete", queue, lost).stderr
+
+
+def test_extend_leaves_out_a_bad_id(cli: CommandLine, client: Client, queue: str) -> None:
+    (good,) = leased_ids(client, queue, "a")
+    result = cli("queue", "extend", queue, "garbage", good)
+    assert result.exit_code == 3
+    assert "extended 1 item, 1 failed" in result.stderr
+
+
+def test_stats_count_by_partition(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, ["a", "b"])
+    client.produce(wide_queue, ["c"])
+    client.lease(wide_queue)
+    record = cli.json("queue", "stats", wide_queue)
+    assert (record["ready"], record["leased"], record["total"]) == (2, 1, 3)
+    assert len(record["partitions"]) == 2
+    table = cli("queue", "stats", wide_queue)
+    assert table.stdout.splitlines()[0].split()[:4] == ["PARTITION", "READY", "LEASED", "SCHEDULED"]
+    assert "2 ready, 1 leased" in table.stderr
+
+
+def test_clear_says_what_it_may_delete(cli: CommandLine, client: Client, queue: str) -> None:
+    leased_ids(client, queue, "leased")
+    client.produce(queue, "ready")
+    cli.ok("queue", "produce", queue, "later", "--delay", "1h")
+    assert cli("queue", "clear", queue).exit_code == 2
+    assert "would delete waiting items" in cli("queue", "clear", queue, "--queue", "--dry-run").stderr
+    assert totals(client, queue) == (1, 1, 1)
+    cli.ok("queue", "clear", queue, "--queue")
+    assert totals(client, queue) == (0, 1, 1)
+    cli.ok("queue", "clear", queue, "--scheduled")
+    assert totals(client, queue) == (0, 1, 0)
+
+
+def test_a_destructive_clear_needs_a_confirmation(cli: CommandLine, client: Client, queue: str) -> None:
+    leased_ids(client, queue, "leased")
+    assert cli("queue", "clear", queue, "--queue", "--destructive").exit_code == 2
+    typed = cli("queue", "clear", queue, "--queue", "--destructive", input=f"{queue}\n", terminals=TERMINAL)
+    assert typed.exit_code == 0
+    assert totals(client, queue) == (0, 0, 0)
+
+
+def test_wait_returns_when_the_queue_is_empty(cli: CommandLine, client: Client, queue: str) -> None:
+    (item,) = leased_ids(client, queue, "a")
+    assert cli("queue", "wait", queue, "--timeout", "10ms").exit_code == 7
+    waiting = threading.Thread(target=lambda: client.complete(queue, [item]))
+    waiting.start()
+    assert cli("queue", "wait", queue, "--timeout", "20s").exit_code == 0
+    waiting.join()
+
+
+def test_an_idle_queue_may_have_scheduled_items(cli: CommandLine, queue: str) -> None:
+    cli.ok("queue", "produce", queue, "later", "--delay", "1h")
+    assert cli("queue", "wait", queue, "--for", "idle").exit_code == 0
+    assert cli("queue", "wait", queue, "--for", "empty", "--timeout", "10ms").exit_code == 7
