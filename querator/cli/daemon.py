@@ -25,6 +25,7 @@ from querator.limits import NS_PER_US, SHUTDOWN_SECONDS_MAX, US_PER_SECOND
 app = noun(NOUNS["daemon"].help)
 
 POLL_SECONDS: Final = 0.05
+STATUS_TIMEOUT_SECONDS: Final = 5.0
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, in TOML.")]
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
@@ -96,7 +97,8 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
     health: Any = None
     queues: int | None = None
     if found.socket:
-        with Client(f"unix:{found.socket}", timeout=session.timeout_seconds, patient=False) as client:
+        timeout = session.timeout_seconds if session.timeout_given else STATUS_TIMEOUT_SECONDS
+        with Client(f"unix:{found.socket}", timeout=timeout, patient=False) as client:
             try:
                 health = client.health().get("status")
                 queues = sum(1 for _ in all_queues(client))

@@ -6,6 +6,7 @@ appear only when someone scrapes. Queue figures are not counted here at all: the
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from prometheus_client.core import (
     Metric,
     SummaryMetricFamily,
 )
+from prometheus_client.registry import Collector
 
 from querator import limits
 from querator.items import State
@@ -94,9 +96,9 @@ class Durations:
         self.seconds += seconds
         self._latest.append(seconds)
 
-    def quantile(self, share: float) -> float:
-        ordered = sorted(self._latest)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+    def quantiles(self, *shares: float) -> list[float]:
+        ordered = sorted(self._latest) or [float("nan")]
+        return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
 
 class Histogram:
@@ -154,9 +156,8 @@ class HttpMetrics:
             "http_handler_duration", "The timings of http requests handled by the service", labels=["path"]
         )
         for path, durations in self._by_path.items():
-            for share in QUANTILES:
-                labels = {"path": path, "quantile": str(share)}
-                summary.add_sample("http_handler_duration", labels, durations.quantile(share))
+            for share, seconds in zip(QUANTILES, durations.quantiles(*QUANTILES), strict=True):
+                summary.add_sample("http_handler_duration", {"path": path, "quantile": str(share)}, seconds)
             summary.add_metric([path], durations.count, durations.seconds)
         yield summary
         total = CounterMetricFamily(
@@ -255,10 +256,11 @@ class Metrics:
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def scrape(self) -> bytes:
+    async def scrape(self) -> bytes:
+        """The figures are taken in one go; spelling them out, which is most of the work, holds nobody up."""
         self.http.scrapes_in_flight += 1
         try:
-            text = generate_latest(self._registry)
+            text = await asyncio.to_thread(generate_latest, _Collected(list(self._registry.collect())))
             self.http.scrapes["200"] += 1
             return text
         except BaseException:
@@ -266,3 +268,11 @@ class Metrics:
             raise
         finally:
             self.http.scrapes_in_flight -= 1
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics

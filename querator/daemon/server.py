@@ -35,6 +35,7 @@ from querator.daemon.metrics import Metrics
 from querator.daemon.protocol import QueratorProtocol
 from querator.daemon.service import Service
 from querator.daemon.sockets import Listeners
+from querator.errors import QueratorError
 
 log = logging.getLogger("querator.daemon")
 
@@ -77,7 +78,13 @@ async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
-    await service.start()
+    try:
+        await service.start()
+    except QueratorError:
+        raise
+    except Exception:
+        log.exception("the daemon could not start")
+        raise
     _settle_garbage_collector()
     log.info(
         "querator %s started",

@@ -48,6 +48,7 @@ class Listeners:
             for family, kind, protocol, _, place in dict.fromkeys(found):
                 listener = socket.socket(family, kind, protocol)
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                _notice_dead_clients(listener)
                 if family == socket.AF_INET6:
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 try:
@@ -78,6 +79,14 @@ class Listeners:
                     path.unlink()
             except FileNotFoundError:
                 pass
+
+
+def _notice_dead_clients(listener: socket.socket) -> None:
+    """A machine that went away without a word must not keep its parked leases; connections take this over."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
 def _remove_stale(path: Path) -> None:

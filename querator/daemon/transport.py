@@ -177,4 +177,4 @@ class Scrape:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Response(self._metrics.scrape(), headers={"content-type": CONTENT_TYPE})(scope, receive, send)
+        await Response(await self._metrics.scrape(), headers={"content-type": CONTENT_TYPE})(scope, receive, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -118,6 +119,42 @@ def test_a_signal_answers_who_waits_and_ends_well(start: Start, number: signal.S
     assert answers == [(453, {"code": 453, "code_text": "Request Failed", "message": "queue is shutting down"})]
     assert not daemon.socket.exists()
     assert lock.holder(daemon.data) is None
+
+
+def test_a_signal_under_load_leaves_nobody_waiting(start: Start) -> None:
+    daemon = start()
+    daemon.create("q")
+    produce = {"queue_name": "q", "request_timeout": "1m", "items": [{"utf8": "x"}]}
+    lease = {"queue_name": "q", "batch_size": 1, "client_id": "", "request_timeout": "1m"}
+    under_way = threading.Barrier(13)
+    refused: list[dict[str, Any]] = []
+
+    def work(number: int) -> None:
+        calls = [("/v1/queue.produce", produce), ("/v1/queue.stats", {"queue_name": "q"})]
+        path, body = calls[number % 2] if number < 8 else ("/v1/queue.lease", lease | {"client_id": f"c{number}"})
+        answered = 0
+        while True:
+            try:
+                status, answer = daemon.call(path, body)
+            except (OSError, http.client.HTTPException):
+                return  # it has gone
+            if status != 200:
+                refused.append(answer)
+                if daemon.process.poll() is not None:
+                    return
+            answered += 1
+            if answered == 1:
+                under_way.wait(PATIENCE_SECONDS)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for worker in workers:
+        worker.start()
+    under_way.wait(PATIENCE_SECONDS)
+    assert daemon.signal(signal.SIGTERM) == 0
+    for worker in workers:
+        worker.join(PATIENCE_SECONDS)
+    assert not any(worker.is_alive() for worker in workers)
+    assert {answer["message"] for answer in refused} <= {"queue is shutting down", "service is shutting down"}
 
 
 def test_what_was_produced_is_there_after_a_stop_and_after_a_kill(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from querator.daemon.metrics import Durations, Histogram, HttpMetrics, Metrics
 
 
 def series(metrics: Metrics) -> dict[str, float]:
-    lines = [line for line in metrics.scrape().decode().splitlines() if not line.startswith("#")]
+    lines = [line for line in asyncio.run(metrics.scrape()).decode().splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
@@ -78,13 +79,12 @@ def test_scrapes_count_themselves() -> None:
 
 def test_quantiles_are_of_the_latest_samples() -> None:
     durations = Durations()
-    assert math.isnan(durations.quantile(0.5))
+    assert math.isnan(*durations.quantiles(0.5))
     for _ in range(10 * limits.DURATION_SAMPLES_MAX):
         durations.observe(100.0)
     for number in range(limits.DURATION_SAMPLES_MAX):
         durations.observe(float(number))
-    assert durations.quantile(0.5) == limits.DURATION_SAMPLES_MAX // 2
-    assert durations.quantile(0.99) == int(0.99 * limits.DURATION_SAMPLES_MAX)
+    assert durations.quantiles(0.5, 0.99) == [limits.DURATION_SAMPLES_MAX // 2, int(0.99 * limits.DURATION_SAMPLES_MAX)]
     assert durations.count == 11 * limits.DURATION_SAMPLES_MAX
 
 
