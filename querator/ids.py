@@ -9,7 +9,8 @@ an item is known by its sequence alone; the text exists only on the wire.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from querator.limits import US_PER_SECOND
 
@@ -38,12 +39,18 @@ def _number(prefix: int, seq: int) -> int:
     return seconds << 128 | prefix << 64 | seq
 
 
-def _high_text(number: int) -> str:
+def digits_of(number: int, length: int) -> str:
+    """The last digits of a number, as ids write it."""
     digits = []
-    for _ in range(_HIGH_LENGTH):
+    for _ in range(length):
         number, digit = divmod(number, 62)
         digits.append(_DIGITS[digit])
     return "".join(reversed(digits))
+
+
+def start_of_second(prefix: int, second: int) -> int:
+    """What must be added to a sequence of this second to have its id as a number."""
+    return _number(prefix, second * US_PER_SECOND) - second * US_PER_SECOND
 
 
 def encode(prefix: int, seq: int) -> str:
@@ -59,7 +66,7 @@ def encode_many(prefix: int, seqs: Sequence[int]) -> list[str]:
         if not first <= seq <= last:
             # All sequences of one second whose ids differ in the last two digits only: first to last.
             high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
-            high_text = _high_text(high)
+            high_text = digits_of(high, _HIGH_LENGTH)
             second = seq - seq % US_PER_SECOND
             first = seq - min(rest, seq - second)
             last = seq + min(_LOW_SIZE - rest - 1, second + US_PER_SECOND - 1 - seq)

@@ -82,3 +82,28 @@ WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
 UPKEEP_SECONDS = 0.25
 APPLY_IDLE_SECONDS = 1.0
+
+# Bulk data.
+SLICE_ROWS_MAX = 20_000
+SLICE_BYTES_MAX = 8_000_000
+"""What one step of a scan reads."""
+SQL_WORKERS_MAX = 2
+SQL_MEMORY_BYTES_MAX = 256_000_000
+SQL_PROCESS_BYTES_MAX = 2_000_000_000
+"""Of private memory, mapped or not, for a whole worker process; DuckDB alone maps most of a gigabyte."""
+SQL_TIMEOUT_SECONDS = 30.0
+SQL_TIMEOUT_SECONDS_MAX = 900.0
+SQL_WORKER_IDLE_SECONDS = 300.0
+SQL_HELD_BACK_BYTES = 4_000_000
+"""So much of a result is kept until the query is known to go well; what is longer is sent as it comes."""
+
+# Jobs.
+JOB_KEPT_US = 24 * 3_600 * US_PER_SECOND
+JOB_STOP_SECONDS_MAX = 2.0
+JOB_ITEMS_PER_SECOND_MAX = 100_000
+JOB_BYTES_PER_SECOND_MAX = 200_000_000
+JOB_CHUNK_ITEMS_MAX = 2_000
+JOB_CHUNK_BYTES_MAX = 4_000_000
+JOB_POLL_SECONDS = 0.02
+JOB_ROOM_BYTES_MIN = 16_000_000
+"""What must be left free in a storage beyond the size of what is copied there."""

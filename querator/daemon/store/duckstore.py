@@ -12,6 +12,7 @@ from uuid import UUID
 
 from querator import limits
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
+from querator.daemon.store.bulk import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.partition_file import Meta, PartitionFile
 from querator.daemon.store.unapplied import UnappliedStore
@@ -146,6 +147,16 @@ class DuckStore(UnappliedStore):
     def forget(self, now_us: int) -> None:
         with self._home.failures(self.uuid):
             self.file.forget(now_us)
+
+    def slice(self, scan: Scan, partition: int) -> Slice:
+        """The next rows of a scan; `partition` is the number that its rows carry."""
+        with self._home.failures(self.uuid):
+            return read_slice(self.file, scan, self.prefix, partition)
+
+    def split(self, table: str, upto: int, parts: int) -> Split:
+        """Where to cut a table into about equal parts."""
+        with self._home.failures(self.uuid):
+            return split_table(self.file, table, upto, parts)
 
 
 def log_path(path: Path) -> Path:

@@ -57,11 +57,11 @@ class PartitionFile:
         self.name = name
         self._cursor = cursor
 
-    def _select(self, query: str, *parameters: object) -> pa.Table:
+    def select(self, query: str, *parameters: object) -> pa.Table:
         """For many rows: they come as columns."""
         return self._cursor().sql(query.format(file=self.name), params=list(parameters)).to_arrow_table()
 
-    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """For few rows: costs less per statement, and more per row."""
         rows: list[tuple[Any, ...]] = self._cursor().execute(query.format(file=self.name), parameters).fetchall()
         return rows
@@ -80,7 +80,7 @@ class PartitionFile:
         cursor.execute("COMMIT")
 
     def meta(self) -> Meta:
-        rows = self._rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
+        rows = self.rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
         if len(rows) != 1:
             raise ValueError(f"its meta table has {len(rows)} rows")
         return Meta(*rows[0])
@@ -157,14 +157,14 @@ class PartitionFile:
     def forget(self, now_us: int) -> None:
         cursor = self._cursor()
         cursor.execute(f"DELETE FROM {self.name}.requests WHERE until < make_timestamp(?)", [now_us])
-        past = self._rows(
+        past = self.rows(
             "SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {file}.lost WHERE until < make_timestamp(?)", now_us
         )
         if not past:
             return
         births = list({birth for (birth,) in past})
         # From few to many: asking of each item whether it is wanted would take a table of all of them.
-        staying = self._rows(
+        staying = self.rows(
             """
             SELECT birth FROM {file}.items WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
             SELECT seq FROM {file}.items WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
@@ -182,22 +182,22 @@ class PartitionFile:
 
     def drop_orphans(self) -> None:
         """Drops leases whose items somebody deleted by hand while the file was not ours."""
-        if self._leases() != self._rows("SELECT count(*) FROM {file}.leases")[0][0]:
+        if self._leases() != self.rows("SELECT count(*) FROM {file}.leases")[0][0]:
             self._cursor().execute(
                 f"DELETE FROM {self.name}.leases WHERE seq NOT IN (SELECT seq FROM {self.name}.items)"
             )
 
     def _leases(self) -> int:
-        count: int = self._rows("SELECT count(*) FROM {file}.leases SEMI JOIN {file}.items USING (seq)")[0][0]
+        count: int = self.rows("SELECT count(*) FROM {file}.leases SEMI JOIN {file}.items USING (seq)")[0][0]
         return count
 
     # Reading.
 
     def summary(self) -> Summary:
-        ((count, created_sum, last_item),) = self._rows(
+        ((count, created_sum, last_item),) = self.rows(
             "SELECT count(*), coalesce(sum(epoch_us(created_at)::HUGEINT), 0), max(seq) FROM {file}.items"
         )
-        ((scheduled, next_due, last_scheduled),) = self._rows(
+        ((scheduled, next_due, last_scheduled),) = self.rows(
             "SELECT count(*), epoch_us(min(enqueue_at)), max(seq) FROM {file}.scheduled"
         )
         leased = self._leases()
@@ -220,7 +220,7 @@ class PartitionFile:
             found = self._first_unleased(after, before, max(1, fewer))
         if not found.rows:
             return []
-        leases = self._rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {found.last:d}")
+        leases = self.rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {found.last:d}")
         held = {seq for (seq,) in leases}
         rows = self._range(after, found.last, found.rows + len(held) + 1)
         if rows.num_rows > found.rows + len(held):
@@ -232,7 +232,7 @@ class PartitionFile:
         # Without an order, DuckDB stops at the first rows it finds, and does not look at the millions behind them. They
         # are the lowest ones, because sequences rise as rows are added. Where somebody has added rows by hand they may
         # not be: then there turn out to be more rows up to `last`, and we let DuckDB put them in order for once.
-        ((last, rows, size),) = self._rows(
+        ((last, rows, size),) = self.rows(
             "SELECT coalesce(max(seq), 0), count(*), coalesce(sum(octet_length(payload)), 0)"
             " FROM (SELECT seq, payload FROM {file}.items"
             f" ANTI JOIN {{file}}.leases USING (seq) WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d})"
@@ -240,33 +240,33 @@ class PartitionFile:
         return First(last, rows, size)
 
     def _last_in_order(self, after: int, before: int, rows_max: int) -> int:
-        last: int = self._rows(
+        last: int = self.rows(
             "SELECT max(seq) FROM (SELECT seq FROM {file}.items ANTI JOIN {file}.leases USING (seq)"
             f" WHERE seq > {after:d} AND seq < {before:d} ORDER BY seq LIMIT {rows_max:d})"
         )[0][0]
         return last
 
     def _range(self, after: int, last: int, rows_max: int) -> pa.Table:
-        return self._select(
+        return self.select(
             f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > {after:d} AND seq <= {last:d} LIMIT {rows_max:d}"
         )
 
     def leased(self) -> list[Leased]:
-        rows = self._select(
+        rows = self.select(
             f"SELECT {tables.ITEM}, leases.attempts, epoch_us(leases.deadline)"
             " FROM {file}.leases JOIN {file}.items USING (seq) ORDER BY leases.deadline, leases.seq"
         )
         return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
 
     def scheduled(self, items_max: int) -> list[Item]:
-        rows = self._select(
+        rows = self.select(
             f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
             f" ORDER BY items.enqueue_at, items.seq LIMIT {items_max:d}"
         )
         return list(tables.items_of(rows, tables.column(rows, 12)))
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
-        rows = self._select(
+        rows = self.select(
             f"SELECT {tables.ITEM} FROM {{file}}.items WHERE items.expire_deadline < make_timestamp(?)"
             f" AND items.seq NOT IN (SELECT seq FROM {{file}}.leases) ORDER BY items.seq LIMIT {items_max:d}",
             now_us,
@@ -274,14 +274,14 @@ class PartitionFile:
         return list(tables.items_of(rows))
 
     def next_expiry(self) -> int | None:
-        earliest: int | None = self._rows(
+        earliest: int | None = self.rows(
             "SELECT epoch_us(min(expire_deadline)) FROM {file}.items WHERE seq NOT IN (SELECT seq FROM {file}.leases)"
         )[0][0]
         return earliest
 
     def find(self, seqs: Sequence[int]) -> dict[int, Found]:
         found: dict[int, Found] = {}
-        rows = self._select(
+        rows = self.select(
             f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0),"
             " leases.seq IS NOT NULL FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
             " WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
@@ -292,7 +292,7 @@ class PartitionFile:
             if item.item:
                 found[item.item.seq] = item
         if seqs := [seq for seq in seqs if seq not in found]:
-            rows = self._select(
+            rows = self.select(
                 f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
                 " WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
                 seqs,
@@ -300,24 +300,24 @@ class PartitionFile:
             for scheduled in tables.items_of(rows, tables.column(rows, 12)):
                 found[scheduled.seq] = Found("scheduled", scheduled, scheduled.attempts, 0)
         if seqs := [seq for seq in seqs if seq not in found]:
-            lost = self._rows("SELECT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
+            lost = self.rows("SELECT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
             found.update((seq, Found("lost", None, 0, 0)) for (seq,) in lost)
         return found
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
         if scheduled:
-            rows = self._select(
+            rows = self.select(
                 f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
                 f" WHERE items.seq >= {from_seq:d} ORDER BY items.seq LIMIT {items_max:d}"
             )
             return [Leased(item, item.attempts, 0) for item in tables.items_of(rows, tables.column(rows, 12))]
-        ((last,),) = self._rows(
+        ((last,),) = self.rows(
             f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.items WHERE seq >= {from_seq:d}"
             f" ORDER BY seq LIMIT {items_max:d})"
         )
         if last is None:
             return []
-        rows = self._select(
+        rows = self.select(
             f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0)"
             " FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
             f" WHERE items.seq >= {from_seq:d} AND items.seq <= {last:d} ORDER BY items.seq"
@@ -325,7 +325,7 @@ class PartitionFile:
         return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
 
     def sources(self, source_ids: Sequence[str]) -> set[str]:
-        rows = self._rows(
+        rows = self.rows(
             "SELECT source_id FROM {file}.items WHERE source_id IN (SELECT unnest($1::VARCHAR[])) UNION"
             " SELECT source_id FROM {file}.scheduled WHERE source_id IN (SELECT unnest($1::VARCHAR[]))",
             source_ids,
@@ -333,7 +333,7 @@ class PartitionFile:
         return {source_id for (source_id,) in rows}
 
     def request_ids(self, now_us: int) -> list[tuple[str, int]]:
-        rows = self._select(
+        rows = self.select(
             "SELECT request_id, epoch_us(until) FROM {file}.requests WHERE until >= make_timestamp(?)", now_us
         )
         return list(zip(tables.column(rows), tables.column(rows, 1), strict=True))

@@ -1,0 +1,219 @@
+"""Reading a partition in slices: a bounded number of rows at a time, as Arrow columns, in the order of their sequences.
+
+A slice is one short query, so that no transaction stays open while a slow client reads: the file can be checkpointed,
+closed and attached anew between two slices, and a scan costs the daemon one slice of memory however long it is. What a
+scan sees is therefore stated in sequences: every row up to `upto` that is still there when its slice is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from querator.daemon.store.partition_file import PartitionFile
+from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
+from querator.wire import arrow
+
+ITEMS: Final = "items"
+SCHEDULED: Final = "scheduled"
+LEASES: Final = "leases"
+SCHEMAS: Final = {ITEMS: arrow.ITEM, SCHEDULED: arrow.ITEM, LEASES: arrow.LEASE}
+
+_PLAIN: Final = ("kind", "reference", "encoding", "source_id", "payload")
+_ITEM_SQL: Final = {
+    **{name: f"items.{name}" for name in _PLAIN},
+    "state": "CASE WHEN leases.seq IS NULL THEN 'ready' ELSE 'leased' END",
+    "attempts": "coalesce(leases.attempts, items.attempts)::INTEGER",
+    "max_attempts": "items.max_attempts::INTEGER",
+    "created_at": "items.created_at",
+    "expire_deadline": "items.expire_deadline",
+    "lease_deadline": "leases.deadline",
+    "enqueue_at": "NULL::TIMESTAMP",
+    "history": "decode(items.history)",
+}
+_SQL: Final[dict[str, dict[str, str]]] = {
+    ITEMS: _ITEM_SQL,
+    SCHEDULED: _ITEM_SQL
+    | {
+        "state": "'scheduled'",
+        "attempts": "items.attempts::INTEGER",
+        "lease_deadline": "NULL::TIMESTAMP",
+        "enqueue_at": "items.enqueue_at",
+    },
+    LEASES: {"attempts": "items.attempts::INTEGER", "deadline": "items.deadline"},
+}
+_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline"})
+
+OPERATORS: Final = frozenset({"=", "<>", "<", "<=", ">", ">=", "in", "prefix", "null", "not null"})
+FILTERED: Final = frozenset(arrow.ITEM.names) - {"id", "payload", "history"}
+"""Columns that a condition may name."""
+
+
+class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a row must meet. Times are microseconds since 1970."""
+
+    column: str
+    op: str
+    value: str | int | list[str | int] | None = None
+
+
+class Scan(NamedTuple):
+    """What is wanted of one partition's table: sequences after `after` up to `upto`."""
+
+    table: str
+    columns: tuple[str, ...]
+    after: int
+    upto: int
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow.chosen(SCHEMAS[self.table], self.columns) if self.columns else pa.schema([])
+
+
+class Slice(NamedTuple):
+    batch: pa.RecordBatch
+    last: int
+    """Where the next slice begins; `upto` when nothing is left."""
+
+
+class SlicedStore(Protocol):
+    """What a store can do beyond the contract that the Logical stands on."""
+
+    def slice(self, scan: Scan, partition: int) -> Slice: ...
+
+    def split(self, table: str, upto: int, parts: int) -> Split: ...
+
+
+class Split(NamedTuple):
+    rows: int
+    bounds: list[int]
+    """Sequences that cut the rows into about equal parts; the last one is `upto`."""
+
+
+def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> Slice:
+    """The next rows of a scan; blocking."""
+    last = _slice_end(file, scan)
+    wanted = scan.schema
+    names = [name for name in wanted.names if name not in ("id", "partition")]
+    sql = _SQL[scan.table]
+    where, parameters = _where(scan, partition)
+    joins = scan.table == ITEMS and bool(
+        _NEEDS_LEASES.intersection(names) or _NEEDS_LEASES.intersection([c.column for c in scan.conditions])
+    )
+    source = f"{{file}}.{scan.table} AS items"
+    if joins:
+        # Leases of this stretch only: a join with all of them would be made anew for every slice.
+        source += (
+            f" LEFT JOIN (SELECT * FROM {{file}}.leases WHERE seq > {scan.after:d} AND seq <= {last:d}) AS leases"
+            " ON leases.seq = items.seq"
+        )
+    selected = "".join([f", {sql[name]} AS {name}" for name in names])
+    rows = file.select(
+        f"SELECT items.seq{selected} FROM {source}"
+        f" WHERE items.seq > {scan.after:d} AND items.seq <= {last:d}{where} ORDER BY items.seq",
+        *parameters,
+    )
+    return Slice(_batch(rows, wanted, prefix, partition), last)
+
+
+def _batch(rows: pa.Table, wanted: pa.Schema, prefix: int, partition: int) -> pa.RecordBatch:
+    columns = []
+    for field in wanted:
+        if field.name == "partition":
+            columns.append(pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows))
+        elif field.name == "id":
+            columns.append(arrow.id_column(prefix, _whole(rows.column("seq"))))
+        else:
+            columns.append(_whole(rows.column(field.name)).cast(field.type))
+    if not columns:  # somebody counts
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
+    return pa.record_batch(columns, schema=wanted)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _slice_end(file: PartitionFile, scan: Scan) -> int:
+    """The sequence up to which a slice goes, so that it has neither too many rows nor too many bytes.
+
+    Without an order DuckDB stops at the first rows that it finds. They are the lowest ones unless somebody has added
+    rows by hand; then there are more rows up to the highest of them, and we let DuckDB put them in order for once.
+    """
+    counts_bytes = "payload" in scan.columns
+    rows_max = SLICE_ROWS_MAX
+    size = "coalesce(sum(octet_length(payload)), 0)" if counts_bytes else "0"
+    column = ", payload" if counts_bytes else ""
+    stretch = f"FROM {{file}}.{scan.table} WHERE seq > {scan.after:d} AND seq <= {scan.upto:d}"
+    while True:
+        first = f"SELECT seq{column} {stretch} LIMIT {rows_max:d}"
+        ((last, rows, size_bytes),) = file.rows(f"SELECT max(seq), count(*), {size} FROM ({first})")
+        if not rows:
+            return scan.upto
+        if size_bytes <= SLICE_BYTES_MAX or rows == 1:
+            break
+        rows_max = max(1, min(rows - 1, rows * SLICE_BYTES_MAX // size_bytes))
+    ((present,),) = file.rows(
+        f"SELECT count(*) FROM {{file}}.{scan.table} WHERE seq > {scan.after:d} AND seq <= {last:d}"
+    )
+    if present > rows:
+        ((last,),) = file.rows(f"SELECT max(seq) FROM (SELECT seq {stretch} ORDER BY seq LIMIT {rows_max:d})")
+    return scan.upto if rows < rows_max and present == rows else int(last)
+
+
+def _where(scan: Scan, partition: int) -> tuple[str, list[Any]]:
+    texts: list[str] = []
+    parameters: list[Any] = []
+    for condition in scan.conditions:
+        text, values = _condition(scan.table, condition, partition)
+        texts.append(f" AND {text}")
+        parameters += values
+    return "".join(texts), parameters
+
+
+def _condition(table: str, condition: Condition, partition: int) -> tuple[str, list[Any]]:
+    name, op, value = condition.column, condition.op, condition.value
+    if name not in FILTERED:
+        raise ValueError(f"column '{name}' cannot be filtered by")
+    if op not in OPERATORS:
+        raise ValueError(f"'{op}' is no condition")
+    field = arrow.ITEM.field(name)
+    column = str(int(partition)) if name == "partition" else _SQL[table][name]
+    is_text = pa.types.is_string(field.type)
+    if op in ("null", "not null"):
+        return f"({column}) IS {'' if op == 'null' else 'NOT '}NULL", []
+    if op == "in":
+        values = value if isinstance(value, list) else [value]
+        if any(not isinstance(one, str if is_text else int) for one in values):
+            raise ValueError(f"column '{name}' cannot be compared with {value!r}")
+        kind = "VARCHAR" if is_text else "BIGINT"
+        return f"({_comparable(column, field)}) IN (SELECT unnest(?::{kind}[]))", [list(values)]
+    if not isinstance(value, str if is_text else int):
+        raise ValueError(f"column '{name}' cannot be compared with {value!r}")
+    if op == "prefix":
+        if not is_text:
+            raise ValueError(f"column '{name}' has no prefix")
+        return f"starts_with({column}, ?)", [value]
+    return f"({_comparable(column, field)}) {op} ?", [value]
+
+
+def _comparable(column: str, field: pa.Field) -> str:
+    return f"epoch_us({column})" if pa.types.is_timestamp(field.type) else column
+
+
+def split_table(file: PartitionFile, table: str, upto: int, parts: int) -> Split:
+    """Where to cut a table so that the pieces have about the same number of rows; blocking."""
+    ((rows,),) = file.rows(f"SELECT count(*) FROM {{file}}.{table} WHERE seq <= {upto:d}")
+    bounds: Sequence[int] = []
+    if parts > 1 and rows:
+        shares = ", ".join(str(part / parts) for part in range(1, parts))
+        ((found,),) = file.rows(
+            # Doubles hold these sequences exactly, and the pieces need not be equal.
+            f"SELECT approx_quantile(seq::DOUBLE, [{shares}]) FROM {{file}}.{table} WHERE seq <= {upto:d}"
+        )
+        bounds = sorted({int(bound) for bound in found if bound < upto})
+    return Split(rows, [*bounds, upto])

@@ -1,0 +1,200 @@
+"""Arrow on the wire: what an item looks like in columns, and streams of record batches as bytes.
+
+Both ends use it: the bulk endpoints, the SQL worker and the Spark data source. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from querator import ids
+from querator.limits import US_PER_SECOND
+
+CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
+TIME: Final = pa.timestamp("us", "UTC")
+
+ITEM: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("reference", pa.string(), nullable=False),
+        pa.field("encoding", pa.string(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("max_attempts", pa.int32(), nullable=False),
+        pa.field("created_at", TIME, nullable=False),
+        pa.field("expire_deadline", TIME, nullable=False),
+        pa.field("lease_deadline", TIME),
+        pa.field("enqueue_at", TIME),
+        pa.field("source_id", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("history", pa.string(), nullable=False),
+    ]
+)
+"""An item and its state, as a scan and `querator sql` show it. `history` is a JSON list of deaths, or empty."""
+
+LEASE: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("deadline", TIME, nullable=False),
+    ]
+)
+
+PRODUCED: Final = pa.schema(
+    [
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("kind", pa.string()),
+        pa.field("reference", pa.string()),
+        pa.field("encoding", pa.string()),
+        pa.field("enqueue_at", TIME),
+    ]
+)
+"""What a bulk produce takes; everything but the payload may be absent or null."""
+
+IMPORTED: Final = pa.schema(
+    [
+        *PRODUCED,
+        pa.field("attempts", pa.int32()),
+        pa.field("max_attempts", pa.int32()),
+        pa.field("created_at", TIME),
+        pa.field("expire_deadline", TIME),
+        pa.field("source_id", pa.string()),
+        pa.field("history", pa.string()),
+    ]
+)
+"""What a bulk import takes: stored items with their past. One whose `source_id` the queue has already is left out."""
+
+
+class SchemaError(ValueError):
+    """Columns are missing, unknown or of the wrong type."""
+
+
+def fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The batch in the types of `wanted`, its columns in that order; raises SchemaError. Nulls stay nulls."""
+    check(batch.schema, wanted)
+    fields = [field for field in wanted if field.name in batch.schema.names]
+    columns = []
+    for field in fields:
+        column = batch.column(field.name)
+        if not field.nullable and column.null_count:
+            raise SchemaError(f"column '{field.name}' has rows without a value")
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"column '{field.name}' does not fit: {error}") from None
+    return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def check(schema: pa.Schema, wanted: pa.Schema) -> None:
+    """Refuses a schema before any of its rows is looked at."""
+    names = schema.names
+    if len(set(names)) != len(names):
+        raise SchemaError("a column comes twice")
+    unknown = [name for name in names if name not in wanted.names]
+    if unknown:
+        raise SchemaError(f"column '{unknown[0]}' is unknown; known are {', '.join(wanted.names)}")
+    for field in wanted:
+        if field.name not in names:
+            if not field.nullable:
+                raise SchemaError(f"column '{field.name}' is missing")
+        elif not _converts(schema.field(field.name).type, field.type):
+            raise SchemaError(f"column '{field.name}' is {schema.field(field.name).type}, not {field.type}")
+
+
+def _converts(given: pa.DataType, wanted: pa.DataType) -> bool:
+    is_text = pa.types.is_string(given) or pa.types.is_large_string(given)
+    if pa.types.is_null(given):
+        return True
+    if pa.types.is_binary(wanted):
+        return is_text or pa.types.is_binary(given) or pa.types.is_large_binary(given)
+    if pa.types.is_string(wanted):
+        return is_text
+    if pa.types.is_timestamp(wanted):
+        return pa.types.is_timestamp(given)
+    return pa.types.is_integer(given)
+
+
+def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """A whole stream, for what is small enough to have in one piece."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def stream_start(schema: pa.Schema) -> bytes:
+    """What a stream begins with. `stream_part` gives what follows, `STREAM_END` ends it."""
+    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
+
+
+def stream_part(batch: pa.RecordBatch) -> bytes:
+    return batch.serialize().to_pybytes()  # type: ignore[no-any-return]
+
+
+STREAM_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def read_batches(source: object) -> Iterator[pa.RecordBatch]:
+    """The batches of a stream, from bytes or anything with `read`."""
+    with pa.ipc.open_stream(source) as reader:
+        yield from reader
+
+
+# -- ids, a column at a time
+
+_NINE_DIGITS: Final = 62**9
+_SIX_DIGITS: Final = 62**6
+_THREE_DIGITS: Final = 62**3
+_HIGH_LENGTH: Final = ids.TEXT_LENGTH - 9
+
+
+@functools.cache
+def _three_digit_texts() -> pa.Array:
+    digits = [ids.digits_of(number, 1) for number in range(62)]
+    return pa.array([a + b + c for a in digits for b in digits for c in digits])
+
+
+def id_column(prefix: int, seqs: pa.Array) -> pa.Array:
+    """The ids of many sequences of one partition: `ids.encode_many` in columns, and without holding the GIL.
+
+    Within one second an id is a constant plus its sequence. So the leading 18 digits are made once per second (twice:
+    the sum may carry over), and the last nine are looked up, three at a time.
+    """
+    if not len(seqs):
+        return pa.array([], pa.string())
+    seconds = pc.divide(seqs, US_PER_SECOND)
+    distinct = pc.unique(seconds)
+    index = pc.cast(pc.index_in(seconds, distinct), pa.int64())
+    lows: list[int] = []
+    highs: list[str] = []
+    for second in distinct.to_pylist():
+        high, low = divmod(ids.start_of_second(prefix, second), _NINE_DIGITS)
+        lows.append(low)
+        highs += [ids.digits_of(high, _HIGH_LENGTH), ids.digits_of(high + 1, _HIGH_LENGTH)]
+    low = pc.add(pc.take(pa.array(lows, pa.int64()), index), seqs)
+    carry = pc.cast(pc.greater_equal(low, _NINE_DIGITS), pa.int64())
+    low = pc.subtract(low, pc.multiply(carry, _NINE_DIGITS))
+    high = pc.take(pa.array(highs), pc.add(pc.multiply(index, 2), carry))
+    texts = _three_digit_texts()
+    first = pc.divide(low, _SIX_DIGITS)
+    rest = pc.subtract(low, pc.multiply(first, _SIX_DIGITS))
+    second = pc.divide(rest, _THREE_DIGITS)
+    third = pc.subtract(rest, pc.multiply(second, _THREE_DIGITS))
+    return pc.binary_join_element_wise(high, pc.take(texts, first), pc.take(texts, second), pc.take(texts, third), "")
+
+
+def chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """The named columns of a schema, in the schema's order; all of them when none is named."""
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown:
+        raise SchemaError(f"column '{unknown[0]}' is unknown; known are {', '.join(schema.names)}")
+    return pa.schema([field for field in schema if not columns or field.name in columns])
