@@ -124,3 +124,48 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
         return wire.statuses()
 
     assert asyncio.run(run()) == [status for _, status in sent]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_bytes_can_make_it_stumble(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Damaged streams: every one ends in answers, silence or a closed connection, never in an exception."""
+    chance = random.Random(1_000 + seed)
+
+    async def run() -> None:
+        service = StandIn()
+        metrics = Metrics(service.statistics, lambda: 0)
+        calls = Calls(service, routes.table(), metrics.http)
+        gate, app = Gate(calls), transport.application(calls, metrics)
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        for _ in range(20):
+            data = bytearray(b"".join(chance.choice(SMALL_KINDS)[0] for _ in range(chance.randint(1, 8))))
+            for _ in range(chance.randint(0, 6)):
+                at = chance.randrange(len(data))
+                damage = chance.choice(
+                    [b"", b"\r\n", b"\n", b"\r\n\r\n", b"\x00", b"0\r\n\r\n", b"POST ", b":", b"9", b"%"]
+                )
+                data[at : at + chance.randint(0, 3)] = damage
+            protocol, wire = connection(gate, app), MemoryTransport()
+            protocol.connection_made(wire)
+            at = 0
+            while at < len(data):
+                size = chance.randint(1, 2_000)
+                protocol.data_received(bytes(data[at : at + size]))
+                at += size
+                for _ in range(chance.randint(0, 12)):
+                    await asyncio.sleep(0)
+            if chance.random() < 0.5:
+                protocol.eof_received()
+            if chance.random() < 0.2:
+                protocol.shutdown()
+            protocol.connection_lost(None)
+            for _ in range(12):
+                await asyncio.sleep(0)
+        assert failures == []
+        assert [r for r in caplog.records if r.name == "uvicorn.error" or r.message == "request failed"] == []
+
+    asyncio.run(run())
+
+
+SMALL_KINDS = [kind for kind in KINDS if len(kind[0]) < 1_000]
