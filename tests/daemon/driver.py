@@ -110,6 +110,7 @@ class Driver:
     def restart(self) -> None:
         """A new process on the same storage: everything in memory is gone."""
         old = list(self.logicals.values())
+        self.storage.reopen()
         self.logicals.clear()
         self._woken.clear()
         self.reads.clear()
@@ -248,7 +249,7 @@ class Driver:
         """What storage holds, over all partitions, scheduled items included."""
         found = []
         for partition in self.logicals[queue].partitions:
-            store = self.storage.open(partition.placement.uuid, queue)
+            store = partition.store or self.storage.open(partition.placement.uuid, queue)
             store.flush()
             for scheduled in (False, True):
                 found += [row.item.payload.decode() for row in store.page(scheduled, 0, 1_000_000)]

@@ -1,10 +1,40 @@
-"""The random model of `model.py` on the memory storage."""
+"""The random model of `model.py` on both storages."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import shutil
+import tempfile
 
+from driver import Driver
+from hypothesis import settings
 from model import QueueMachine
 
-TestMemory = QueueMachine.TestCase
-TestMemory.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+from querator.daemon.store.duckdb import DuckStorage
+
+
+class BreakableDuckStorage(DuckStorage):
+    """A write can be refused, as if the disk had been full."""
+
+    def drop(self, taken: object) -> None:
+        with self._lock:
+            for store, batch, _ in taken:
+                store.drop_staged(batch)
+
+
+class DuckQueueMachine(QueueMachine):
+    def make_driver(self) -> Driver:
+        self.directory = tempfile.mkdtemp(prefix="querator-model-")
+        storage = BreakableDuckStorage("default", self.directory)
+        storage.recover()
+        return Driver(storage)
+
+    def teardown(self) -> None:
+        if hasattr(self, "d"):
+            self.d.storage.close()
+            shutil.rmtree(self.directory)
+
+
+TestOnMemory = QueueMachine.TestCase
+TestOnMemory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestOnDuckDb = DuckQueueMachine.TestCase
+TestOnDuckDb.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
