@@ -29,6 +29,7 @@ _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
 _METHODS_PARSED: Final = frozenset(b"DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
 _METHOD_STAND_IN: Final = b"PUT"
+_TOO_LONG: Final = "The head of the request is too long."
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
@@ -64,7 +65,7 @@ class QueratorProtocol(HttpToolsProtocol):
         self.transport = _PoliteTransport(self, transport)
         self._raw = transport
         self._phase = HEAD
-        self._held = bytearray()
+        self._held, self._held_at = b"", 0
         self._last_sweep = self.gate.sweeps
         self._is_ending = False
         self._linger_bytes = 0
@@ -89,8 +90,8 @@ class QueratorProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         abandon, self._abandon = self._abandon, None
-        self._held.clear()
-        self._chunks.clear()
+        self._held = b""
+        self._chunks = []
         super().connection_lost(exc)
         if abandon is not None:
             abandon()
@@ -134,8 +135,7 @@ class QueratorProtocol(HttpToolsProtocol):
             self._collect(data)
         elif phase == PARSED_BODY:
             at = self._feed_body(data, 0)
-            if at < len(data):
-                self._advance(data[at:])
+            self._advance(data, at)
         elif phase == ANSWER:
             self._hold(data)
         elif phase == LINGER:
@@ -143,13 +143,13 @@ class QueratorProtocol(HttpToolsProtocol):
             if self._linger_bytes < 0:
                 self._raw.close()
 
-    def _advance(self, data: bytes) -> None:
+    def _advance(self, data: bytes, at: int = 0) -> None:
         """Takes request after request out of the bytes, until one has to wait."""
-        at, size = 0, len(data)
+        size = len(data)
         heads = self.gate.heads
         while at < size:
             if self._phase != HEAD or self.flow.write_paused:
-                self._hold(data[at:])
+                self._hold(data, at)
                 return
             end = data.find(_END, at) + 4
             head = data[at:end]
@@ -182,16 +182,17 @@ class QueratorProtocol(HttpToolsProtocol):
             return
         chunks.append(data[:missing])
         self._chunks = []
-        if len(data) > missing:
-            self._hold(data[missing:])
         self._answer(call, b"".join(chunks))
-        self._go_on()
+        self._advance(data, missing)
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: bytes, at: int = 0) -> None:
+        """Keeps what came too early; a copy per read at most, however many requests are in it."""
         if self._phase in (LINGER, GONE):
             return
-        self._held += data
-        if len(self._held) > limits.PIPELINED_BYTES_MAX:
+        if self._held:
+            data, at = self._held[self._held_at :] + data[at:], 0
+        self._held, self._held_at = data, at
+        if len(data) - at > limits.PIPELINED_BYTES_MAX:
             self.flow.pause_reading()
 
     def _hold_head(self, data: bytes) -> None:
@@ -204,25 +205,26 @@ class QueratorProtocol(HttpToolsProtocol):
 
     def _advance_held(self, data: bytes) -> None:
         """More bytes after the beginning of a head, or from a client that does not read its answers."""
-        before = len(self._held)
+        before = len(self._held) - self._held_at
         self._hold(data)
         if self.flow.write_paused:
             return
-        if self._held.find(_END, max(0, before - 3)) >= 0:
+        if self._held.find(_END, self._held_at + max(0, before - 3)) >= 0:
             self._go_on()
-        elif len(self._held) > limits.HEAD_BYTES_MAX:
-            self._refuse_http("The head of the request is too long.")
+        elif len(self._held) - self._held_at > limits.HEAD_BYTES_MAX:
+            self._refuse_http(_TOO_LONG)
 
     def _go_on(self) -> None:
         """Looks at what was held back, if its turn has come."""
         if self._phase != HEAD or self._is_calling or self.flow.write_paused or self._raw.is_closing():
             return
-        self.flow.resume_reading()
         if self._held:
             self._unset_keepalive_if_required()
-            data = bytes(self._held)
-            self._held.clear()
-            self._advance(data)
+            data, at = self._held, self._held_at
+            self._held, self._held_at = b"", 0
+            self._advance(data, at)
+        if len(self._held) - self._held_at <= limits.PIPELINED_BYTES_MAX and not self._raw.is_closing():
+            self.flow.resume_reading()
 
     # Hot calls
 
@@ -269,6 +271,9 @@ class QueratorProtocol(HttpToolsProtocol):
 
     def _parse(self, head: bytes, data: bytes, at: int) -> int:
         """Begins a request that is not familiar; returns how much of `data`, which goes on at `at`, is used up."""
+        if len(head) > limits.HEAD_BYTES_MAX:
+            self._refuse_http(_TOO_LONG)
+            return len(data)
         self._phase = PARSED_BODY
         self._head = head
         self._method_said = b""
@@ -382,7 +387,7 @@ class QueratorProtocol(HttpToolsProtocol):
     def _linger(self) -> None:
         # Closed with unread bytes the kernel would send a reset, and the client might never see our answer.
         self._phase = LINGER
-        self._held.clear()
+        self._held = b""
         self._linger_bytes = limits.OVER_LIMIT_DRAIN_BYTES_MAX
         if self._raw.is_closing():
             return

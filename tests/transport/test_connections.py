@@ -81,6 +81,7 @@ def test_an_upgrade_is_not_taken_up(front: Front) -> None:
         b"POST  HTTP/1.1\r\nHost: x\r\n\r\n",
         b"CONNECT host:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /" + b"x" * (HEAD_BYTES_MAX + 1),
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n",
     ],
 )
 def test_what_is_not_http_gets_plain_text_and_the_end(front: Front, nonsense: bytes) -> None:
