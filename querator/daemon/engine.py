@@ -79,6 +79,7 @@ class Engine:
         self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
         self._dirty: dict[Logical, None] = {}
         self._turn_scheduled = False
+        self._changed = asyncio.Event()
         self._in_flight: set[Logical] = set()
         self._reads: dict[Partition, deque[Read]] = {}
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
@@ -128,6 +129,7 @@ class Engine:
                 self._in_flight.add(flight.logical)
         for disk in touched.values():
             self._write(disk)
+        self._changed.set()
 
     def _write(self, disk: Disk) -> None:
         """Everything committed to this storage so far becomes durable; while a write runs, the next one gathers."""
@@ -151,6 +153,7 @@ class Engine:
                     self._settle(flight)
             if disk.flights:
                 self._write(disk)
+            self._changed.set()
 
         if taken is None:
             ended(None)
@@ -235,6 +238,7 @@ class Engine:
             self._run_read(waiting.popleft())
         else:
             del self._reads[read.partition]
+        self._changed.set()
 
     # -- time
 
@@ -260,21 +264,26 @@ class Engine:
         if logical in self.logicals:
             self.wake(logical)
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds that only turns and reads can bring about."""
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
     async def until_idle(self) -> None:
         """After the test clock was moved: until everything that was due, and what it caused, is done."""
         now_us = self.clock.now_us()
-        for logical in self.logicals:
-            self.wake(logical)
-        while True:
-            await asyncio.sleep(0)
-            busy = self._dirty or self._in_flight or self._reads or not all(q.is_idle() for q in self.logicals)
+
+        def is_idle() -> bool:
             due = [logical for logical in self.logicals if logical.next_event_us() < now_us]
-            if not busy and not due:
-                return
             for logical in due:
                 self.wake(logical)
-            if self._reads:
-                await asyncio.sleep(0.001)
+            busy = self._dirty or self._in_flight or self._reads or not all(q.is_idle() for q in self.logicals)
+            return not busy and not due
+
+        for logical in self.logicals:
+            self.wake(logical)
+        await self.until(is_idle)
 
     # -- upkeep
 
@@ -320,8 +329,7 @@ class Engine:
 
     async def drain(self) -> None:
         """Waits for what is in flight."""
-        while self._in_flight or self._reads or self._turn_scheduled:
-            await asyncio.sleep(0.001)
+        await self.until(lambda: not (self._in_flight or self._reads or self._turn_scheduled))
 
     def close(self) -> None:
         self._upkeep.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
@@ -66,7 +65,7 @@ async def create(service: Service, request: messages.QueueInfo) -> Reply:
 
 def place(service: Service, queue: str, count: int, first: int) -> list[Placement]:
     """New partitions, numbered from `first`, spread over the storages by affinity."""
-    storages = service.config.storages
+    storages = [storage for storage in service.config.storages if storage.name in service.storages]
     given = placement.shares([storage.affinity for storage in storages], count)
     if not given:
         raise RequestFailed("queue has no available partitions")
@@ -160,8 +159,7 @@ async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Rep
 
 async def until_at_rest(service: Service, logical: Logical) -> None:
     """Until nothing of a queue is being written or read any more."""
-    while service.engine.is_busy(logical):
-        await asyncio.sleep(0.001)
+    await service.engine.until(lambda: not service.engine.is_busy(logical))
 
 
 async def delete_leftovers(service: Service) -> None:
@@ -171,7 +169,7 @@ async def delete_leftovers(service: Service) -> None:
         storage = service.storages.get(leftover.storage)
         if storage is not None:
             await service.blocking(storage.delete, leftover.uuid)
-            gone.append(leftover.uuid)
+            gone.append(leftover)
     if gone:
         await service.blocking(service.catalog.forget_leftovers, gone)
 

@@ -178,7 +178,8 @@ class Move:
     """
 
     __slots__ = (
-        "copies", "items", "keys", "leases", "partition", "reason", "retry", "scheduled", "target", "tries", "uncertain",
+        "copies", "items", "keys", "leases", "partition", "reason", "retry", "scheduled", "target", "tries",
+        "uncertain",
     )  # fmt: skip
 
     def __init__(
