@@ -29,7 +29,7 @@ from querator.attempts import (
     Call,
 )
 from querator.connection import Address, Answer, ConnectionLost, ConnectionPool, parse_address, unreachable
-from querator.errors import QueratorError, RetryRequest, TimedOut
+from querator.errors import ContentError, QueratorError, RetryRequest, TimedOut
 from querator.limits import NS_PER_SECOND
 from querator.wire import json as wire_json
 from querator.wire import messages
@@ -129,7 +129,13 @@ def _body(call: Call[Any], remaining: float) -> tuple[bytes, float]:
 
 def _read(call: Call[T], answer: Answer, address: Address) -> T:
     if answer.status == 200:
-        return call.read(answer.body)
+        try:
+            return call.read(answer.body)
+        except ContentError as error:
+            raise QueratorError(
+                f"{address} gave an answer that is not understood: {error.message}",
+                hint="querator doctor tells whether client and daemon are of the same version",
+            ) from None
     try:
         reply = wire_json.decode(messages.Reply, answer.body)
     except (QueratorError, ValueError):

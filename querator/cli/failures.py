@@ -62,6 +62,10 @@ def as_querator_error(error: BaseException) -> QueratorError:
             what = f"{error.filename}: {what}"
         hint = "free some space and repeat the command" if error.errno == errno.ENOSPC else ""
         return QueratorError(what, hint=hint)
+    if isinstance(error, UnicodeEncodeError):
+        return UsageError(
+            f"{error.object!r} is not valid UTF-8", hint="names and texts are UTF-8; payloads may be anything"
+        )
     if isinstance(error, MemoryError):
         return QueratorError("out of memory")
     return QueratorError(

@@ -178,7 +178,7 @@ class Renderer:
         rows = [[cell(record[column], fancy=fancy, now_us=now_us) for column in columns] for record in records]
         headers = [header(column) for column in columns]
         widths = [max(map(len, texts)) for texts in zip(headers, *rows, strict=True)]
-        numeric = [isinstance(records[0][c], (int, float)) and not isinstance(records[0][c], Moment) for c in columns]
+        numeric = [type(records[0][column]) in (int, float) for column in columns]
         if not fancy:
             for row in [headers, *rows]:
                 line = "  ".join(

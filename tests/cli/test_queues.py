@@ -22,8 +22,9 @@ def test_create_makes_a_queue_with_the_usual_settings(cli: CommandLine, client: 
 def test_create_takes_every_setting(cli: CommandLine) -> None:
     name, dead = fresh_name(), fresh_name()
     cli.ok("queues", "create", dead)
-    options = "--partitions 3 --lease-timeout 5m --expire-timeout 2h --max-attempts 4 --reference mine".split()
-    record = cli.json("queues", "create", name, *options, "--dead-queue", dead)
+    timeouts = ["--lease-timeout", "5m", "--expire-timeout", "2h"]
+    others = ["--partitions", "3", "--max-attempts", "4", "--reference", "mine", "--dead-queue", dead]
+    record = cli.json("queues", "create", name, *timeouts, *others)
     assert record["queue_name"] == name
     assert record["partitions"] == 3
     assert (record["lease_timeout"], record["expire_timeout"]) == ("5m0s", "2h0m0s")

@@ -1,0 +1,216 @@
+"""querator queue consume: a worker for the shell"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import Client, calls
+from querator.cli.worker import Backoff, Plan, Worker
+from querator.wire.messages import QueueLeaseItem
+from tests.cli.running import CommandLine, Daemon, fresh_name
+from tests.cli.test_queue import totals
+
+GO_ON = 'while [ ! -e "$GO" ]; do sleep 0.02; done'
+"""A command that runs until the test lets it end."""
+
+
+def test_exit_0_completes(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
+    client.produce(queue, [f"payload {number}" for number in range(25)])
+    command = f"cat > {tmp_path}/$QUERATOR_ITEM_ID.got"
+    assert cli.json("queue", "consume", queue, "--exec", command, "--until-empty")["completed"] == 25
+    assert totals(client, queue) == (0, 0, 0)
+    got = {path.read_text() for path in tmp_path.glob("*.got")}
+    assert got == {f"payload {number}" for number in range(25)}
+
+
+def test_the_command_finds_its_item_in_the_environment(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.produce(queue, calls.produce_item(b"\xff\x00", kind="a kind", reference="r'\"", encoding="bin"))
+    keys = ("ID", "KIND", "REFERENCE", "ENCODING", "ATTEMPTS")
+    variables = " ".join(f'"$QUERATOR_ITEM_{key}"' for key in keys) + ' "$QUERATOR_QUEUE"'
+    command = f"cat > {tmp_path}/payload; printf '%s\\n' {variables} > {tmp_path}/env"
+    cli.ok("queue", "consume", queue, "--exec", command, "--until-empty")
+    id, *rest = (tmp_path / "env").read_text().splitlines()
+    assert len(id) == 27
+    assert rest == ["a kind", "r'\"", "bin", "1", queue]
+    assert (tmp_path / "payload").read_bytes() == b"\xff\x00"
+
+
+def test_anything_else_retries_with_backoff(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, "x")
+    result = cli("queue", "consume", queue, "--exec", "exit 9", "--until-empty", "--backoff", "1h..2h")
+    assert result.exit_code == 3
+    assert "exit status 9; again in" in result.stderr
+    assert "completed 0 items, 1 retried" in result.stderr
+    assert totals(client, queue) == (0, 0, 1)
+
+
+def test_a_command_killed_by_a_signal_retries(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, "x")
+    result = cli("queue", "consume", queue, "--exec", "kill -9 $$", "--until-empty")
+    assert "killed by SIGKILL" in result.stderr
+
+
+def test_the_last_attempt_goes_to_the_dead_queue(cli: CommandLine, client: Client) -> None:
+    name, dead = fresh_name(), fresh_name()
+    client.create_queue(dead)
+    client.create_queue(name, dead_queue=dead, max_attempts=1)
+    client.produce(name, "x")
+    record = json.loads(cli("queue", "consume", name, "--exec", "false", "--until-empty", "-o", "json").stdout)
+    assert record["dead"] == 1
+    assert totals(client, dead) == (1, 0, 0)
+
+
+def test_a_command_that_reads_no_input_is_fine(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, "x" * 500_000)
+    assert cli.json("queue", "consume", queue, "--exec", "exec <&-; true", "--until-empty")["completed"] == 1
+
+
+def test_it_ends_after_its_limit(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, [str(number) for number in range(10)])
+    assert cli.json("queue", "consume", queue, "--exec", "true", "--limit", "3", "-n", "2")["completed"] == 3
+    assert totals(client, queue) == (7, 0, 0)
+
+
+def test_commands_run_side_by_side(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
+    client.produce(queue, ["a", "b", "c"])
+    # Each waits for the other two: with fewer than three at once, this would never end.
+    command = f"touch {tmp_path}/$$.run; while [ $(ls {tmp_path}/*.run | wc -l) -lt 3 ]; do sleep 0.01; done"
+    assert (
+        cli.json("queue", "consume", queue, "--exec", command, "--concurrency", "3", "--until-empty")["completed"] == 3
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["--exec", "true", "--backoff", "x"], ["--exec", "true", "--backoff", "5m..1s"]])
+def test_nonsense_is_refused(cli: CommandLine, queue: str, words: list[str]) -> None:
+    assert cli("queue", "consume", queue, *words).exit_code == 2
+
+
+def test_an_unknown_queue(cli: CommandLine) -> None:
+    assert cli("queue", "consume", "nope", "--exec", "true").exit_code == 4
+
+
+def started(
+    cli: CommandLine, client: Client, queue: str, items: int, go: Path, *options: str
+) -> tuple[subprocess.Popen[Any], int]:
+    """A worker whose two commands have begun; returns it and how many items it has leased."""
+    client.produce(queue, [str(number) for number in range(items)])
+    cli.environment["GO"] = str(go)
+    words = ["queue", "consume", queue, "--exec", f"touch {go}.$QUERATOR_ITEM_ID; {GO_ON}", "--concurrency", "2"]
+    worker = cli.process(*words, "-n", "5", "-o", "json", *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while len(list(go.parent.glob(f"{go.name}.*"))) < 2:
+        assert worker.poll() is None
+    return worker, totals(client, queue)[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_commands_finish_and_hands_back_the_rest(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path, number: int, code: int
+) -> None:
+    go = tmp_path / "go"
+    worker, leased = started(cli, client, queue, 10, go)
+    assert leased == 5
+    worker.send_signal(number)
+    while totals(client, queue) != (8, 2, 0):  # three of the five have not begun, and are back
+        assert worker.poll() is None
+    go.touch()
+    out, _ = worker.communicate(timeout=60)
+    assert worker.returncode == code
+    record = json.loads(out)
+    assert (record["completed"], record["handed_back"]) == (2, 3)
+    assert totals(client, queue) == (8, 0, 0)
+
+
+def test_a_second_signal_ends_the_commands_too(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
+    worker, _ = started(cli, client, queue, 5, tmp_path / "go")
+    worker.send_signal(signal.SIGTERM)
+    while totals(client, queue) != (3, 2, 0):
+        assert worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    out, told = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert json.loads(out)["retried"] == 2
+    assert b"killed by SIGTERM" in told
+    assert totals(client, queue) == (5, 0, 0)
+
+
+def test_a_signal_ends_a_worker_that_waits_for_items(cli: CommandLine, client: Client, queue: str) -> None:
+    worker = cli.process("queue", "consume", queue, "--exec", "true", stderr=subprocess.PIPE)
+    while client.stats(queue).logical_queues[0].lease_waiting == 0:
+        assert worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    while client.stats(queue).logical_queues[0].lease_waiting:
+        pass
+
+
+def test_leases_are_extended_while_a_command_runs(
+    cli: CommandLine, client: Client, daemon: Daemon, tmp_path: Path
+) -> None:
+    queue, go = fresh_name(), tmp_path / "go"
+    client.create_queue(queue, lease_timeout="600ms")
+    worker, _ = started(cli, client, queue, 2, go)
+    for _ in range(3):
+        # The queue's clock stands still; the worker extends by its own. Each time it has, time may pass.
+        before = min(item.lease_deadline or 0 for item in client.list_items(queue))
+        now = client.advance_clock("500ms")
+        while min(item.lease_deadline or 0 for item in client.list_items(queue)) <= max(before, now):
+            assert worker.poll() is None
+    go.touch()
+    out, _ = worker.communicate(input=None, timeout=60) if worker.poll() is not None else _end(worker, client, queue)
+    assert json.loads(out)["completed"] == 2
+    assert json.loads(out)["lost"] == 0
+
+
+def _end(worker: subprocess.Popen[Any], client: Client, queue: str) -> tuple[bytes, bytes]:
+    while totals(client, queue) != (0, 0, 0):
+        assert worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    out, told = worker.communicate(timeout=60)
+    return out, told
+
+
+def test_a_lost_lease_is_told_and_the_worker_goes_on(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    worker, _ = started(cli, client, queue, 2, go, "--limit", "2")
+    client.advance_clock("2m")  # both leases run out
+    go.touch()
+    out, told = worker.communicate(timeout=60)
+    assert worker.returncode == 3
+    assert json.loads(out)["lost"] == 2
+    assert b"its lease was lost" in told
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    backoff = Backoff(1, 300)
+    assert [backoff.delay(attempt, lambda: 1.0) for attempt in (1, 2, 3, 9, 10, 100)] == [1, 2, 4, 256, 300, 300]
+    assert backoff.delay(3, lambda: 0.0) == 3
+    assert backoff.delay(1, lambda: 0.0) == 1
+
+
+def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
+    """A runner that takes an item just as the worker stops leaves it to whoever took it first."""
+
+    class Silent:
+        def retry(self, *_: object, **__: object) -> None: ...
+
+    plan = Plan("q", "true", 1, 1, Backoff(0, 0), None, None, True, 60, 0)
+    worker = Worker(Silent(), Silent(), plan, lambda _: None)  # type: ignore[arg-type]
+    from querator.cli.worker import Held
+
+    held = Held(QueueLeaseItem(id="a"))
+    worker._held["a"] = held
+    worker._todo.put(held)
+    worker._hand_back_waiting()
+    assert worker.tally.handed_back == 1
+    assert not worker._claim(held)

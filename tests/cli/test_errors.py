@@ -1,0 +1,215 @@
+"""Errors: one clear line, a hint, the right exit code, and never a traceback unless asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from querator import errors
+from querator.cli import failures
+from querator.cli.tree import hoist_shared_options
+from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.scripted import ScriptedDaemon, refusal
+
+
+def test_no_daemon_is_exit_6(lonely: CommandLine) -> None:
+    result = lonely("queues", "list")
+    assert (result.exit_code, result.stdout) == (6, "")
+    assert result.stderr.startswith("error: no daemon at unix:")
+    assert result.stderr.endswith("\n\nhint: querator daemon run\n")
+
+
+def test_no_permission_is_told(lonely: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("querator.connection._UnixConnection.connect", refuse)
+    result = lonely("queues", "list")
+    assert result.exit_code == 6
+    assert "no permission to use" in result.stderr
+    assert "hint: the socket belongs to the user who runs the daemon" in result.stderr
+
+
+def test_json_errors_are_objects_on_standard_error(cli: CommandLine) -> None:
+    result = cli("queues", "show", "nope", "-o", "json")
+    assert (result.exit_code, result.stdout) == (4, "")
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == 400
+    assert error["exit_code"] == 4
+    assert error["message"] == "queue does not exist; no such queue named 'nope'"
+    assert error["hint"] == "querator queues list"
+
+
+def test_quiet_errors_are_one_line_for_cron(lonely: CommandLine) -> None:
+    assert lonely("queues", "list", "-q").stderr.count("\n") == 1
+
+
+def test_errors_are_coloured_on_a_terminal_only(lonely: CommandLine) -> None:
+    assert "\x1b[" in lonely("queues", "list", terminals=TERMINAL).stderr
+    assert "\x1b[" not in lonely("queues", "list", terminals=TERMINAL, env={"NO_COLOR": "1"}).stderr
+    assert "\x1b[" not in lonely("queues", "list").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["queues", "list", "--nope"], "no such option: --nope"),
+        (["nope"], "there is no command 'querator nope'"),
+        (["queues", "lst"], "there is no command 'querator queues lst'"),
+        (["queues", "show"], "missing argument"),
+        (["queues", "list", "-o", "yaml"], "'yaml' is not one of table, json, ndjson, name"),
+        (["queue", "lease", "q", "-n", "many"], "'many' is not a whole number"),
+        (["queue", "lease", "q", "-n", "0"], "0 is less than 1"),
+        (["queue", "lease", "q", "-n", "1001"], "1001 is more than 1000"),
+        (["queues", "list", "--timeout", "7d"], "'7d' is not a duration"),
+        (["queues", "list", "--endpoint", "nonsense"], "'nonsense' is not an endpoint"),
+    ],
+)
+def test_usage_errors_are_exit_2(cli: CommandLine, words: list[str], told: str) -> None:
+    result = cli(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert told in result.stderr
+    assert "\n\nhint: " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_misspelt_command_is_guessed(cli: CommandLine) -> None:
+    assert "hint: did you mean 'querator queues list'?" in cli("queues", "lst").stderr
+
+
+def test_usage_errors_are_objects_too(cli: CommandLine) -> None:
+    assert json.loads(cli("queues", "list", "--nope", "-o", "json").stderr)["error"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "exit_code"),
+    [
+        (400, "items cannot be empty", 1),
+        (400, "queue does not exist; no such queue named 'q'", 4),
+        (400, "reload is already running; wait for it", 5),
+        (401, "api key is invalid", 1),
+        (403, "access denied", 1),
+        (453, "queue is shutting down", 1),
+        (500, "Internal Error", 1),
+        (501, "no such method; /v1/queues.info", 1),
+    ],
+)
+def test_refusals_of_the_daemon_have_their_exit_codes(tmp_path: Path, code: int, message: str, exit_code: int) -> None:
+    with ScriptedDaemon(tmp_path, refusal(code, message)) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("queues", "show", "q")
+    assert result.exit_code == exit_code
+    assert f"error: {message}" in result.stderr
+
+
+def test_a_busy_daemon_is_exit_7(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, refusal(454, "queue is overloaded; try again later")) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("queue", "complete", "q", "x", "--timeout", "50ms")
+    assert result.exit_code == 7
+
+
+def test_every_exit_code_is_documented(cli: CommandLine) -> None:
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.QueratorError)
+    ]
+    assert {kind.exit_code for kind in kinds} <= set(failures.EXIT_CODES)
+    told = cli.ok("help", "exit-codes")
+    for code in failures.EXIT_CODES:
+        assert f"  {code} " in told
+
+
+def test_a_defect_has_no_traceback_unless_asked_for(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of course")
+
+    monkeypatch.setattr("querator.cli.queues.all_queues", broken)
+    result = cli("queues", "list")
+    assert result.exit_code == 1
+    assert "error: ZeroDivisionError: of course" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in cli("queues", "list", "--debug").stderr
+
+
+def test_an_argument_that_is_not_utf8_is_told(cli: CommandLine) -> None:
+    result = cli("queues", "show", os.fsdecode(b"\xff"))
+    assert result.exit_code == 2
+    assert "not valid UTF-8" in result.stderr
+
+
+def test_a_closed_pipe_is_no_error_to_read_about(cli: CommandLine, daemon: Daemon) -> None:
+    queue = fresh_name()
+    daemon.client.create_queue(queue)
+    for _ in range(5):
+        daemon.client.produce(queue, ["x" * 1_000] * 1_000)
+    process = cli.process("items", "list", queue, "--limit", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    told = process.stderr.read()
+    assert (process.wait(60), told) == (141, b"")
+    process.stderr.close()
+
+
+def test_a_full_disk_is_told(cli: CommandLine) -> None:
+    with open("/dev/full", "wb") as full:
+        process = cli.process("help", "exit-codes", stdout=full, stderr=subprocess.PIPE)
+        told = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 1
+    assert told.startswith("error: No space left on device")
+    assert "Traceback" not in told
+
+
+def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon) -> None:
+    process = cli.process("queue", "lease", queue, "--timeout", "60s", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while daemon.client.stats(queue).logical_queues[0].lease_waiting == 0:
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["-o", "json", "queues", "list"], ["queues", "list", "-o", "json"]),
+        (["--socket=/x", "-q", "queues", "list"], ["queues", "list", "--socket=/x", "-q"]),
+        (["-q", "queue", "produce", "q", "--", "-x"], ["queue", "produce", "q", "-q", "--", "-x"]),
+        (["--help"], ["--help"]),
+        (["-q"], ["-q"]),
+        (["queues", "list"], ["queues", "list"]),
+    ],
+)
+def test_shared_options_may_stand_in_front(typed: list[str], meant: list[str]) -> None:
+    assert hoist_shared_options(typed) == meant
+
+
+def test_a_noun_alone_shows_its_verbs(cli: CommandLine) -> None:
+    result = cli("queues")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "create" in result.stderr
+
+
+def test_querator_alone_shows_all_nouns(cli: CommandLine) -> None:
+    shown = cli.ok()
+    for noun in ("daemon", "queues", "queue", "partitions", "items", "sql", "top", "check", "doctor", "context"):
+        assert f"\n  {noun} " in shown
+
+
+def test_help_of_a_command(cli: CommandLine) -> None:
+    assert "Usage: querator queues create [OPTIONS] NAME" in cli.ok("help", "queues", "create")
+    assert cli.ok("help", "queues", "create") == cli.ok("queues", "create", "--help")
+    assert cli("help", "nonsense").exit_code == 2
+    assert "QUERATOR_SOCKET" in cli.ok("help", "environment")
+    assert "-o ndjson" in cli.ok("help", "output")
+
+
+def test_versions(cli: CommandLine, lonely: CommandLine) -> None:
+    assert cli.ok("version") == cli.ok("--version")
+    assert cli.json("version")["daemon_version"] == cli.json("version")["version"]
+    assert lonely.json("version")["daemon_version"] is None
