@@ -63,7 +63,9 @@ def main() -> None:
             sys.exit(f"{directory} is on {filesystem}, where an fsync does nothing; name another place with --dir")
         run = _measure(options, directory, filesystem)
     for figure in figures(run):
-        print(f"{figure.shape:7} {figure.what:50} {figure.value:8.2f}  {'' if figure.is_reached else 'NOT REACHED'}")
+        best = f"(best rounds {figure.best:.2f})" if figure.best else ""
+        verdict = "" if figure.is_reached else "NOT REACHED"
+        print(f"{figure.shape:7} {figure.what:50} {figure.value:8.2f} {best:20} {verdict}")
     if options.docs:
         report.write(run, Path(options.docs))
         print(f"written: {options.docs}/{report.PAGE}")

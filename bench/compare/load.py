@@ -64,6 +64,8 @@ class Direction(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     server_cpu_seconds: float = 0.0
     client_cpu_seconds: float = 0.0
+    others_cpu_seconds: float = 0.0
+    """What everything else on the machine used meanwhile: a cell with much of it says little."""
     fsyncs: int = 0
     rates: list[int] = []
     latencies_us: dict[str, tuple[int, int, int]] = {}
@@ -72,6 +74,11 @@ class Direction(msgspec.Struct, kw_only=True):
     @property
     def rate(self) -> float:
         return self.items / self.seconds if self.seconds else 0.0
+
+    @property
+    def best_rate(self) -> float:
+        """Of the best round: what others do on the machine can only make a round slower."""
+        return max(self.rates, default=0)
 
 
 class CellResult(msgspec.Struct, kw_only=True):
@@ -153,6 +160,7 @@ class _Meter:
 
     def __init__(self, spec: CellSpec) -> None:
         self._pid = spec.server_pid or os.getpid()
+        self._has_server = spec.server_pid != 0
         self._fsync_file = Path(spec.fsync_file) if spec.fsync_file else None
         self._samples: dict[int, dict[str, list[int]]] = {}
 
@@ -160,10 +168,15 @@ class _Meter:
         measure.forget_peak_memory(measure.process_tree(self._pid))
 
     def measure(self, run: RunPhase, phase: Phase, direction: Direction) -> None:
-        fsyncs, cpu, client_cpu = self._fsyncs(), self._cpu_seconds(), time.process_time()
+        fsyncs, server_cpu, client_cpu = self._fsyncs(), self._cpu_seconds(), time.process_time()
+        all_cpu = measure.machine_cpu_seconds()
         seconds = run(phase)
-        direction.client_cpu_seconds += time.process_time() - client_cpu
-        direction.server_cpu_seconds += self._cpu_seconds() - cpu
+        all_cpu = measure.machine_cpu_seconds() - all_cpu
+        client_cpu = time.process_time() - client_cpu
+        server_cpu = self._cpu_seconds() - server_cpu
+        direction.client_cpu_seconds += client_cpu
+        direction.server_cpu_seconds += server_cpu
+        direction.others_cpu_seconds += max(0.0, all_cpu - client_cpu - (server_cpu if self._has_server else 0.0))
         direction.fsyncs += self._fsyncs() - fsyncs
         direction.items += phase.items
         direction.seconds += seconds

@@ -37,6 +37,13 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / _TICKS_PER_SECOND
 
 
+def machine_cpu_seconds() -> float:
+    """What all processes and the kernel have used on all cores."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    idle, waiting_for_disk = fields[3], fields[4]
+    return (sum(fields) - idle - waiting_for_disk) / _TICKS_PER_SECOND
+
+
 def forget_peak_memory(pids: Iterable[int]) -> None:
     """Make the kernel count the peak from now on. Where it refuses, the peak is the one since the process started."""
     for pid in pids:

@@ -14,6 +14,8 @@ from bench.compare.results import Cell, Run, cpu_us, figures
 PAGE = "benchmarks.md"
 CLIENT_BUSY_MAX = 0.9
 """Above this share of a core the load process may be what limits the cell; the table says so."""
+OTHERS_BUSY_MAX = 0.25
+"""Above this share of a core something else on the machine was at work, and the cell says little."""
 
 
 def write(run: Run, docs: Path) -> None:
@@ -89,8 +91,9 @@ def _figures_table(run: Run) -> str:
     for figure in figures(run):
         sign = "≤" if figure.is_ceiling else "≥"
         verdict = "reached" if figure.is_reached else "**not reached**"
-        rows.append((figure.shape, figure.what, f"{figure.value:.2f}", f"{sign} {figure.bound:g}", verdict))
-    return _table(("shape", "figure", "this run", "reach", ""), rows)
+        best = f"{figure.best:.2f}" if figure.best else ""
+        rows.append((figure.shape, figure.what, f"{figure.value:.2f}", best, f"{sign} {figure.bound:g}", verdict))
+    return _table(("shape", "figure", "this run", "best rounds", "reach", ""), rows)
 
 
 def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:
@@ -106,6 +109,7 @@ def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:
         "peak MB",
         "fsyncs/item in / out",
         "client busy in / out",
+        "others on the machine",
     )
     rows = []
     for cell in cells:
@@ -127,6 +131,7 @@ def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:
                 f"{result.peak_memory_bytes / 1e6:.0f}",
                 f"{_fsyncs(inward)} / {_fsyncs(outward)}" if counts_fsyncs else "",
                 f"{_busy(inward)} / {_busy(outward)}",
+                _others(inward, outward),
             )
         )
     return _table(header, rows)
@@ -166,6 +171,12 @@ def _fsyncs(direction: Direction) -> str:
 def _busy(direction: Direction) -> str:
     share = direction.client_cpu_seconds / direction.seconds if direction.seconds else 0.0
     return f"{share:.0%}{' (!)' if share > CLIENT_BUSY_MAX else ''}"
+
+
+def _others(*directions: Direction) -> str:
+    seconds = sum(direction.seconds for direction in directions)
+    share = sum(direction.others_cpu_seconds for direction in directions) / seconds if seconds else 0.0
+    return f"{share:.0%}{' (!)' if share > OTHERS_BUSY_MAX else ''}"
 
 
 def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> str:
