@@ -27,7 +27,7 @@ import uvloop
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
 from querator.config import DaemonConfig
-from querator.daemon import logs, routes, transport
+from querator.daemon import bulk, logs, routes, transport
 from querator.daemon.calls import Calls
 from querator.daemon.gate import Gate
 from querator.daemon.lock import DataLock, Holder
@@ -110,7 +110,7 @@ class DaemonServer(uvicorn.Server):
         calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(
-                transport.application(calls, metrics),
+                transport.application(calls, metrics, bulk=bulk.routes(calls, service)),
                 http=QueratorProtocol.behind(Gate(calls)),
                 interface="asgi3",
                 loop="none",

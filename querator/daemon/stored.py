@@ -30,8 +30,8 @@ T = TypeVar("T")
 # -- ways to a partition
 
 
-async def read(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
-    """Reads from a partition that has everything applied to its file."""
+async def read(logical: Logical, partition: Partition, work: Callable[[Store], T], *, flush: bool = True) -> T:
+    """Reads from a partition that has everything applied to its file (or, without `flush`, what it has anyway)."""
     store = partition.store
     if store is None or not partition.allows.storage:
         raise RetryRequest(failing(partition.number))
@@ -45,7 +45,7 @@ async def read(logical: Logical, partition: Partition, work: Callable[[Store], T
         if not future.done():
             future.set_exception(RetryRequest(failing(partition.number)))
 
-    logical.read(partition, lambda: work(store), done, flush=True, failed=failed)
+    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed)
     logical.wake()
     return await future
 

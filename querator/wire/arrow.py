@@ -110,16 +110,17 @@ def check(schema: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def _converts(given: pa.DataType, wanted: pa.DataType) -> bool:
-    is_text = pa.types.is_string(given) or pa.types.is_large_string(given)
-    if pa.types.is_null(given):
-        return True
+    is_text: bool = pa.types.is_string(given) or pa.types.is_large_string(given)
+    fits: bool = pa.types.is_null(given)
     if pa.types.is_binary(wanted):
-        return is_text or pa.types.is_binary(given) or pa.types.is_large_binary(given)
-    if pa.types.is_string(wanted):
-        return is_text
-    if pa.types.is_timestamp(wanted):
-        return pa.types.is_timestamp(given)
-    return pa.types.is_integer(given)
+        fits = fits or is_text or pa.types.is_binary(given) or pa.types.is_large_binary(given)
+    elif pa.types.is_string(wanted):
+        fits = fits or is_text
+    elif pa.types.is_timestamp(wanted):
+        fits = fits or pa.types.is_timestamp(given)
+    else:
+        fits = fits or pa.types.is_integer(given)
+    return fits
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:

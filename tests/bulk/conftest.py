@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from querator.client import Client
+from tests.bulk.daemons import Daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def client(daemon: Daemon) -> Iterator[Client]:
+    with daemon.client() as one:
+        yield one
+
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A new queue with two partitions."""
+    name = f"queue-{next(_names)}"
+    client.create_queue(name, partitions=2)
+    return name

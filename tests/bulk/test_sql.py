@@ -1,0 +1,185 @@
+"""`/v1/sql`: what a query sees, what it may not do, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import socket
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from querator.calls import produce_item
+from querator.client import Client
+from querator.errors import InvalidRequest, NotFound, RequestFailed
+from querator.wire.messages import QueueProduceItem
+from tests.bulk.daemons import Daemon
+
+
+def rows(client: Client, queue: str, query: str, **more: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = msgspec.json.decode(client.sql(queue, query, format="json", **more))
+    return found
+
+
+def items(payloads: list[str], **settings: Any) -> list[QueueProduceItem]:
+    return [produce_item(payload, **settings) for payload in payloads]
+
+
+def test_items_have_the_ids_and_partitions_that_clients_know(client: Client, queue: str) -> None:
+    client.produce(queue, [f"{n}" for n in range(10)])
+    client.produce(queue, ["more"])
+    stored = {item.id: p for p in (0, 1) for item in client.list_items(queue, partition=p)}
+    found = rows(client, queue, "select id, partition from items")
+    assert {row["id"]: row["partition"] for row in found} == stored
+    assert len(stored) == 11
+
+
+def test_states_leases_and_schedules_are_visible(client: Client, queue: str) -> None:
+    client.produce(queue, ["a"])
+    leased = client.lease(queue, 1).items[0]
+    client.produce(queue, items(["b"], kind="k"))
+    client.produce(queue, items(["c"], enqueue_at="2999-01-01T00:00:00Z"))
+    states = rows(client, queue, "select state, attempts, lease_deadline is null as free from items order by state")
+    assert states == [
+        {"state": "leased", "attempts": 1, "free": False},
+        {"state": "ready", "attempts": 0, "free": True},
+    ]
+    assert [row["id"] for row in rows(client, queue, "select id from leases")] == [leased.id]
+    scheduled = rows(client, queue, "select state, enqueue_at, payload from scheduled")
+    assert scheduled == [{"state": "scheduled", "enqueue_at": "2999-01-01T00:00:00Z", "payload": "Yw=="}]
+
+
+def test_conditions_joins_and_expressions_work(client: Client, queue: str) -> None:
+    client.produce(queue, items(["a", "b"], kind="x"))
+    client.produce(queue, items(["c"], kind="y"))
+    held = client.lease(queue, 1).items[0]
+    query = "with l as (select id from leases) select i.id from items i join l using (id) where attempts > 0"
+    assert rows(client, queue, query) == [{"id": held.id}]
+    assert rows(client, queue, "select kind, count(*) as n from items group by all order by kind") == [
+        {"kind": "x", "n": 2},
+        {"kind": "y", "n": 1},
+    ]
+    assert rows(client, queue, "select count(*) as n from items where created_at > now() - interval 1 hour") == [
+        {"n": 3}
+    ]
+
+
+def test_every_format_says_the_same(client: Client, queue: str) -> None:
+    client.produce(queue, items(["a", "b"], kind="k"))
+    query = "select kind, decode(payload) as text from items order by text"
+    assert client.sql(queue, query, format="ndjson") == b'{"kind":"k","text":"a"}\n{"kind":"k","text":"b"}\n'
+    assert client.sql(queue, query, format="csv") == b"kind,text\nk,a\nk,b\n"
+    table = pa.ipc.open_stream(io.BytesIO(client.sql(queue, query, format="arrow"))).read_all()
+    assert table.to_pydict() == {"kind": ["k", "k"], "text": ["a", "b"]}
+    assert client.sql(queue, query + " limit 0", format="json") == b"[]"
+    assert rows(client, queue, query, limit=1) == [{"kind": "k", "text": "a"}]
+
+
+REFUSED = [
+    "select * from duckdb_settings()",
+    "select * from duckdb_databases()",
+    "select * from duckdb_databases",
+    "select * from pragma_database_list",
+    "select * from information_schema.tables",
+    "select * from pg_catalog.pg_class",
+    "select * from memory.main.items",
+    "select * from read_text('/etc/passwd')",
+    "select * from read_csv('/etc/passwd')",
+    "select * from '/etc/passwd'",
+    "select * from glob('/*')",
+    "select * from sniff_csv('/etc/passwd')",
+    "select * from arrow_scan(1, 2, 3)",
+    "select * from pandas_scan(1)",
+    "select * from python_map_function(1)",
+    "select * from query('select 1')",
+    "select * from query_table('items')",
+    "select (select count(*) from parquet_schema('x'))",
+    "select * from items, lateral (select * from read_blob('/etc/passwd'))",
+    "with items as (select * from read_text('/etc/passwd')) select * from items",
+    "select service from items",
+    "select * from service",
+    "select 1; select 2",
+    "insert into items select * from items",
+    "delete from items",
+    "with x as (delete from items returning *) select * from x",
+    "create table t as select 1",
+    "copy (select 1) to '/tmp/querator-sql-attack.csv'",
+    "export database '/tmp/querator-sql-attack'",
+    "attach '/tmp/querator-sql-attack.duckdb'",
+    "set memory_limit = '100GB'",
+    "reset lock_configuration",
+    "pragma enable_profiling",
+    "call duckdb_settings()",
+    "install httpfs",
+    "load httpfs",
+    "prepare p as select 1",
+    "checkpoint",
+    "show databases",
+    "",
+    "selec 1",
+]
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_nothing_but_a_select_over_this_queue_gets_in(client: Client, queue: str, query: str) -> None:
+    with pytest.raises(InvalidRequest, match="query is invalid"):
+        client.sql(queue, query)
+
+
+def test_settings_that_a_scalar_can_read_tell_nothing_of_the_machine(client: Client, queue: str) -> None:
+    for name in ("temp_directory", "home_directory", "allowed_directories"):
+        (row,) = rows(client, queue, f"select current_setting('{name}') as value")
+        assert not row["value"]
+
+
+def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_works(client: Client, queue: str) -> None:
+    for greedy in ("select len(list(range)) from range(1000000000)", "select length(repeat('x', 3000000000))"):
+        with pytest.raises(InvalidRequest, match="256 MB of memory"):
+            client.sql(queue, greedy, timeout=60)
+    assert rows(client, queue, "select 1 as one") == [{"one": 1}]
+
+
+def test_a_query_ends_when_its_time_is_up(client: Client, queue: str) -> None:
+    with pytest.raises(RequestFailed, match=r"it was given 0\.3s"):
+        client.sql(queue, "select count(*) from range(1000000000000)", timeout=0.3)
+    assert rows(client, queue, "select 1 as one") == [{"one": 1}]
+
+
+def test_a_query_ends_when_its_client_goes_away(daemon: Daemon, client: Client, queue: str) -> None:
+    """Both workers are taken by queries that would run for ever; if they did not end, nobody else would get one."""
+    body = msgspec.json.encode(
+        {"queue_name": queue, "query": "select count(*) from range(1000000000000)", "timeout": "15m"}
+    )
+    head = f"POST /v1/sql HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for _ in range(4):
+        with socket.create_connection(daemon.http.split(":")) as connection:  # type: ignore[arg-type]
+            connection.sendall(head + body)
+    assert rows(client, queue, "select 1 as one", timeout=30) == [{"one": 1}]
+
+
+def test_a_result_larger_than_what_is_held_back_arrives_whole(client: Client, queue: str) -> None:
+    body = client.sql(queue, "select range as n, repeat('x', 100) as text from range(100000)", format="ndjson")
+    lines = body.splitlines()
+    assert len(lines) == 100_000
+    assert msgspec.json.decode(lines[-1])["n"] == 99_999
+
+
+def test_bad_requests_are_told_apart(client: Client, queue: str) -> None:
+    with pytest.raises(NotFound):
+        client.sql("no-such-queue", "select 1")
+    with pytest.raises(InvalidRequest, match="format is invalid; 'xml'"):
+        client.sql(queue, "select 1", format="xml")
+    with pytest.raises(InvalidRequest, match="limit is invalid"):
+        client.sql(queue, "select 1", limit=-1)
+    with pytest.raises(InvalidRequest, match="same name"):
+        client.sql(queue, "select 1 as a, 2 as a")
+    with pytest.raises(InvalidRequest, match='column "nope" not found'):
+        client.sql(queue, "select nope from items")
+
+
+def test_partitions_that_are_closed_are_left_out(client: Client, queue: str) -> None:
+    client.produce(queue, ["a"])
+    client.produce(queue, ["b"])
+    client.offline_partitions(queue, [1])
+    assert rows(client, queue, "select partition, count(*) as n from items group by all") == [{"partition": 0, "n": 1}]
