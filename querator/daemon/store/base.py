@@ -20,6 +20,7 @@ A sequence that was removed or unscheduled is never used again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -165,6 +166,7 @@ class Storage(Protocol):
     """A named directory of partitions."""
 
     name: str
+    directory: Path
 
     @property
     def unapplied_bytes(self) -> int:
@@ -182,6 +184,12 @@ class Storage(Protocol):
     def release(self, uuid: str) -> None:
         """Lets go of a partition as it is, open or not, so that another process may open its file."""
 
+    def adopt(self, uuid: str, fresh: Path) -> None:
+        """Puts a whole file that nobody has open in the place of a partition's; blocking, durable on return."""
+
+    def staging(self, uuid: str) -> Path:
+        """An empty directory beside the files in which one can be made; blocking."""
+
     def delete(self, uuid: str) -> None:
         """Removes a partition's file for good (closed or not)."""
 
@@ -190,6 +198,12 @@ class Storage(Protocol):
 
     def write(self, taken: object) -> None:
         """Makes it durable. Raises StorageError: then nothing of it may be acknowledged."""
+
+    def lagging(self) -> set[str]:
+        """The partitions that should be applied first, because they keep old journal segments from being deleted."""
+
+    def roll(self) -> None:
+        """When things are idle: closes what is open of the journal, so that it can be deleted; blocking."""
 
     @property
     def failure(self) -> str:

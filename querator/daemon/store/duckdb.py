@@ -62,9 +62,9 @@ class Instance:
             cursor = self._cursors.cursor = self._database.cursor()
         return cursor
 
-    def attach(self, name: str, path: Path) -> PartitionFile:
+    def attach(self, name: str, path: Path, options: str = "") -> PartitionFile:
         place = str(path).replace("'", "''")
-        self.cursor().execute(f"ATTACH '{place}' AS {name} (BLOCK_SIZE 16384)")
+        self.cursor().execute(f"ATTACH '{place}' AS {name} {options}")
         return PartitionFile(name, self.cursor)
 
     def detach(self, name: str) -> None:
@@ -148,11 +148,10 @@ class DuckStorage:
 
     def reopen(self) -> None:
         """After a failure: starts over from what is durable. Every partition must be opened again afterwards."""
+        self._journal.reopen()
         for store in tuple(self._stores.values()):
             self._discard(store.uuid)
-        self._pending.clear()
         self._instance.close()
-        self._journal.reopen()
         self._instance = Instance(self.directory)
         self.recover()
 
@@ -167,7 +166,8 @@ class DuckStorage:
             # Built out of sight and moved into place, so that a file is never half made or readable for others.
             building.mkdir(mode=0o700)
             with self.failures(uuid):
-                file = self._instance.attach(_name(uuid), building / path.name)
+                # The smallest blocks: most partitions are small, and there may be a thousand of them.
+                file = self._instance.attach(_name(uuid), building / path.name, "(BLOCK_SIZE 16384)")
                 file.create(uuid, queue)
                 file.checkpoint()
                 self._instance.detach(_name(uuid))
@@ -213,6 +213,7 @@ class DuckStorage:
             raise
         if accept_loss:
             self._journal.append_closed({partition: store.record_applied}, always=True)
+        self.applied(store)
         self._unopened.discard(uuid)
         self._history.places.pop(partition, None)
         self._stores[uuid] = store
@@ -247,6 +248,9 @@ class DuckStorage:
             if is_whole or accept_loss:
                 file.checkpoint()
                 instance.detach(_name(uuid))
+                # Everything committed is in the file now. A log without a whole commit is left lying by DuckDB.
+                log_path(path).unlink(missing_ok=True)
+                sync_directory(self.directory)
                 return
         finally:
             instance.close()
@@ -262,6 +266,36 @@ class DuckStorage:
 
     def release(self, uuid: str) -> None:
         self._discard(uuid)
+
+    def adopt(self, uuid: str, fresh: Path) -> None:
+        """Puts a whole file that nobody has open in the place of a partition's, or where there was none.
+
+        It is taken as it is: what the journal has of the partition is void from now on.
+        """
+        path = self._path(uuid)
+        self._discard(uuid)
+        try:
+            self._journal.append_closed({UUID(uuid).bytes: 0}, always=True)
+            # The log of the file that goes must not be met by the file that comes.
+            log_path(path).unlink(missing_ok=True)
+            sync_directory(self.directory)
+            fresh.rename(path)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be put in place: {error.strerror}", [uuid]) from error
+        self._quarantine.lift(uuid)
+        self._unopened.discard(uuid)
+
+    def staging(self, uuid: str) -> Path:
+        """An empty directory in this storage in which a file can be made; gone at the next start."""
+        place = self._path(uuid).with_suffix(".creating")
+        try:
+            if place.exists():
+                shutil.rmtree(place)
+            place.mkdir(mode=0o700)
+        except OSError as error:
+            raise StorageError(f"storage {self.name} cannot be written: {error.strerror}", [uuid]) from error
+        return place
 
     def delete(self, uuid: str) -> None:
         self._discard(uuid)
@@ -324,14 +358,17 @@ class DuckStorage:
     # What partitions tell, see Home.
 
     def applied(self, store: DuckStore) -> None:
-        self._journal.applied(store.partition, store.record_applied)
+        try:
+            self._journal.applied(store.partition, store.record_applied)
+        except OSError as error:
+            # It is applied; that a segment stays a little longer does no harm.
+            _log.warning("journal of storage %s: %s", self.name, error)
 
     def attach_again(self, store: DuckStore) -> None:
         if store.file_replaced():
             raise StorageError(f"{store.path} was replaced while it was open", [store.uuid])
         self._detach(store.uuid)
-        file, _ = self._attach(store.uuid, History(), accept_loss=False)
-        store.file = file
+        store.file, _ = self._attach(store.uuid, self._journal.history(), accept_loss=False)
 
     def closed(self, store: DuckStore) -> None:
         self._detach(store.uuid)

@@ -28,6 +28,8 @@ class Kept:
 
     def recover(self, history: History) -> None:
         self.numbers = {}
+        for path in self._directory.glob("*.new"):
+            path.unlink()
         for path in sorted(self._directory.glob("*.kept")):
             partition = bytes.fromhex(path.stem)
             header = decode_segment_header(path.read_bytes())

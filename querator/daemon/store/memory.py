@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from itertools import islice
+from pathlib import Path
 
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
@@ -147,6 +148,7 @@ class MemoryStorage:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.directory = Path()
         self._lock = threading.Lock()
         self._stores: dict[str, MemoryStore] = {}
         self._pending: list[tuple[MemoryStore, Batch]] = []
@@ -166,6 +168,12 @@ class MemoryStorage:
 
     def release(self, uuid: str) -> None:
         pass  # nothing holds on to it
+
+    def adopt(self, uuid: str, fresh: Path) -> None:
+        raise StorageError(f"storage {self.name} has no files", [uuid])
+
+    def staging(self, uuid: str) -> Path:
+        raise StorageError(f"storage {self.name} has no files", [uuid])
 
     def delete(self, uuid: str) -> None:
         self._stores.pop(uuid, None)
@@ -193,6 +201,12 @@ class MemoryStorage:
         with self._lock:
             for store, batch in taken:
                 store.drop_staged(batch)
+
+    def lagging(self) -> set[str]:
+        return set()
+
+    def roll(self) -> None:
+        pass
 
     @property
     def failure(self) -> str:

@@ -1,0 +1,607 @@
+"""What only a storage on disk can go through: crashes, full disks, damage, files that are not what they should be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from store_making import NO_BYTES_MAX, OTHER_UUID, THIRD_UUID, UUID, added, item, leased, put, ready_seqs, write
+
+from querator import limits
+from querator.daemon.store.base import Batch, Leased, StorageError, Summary
+from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duckstore import DuckStore, log_path
+from querator.daemon.store.journal import Journal
+from querator.daemon.store.partition_file import PartitionFile
+from querator.items import ZERO_TIME_US
+
+
+@contextlib.contextmanager
+def opened(directory: Path) -> Iterator[DuckStorage]:
+    storage = DuckStorage("disk", directory)
+    storage.recover()
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[DuckStorage]:
+    with opened(tmp_path) as storage:
+        yield storage
+
+
+@pytest.fixture
+def store(storage: DuckStorage) -> DuckStore:
+    return storage.create(UUID, "orders")
+
+
+def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
+    """Runs lines of Python with a storage and a store at hand, and kills the process at their end."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from querator.daemon.store.base import Batch
+from querator.daemon.store.duckdb import DuckStorage
+from store_making import *
+storage = DuckStorage("disk", {str(directory)!r})
+storage.recover()
+path = Path({str(directory)!r}) / (UUID + ".duckdb")
+store = storage.open(UUID, "orders") if path.exists() else storage.create(UUID, "orders")
+{textwrap.dedent(lines)}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted((directory / "journal").glob("*.seg"))
+
+
+class TestCrashes:
+    def test_what_was_written_and_not_applied_is_replayed(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            put(storage, store, added(1, 2, 3), leased((1, 1, 900)))
+            write(storage, store, Batch(remove=[2]), leased((3, 1, 950)), added(4, 5))
+            store.commit(added(6))
+            """,
+        )
+        with opened(tmp_path) as storage:
+            store = storage.open(UUID, "orders")
+            assert ready_seqs(store) == [4, 5]
+            assert store.leased() == [Leased(item(1), 1, 900), Leased(item(3), 1, 950)]
+            assert store.summary().last_seq == store.applied_through == 5
+            put(storage, store, added(6))
+            assert ready_seqs(store) == [4, 5, 6]
+
+    def test_again_and_again(self, tmp_path: Path) -> None:
+        for seq in range(1, 5):
+            in_a_process_that_is_killed(
+                tmp_path, f"(put if {seq} % 2 else write)(storage, store, added({seq}), Batch(remove=[{seq - 2}]))"
+            )
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [3, 4]
+
+    def test_a_crash_between_applying_and_deleting_the_segment(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            write(storage, store, added(1), added(2))
+            storage._journal.applied = lambda *_: None
+            store.flush()
+            """,
+        )
+        assert len(segments(tmp_path)) == 1
+        with opened(tmp_path) as storage:
+            store = storage.open(UUID, "orders")
+            assert ready_seqs(store) == [1, 2]
+            assert segments(tmp_path) == []
+
+    def test_a_log_that_ends_in_the_middle_of_a_commit(self, tmp_path: Path) -> None:
+        """A process killed while DuckDB commits leaves that; the journal still has what the commit held."""
+        in_a_process_that_is_killed(
+            tmp_path / "killed",
+            """
+            put(storage, store, added(1, 2))
+            store.checkpoint(force=True)
+            put(storage, store, Batch(remove=[1]), added(3))
+            put(storage, store, Batch(remove=[2]), added(4))
+            """,
+        )
+        log = log_path(tmp_path / "killed" / f"{UUID}.duckdb")
+        for size in range(1, log.stat().st_size, 431):
+            directory = tmp_path / str(size)
+            shutil.copytree(tmp_path / "killed", directory)
+            os.truncate(directory / log.name, size)
+            with opened(directory) as storage:
+                store = storage.open(UUID, "orders")
+                assert ready_seqs(store) == [3, 4]
+                assert not (directory / "quarantine").exists()
+
+    def test_everything_can_be_read_by_another_process_after_closing(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as storage:
+            store = storage.create(UUID, "orders")
+            write(storage, store, Batch(add=[item(1, created_at=ZERO_TIME_US)], last_seq=1), leased((1, 2, 0)))
+            store.close()
+            script = (
+                f"import duckdb; c = duckdb.connect({str(tmp_path / UUID)!r} + '.duckdb');"
+                "print(c.execute('select seq, created_at::varchar, leases.attempts, deadline::varchar"
+                " from items join leases using (seq)').fetchall());"
+                "print(c.execute('select uuid, queue from meta').fetchall())"
+            )
+            ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+            assert "(1, '0001-01-01 00:00:00', 2, '1970-01-01 00:00:00')" in ran.stdout
+            assert f"('{UUID}', 'orders')" in ran.stdout
+        assert not log_path(tmp_path / f"{UUID}.duckdb").exists()
+        assert segments(tmp_path) == []
+
+
+class TestApplying:
+    def test_an_item_that_came_and_went_never_meets_sql(self, storage: DuckStorage, store: DuckStore) -> None:
+        batch = Batch(add=[item(seq) for seq in range(1, 1001)], last_seq=1000)
+        write(storage, store, batch)
+        write(storage, store, leased(*((seq, 1, 5) for seq in range(1, 1001))))
+        write(storage, store, Batch(remove=list(range(1, 1001))))
+        store.freeze()
+        frozen = store._frozen
+        assert frozen is not None
+        assert not frozen.added
+        assert not frozen.leases
+        assert not frozen.removed
+        store.apply()
+        assert store.summary() == Summary(0, 0, 0, 0, 1000, None, None)
+
+    def test_more_than_one_insert(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "APPLY_ROWS_PER_INSERT_MAX", 3)
+        put(storage, store, added(*range(1, 11)))
+        assert ready_seqs(store) == list(range(1, 11))
+
+    def test_commits_go_on_while_applying_fails(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(storage, store, added(1, 2, 3))
+        write(storage, store, Batch(remove=[1]), added(4))
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionFile, "_insert", _no_space)
+            with pytest.raises(StorageError, match="No space left") as raised:
+                store.flush()
+            assert raised.value.uuids == {UUID}
+            assert ready_seqs(store) == [1, 2, 3]
+            assert store.is_removed(1)
+            assert store.applied_through == 3
+            write(storage, store, Batch(remove=[2, 4]), added(5), leased((3, 1, 9)))
+            assert store.is_removed(2)
+            with pytest.raises(StorageError):
+                store.flush()
+            assert store.unapplied_bytes > 0
+        store.flush()
+        assert ready_seqs(store) == [5]
+        assert [found.item.seq for found in store.leased()] == [3]
+        assert store.unapplied_bytes == 0
+
+    def test_a_real_full_disk(self, tmp_path: Path) -> None:
+        """A limit on the size of files makes DuckDB's log fail, while the journal still has room."""
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            import resource
+            from querator.daemon.store.base import StorageError
+            put(storage, store, added(1, 2))
+            items = [item(seq, payload=os.urandom(4000)) for seq in range(3, 300)]
+            write(storage, store, Batch(add=items, last_seq=300))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+            for _ in range(2):
+                try:
+                    store.flush()
+                except StorageError as error:
+                    assert error.uuids == {UUID}, error
+                else:
+                    raise AssertionError("there was room")
+                assert ready_seqs(store) == [1, 2]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            write(storage, store, Batch(remove=[1, 3]), added(301))
+            store.flush()
+            assert ready_seqs(store) == [2, *range(4, 300), 301]
+            """,
+        )
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [2, *range(4, 300), 301]
+
+    def test_a_full_disk_in_a_checkpoint(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            import resource
+            from querator.daemon.store.base import StorageError
+            put(storage, store, Batch(add=[item(seq, payload=os.urandom(4000)) for seq in range(1, 300)], last_seq=300))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+            try:
+                store.checkpoint(force=True)
+            except StorageError as error:
+                assert error.uuids == {UUID}, error
+            else:
+                raise AssertionError("there was room")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            put(storage, store, Batch(remove=[1]), added(301))
+            assert ready_seqs(store) == [*range(2, 300), 301]
+            store.checkpoint(force=True)
+            """,
+        )
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [*range(2, 300), 301]
+
+    def test_an_apply_that_reports_failure_and_is_durable_is_not_repeated(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(storage, store, added(1))
+        apply = PartitionFile.apply
+        with monkeypatch.context() as patched:
+
+            def unlucky(file: PartitionFile, delta: object) -> None:
+                apply(file, delta)  # type: ignore[arg-type]
+                raise duckdb.IOException("the answer was lost")
+
+            patched.setattr(PartitionFile, "apply", unlucky)
+            with pytest.raises(StorageError):
+                store.flush()
+        store.flush()
+        assert ready_seqs(store) == [1]
+
+    def test_commits_while_another_thread_applies(self, storage: DuckStorage, store: DuckStore) -> None:
+        is_over = threading.Event()
+
+        def keep_flushing() -> None:
+            while not is_over.is_set():
+                store.flush()
+
+        worker = threading.Thread(target=keep_flushing)
+        worker.start()
+        try:
+            for seq in range(1, 1001):
+                write(storage, store, Batch(add=[item(seq)], remove=[seq - 5], last_seq=seq))
+        finally:
+            is_over.set()
+            worker.join()
+        store.flush()
+        assert ready_seqs(store) == [996, 997, 998, 999, 1000]
+
+    def test_a_partition_that_does_not_get_on_does_not_hold_the_journal(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 2)
+        other = storage.create(OTHER_UUID, "orders")
+        for seq in range(1, 11):
+            write(storage, other, added(seq))
+            write(storage, store, added(seq))
+            storage.roll()
+            store.flush()
+        assert len(segments(tmp_path)) == 2
+        assert storage.lagging() == {OTHER_UUID}
+        storage.release(OTHER_UUID)
+        assert ready_seqs(storage.open(OTHER_UUID, "orders")) == list(range(1, 11))
+        assert segments(tmp_path) == []
+
+
+class TestFailedStorage:
+    def test_nothing_is_taken_after_a_failed_sync_until_reopened(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage.create(OTHER_UUID, "orders")
+        put(storage, store, added(1))
+        write(storage, store, added(2))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", _input_output_error)
+            with pytest.raises(StorageError) as raised:
+                write(storage, store, Batch(remove=[1]), added(3))
+            assert raised.value.uuids == set()
+        assert not store.is_removed(1)
+        with pytest.raises(StorageError, match="reopened"):
+            write(storage, store, added(3))
+        assert storage.failure
+        storage.reopen()
+        assert not storage.failure
+        again = storage.open(UUID, "orders")
+        storage.open(OTHER_UUID, "orders")
+        assert ready_seqs(again) == [1, 2]
+        put(storage, again, added(3))
+        assert ready_seqs(again) == [1, 2, 3]
+        with pytest.raises(StorageError, match="closed meanwhile"):
+            write(storage, store, added(4))
+
+    def test_a_failed_write_leaves_the_store_as_it_was(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(storage, store, added(1))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", lambda *_: _raise(OSError(errno.ENOSPC, "No space left on device")))
+            with pytest.raises(StorageError, match="No space left"):
+                write(storage, store, Batch(remove=[1]), added(2))
+        assert not storage.failure
+        assert not store.is_removed(1)
+        store.flush()
+        assert ready_seqs(store) == [1]
+        put(storage, store, added(2))
+        assert ready_seqs(store) == [1, 2]
+
+
+class TestDamage:
+    @pytest.fixture
+    def killed(self, tmp_path: Path) -> Path:
+        """Two partitions with records that only the journal has, and a third one that is at rest."""
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            other, third = storage.create(OTHER_UUID, "orders"), storage.create(THIRD_UUID, "orders")
+            put(storage, store, added(1))
+            write(storage, store, Batch(add=[item(2, payload=b"findme")], last_seq=2))
+            write(storage, other, Batch(add=[item(1, payload=b"andme")], last_seq=1))
+            write(storage, store, added(3))
+            """,
+        )
+        return tmp_path
+
+    def damage(self, directory: Path, before: bytes, after: bytes) -> None:
+        (path,) = segments(directory)
+        data = path.read_bytes()
+        assert before in data
+        path.write_bytes(data.replace(before, after))
+
+    def test_a_damaged_record_puts_its_partition_aside(self, killed: Path) -> None:
+        self.damage(killed, b"findme", b"FINDme")
+        for _ in range(2):
+            with opened(killed) as storage:
+                for _ in range(2):
+                    with pytest.raises(StorageError, match="damaged") as raised:
+                        storage.open(UUID, "orders")
+                assert raised.value.uuids == {UUID}
+                assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [1]
+                assert ready_seqs(storage.open(THIRD_UUID, "orders")) == []
+        kept = list((killed / "quarantine").iterdir())
+        assert any(b"FINDme" in path.read_bytes() for path in kept)
+        assert any("damaged" in path.read_text() for path in kept if path.suffix == ".reason")
+
+    def test_a_damaged_header_puts_everybody_aside_who_may_be_concerned(self, killed: Path) -> None:
+        (path,) = segments(killed)
+        data = bytearray(path.read_bytes())
+        at = data.index(b"findme")
+        header = data.rindex(b"QJR1", 0, at)
+        data[header + 5] ^= 1
+        path.write_bytes(bytes(data))
+        with opened(killed) as storage:
+            for uuid in (UUID, THIRD_UUID):
+                with pytest.raises(StorageError, match="cannot be trusted"):
+                    storage.open(uuid, "orders")
+            # Its first record comes after the damage, and its file has none: nothing of it can be missing.
+            assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [1]
+
+    def test_records_of_one_put_aside_are_not_lost_when_its_segment_goes(
+        self, killed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        self.damage(killed, b"findme", b"FINDme")
+        with opened(killed) as storage:
+            other = storage.open(OTHER_UUID, "orders")
+            put(storage, other, added(2))
+            storage.roll()
+            assert segments(killed) == []
+        with opened(killed) as storage:
+            with pytest.raises(StorageError, match="damaged"):
+                storage.open(UUID, "orders")
+            store = storage.open(UUID, "orders", accept_loss=True)
+            assert ready_seqs(store) == [1, 3]
+            put(storage, store, added(4))
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [1, 3, 4]
+
+    def test_loss_is_accepted_once_and_for_all(self, killed: Path) -> None:
+        self.damage(killed, b"QJR1", b"QJR2")
+        with opened(killed) as storage:
+            for uuid in (UUID, OTHER_UUID, THIRD_UUID):
+                with pytest.raises(StorageError, match="cannot be trusted"):
+                    storage.open(uuid, "orders")
+            assert ready_seqs(storage.open(THIRD_UUID, "orders", accept_loss=True)) == []
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(THIRD_UUID, "orders")) == []
+            with pytest.raises(StorageError, match="cannot be trusted"):
+                storage.open(OTHER_UUID, "orders")
+
+    def test_a_damaged_log_puts_its_partition_aside(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            storage.create(OTHER_UUID, "orders")
+            put(storage, store, added(1))
+            put(storage, store, added(2))
+            storage.roll()
+            """,
+        )
+        log = log_path(tmp_path / f"{UUID}.duckdb")
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        log.write_bytes(bytes(data))
+        with opened(tmp_path) as storage:
+            for _ in range(2):
+                with pytest.raises(StorageError, match="damaged") as raised:
+                    storage.open(UUID, "orders")
+                assert raised.value.uuids == {UUID}
+            storage.open(OTHER_UUID, "orders")
+        assert log.read_bytes() == bytes(data)
+        assert any(path.read_bytes() == bytes(data) for path in (tmp_path / "quarantine").iterdir())
+
+    def test_a_file_that_lost_its_log_is_noticed(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            put(storage, store, added(1))
+            store.checkpoint(force=True)
+            put(storage, store, added(2))
+            storage.roll()
+            write(storage, store, added(3))
+            """,
+        )
+        log_path(tmp_path / f"{UUID}.duckdb").unlink()
+        with opened(tmp_path) as storage, pytest.raises(StorageError, match="records 2 to 2 are missing"):
+            storage.open(UUID, "orders")
+
+
+class TestFiles:
+    def test_a_missing_file_is_not_made_up(self, storage: DuckStorage, store: DuckStore, tmp_path: Path) -> None:
+        store.close()
+        (tmp_path / f"{UUID}.duckdb").unlink()
+        with pytest.raises(StorageError, match="missing"):
+            storage.open(UUID, "orders")
+        assert not (tmp_path / f"{UUID}.duckdb").exists()
+
+    def test_the_file_of_another_partition_is_refused(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path
+    ) -> None:
+        store.close()
+        (tmp_path / f"{UUID}.duckdb").rename(tmp_path / f"{OTHER_UUID}.duckdb")
+        with pytest.raises(StorageError, match="another partition"):
+            storage.open(OTHER_UUID, "orders")
+
+    @pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000])
+    def test_garbage_is_refused(self, storage: DuckStorage, store: DuckStore, tmp_path: Path, garbage: bytes) -> None:
+        store.close()
+        (tmp_path / f"{UUID}.duckdb").write_bytes(garbage)
+        with pytest.raises(StorageError) as raised:
+            storage.open(UUID, "orders")
+        assert raised.value.uuids == {UUID}
+        put(storage, storage.create(OTHER_UUID, "orders"), added(1))
+
+    def test_a_replaced_file_is_noticed(self, storage: DuckStorage, store: DuckStore, tmp_path: Path) -> None:
+        assert not store.file_replaced()
+        (tmp_path / "else").write_bytes(b"")
+        (tmp_path / "else").rename(store.path)
+        assert store.file_replaced()
+
+    def test_a_file_put_back_from_a_backup(self, tmp_path: Path) -> None:
+        path = tmp_path / f"{UUID}.duckdb"
+        with opened(tmp_path) as storage:
+            store = storage.create(UUID, "orders")
+            other = storage.create(OTHER_UUID, "orders")
+            put(storage, store, added(1))
+            store.close()
+            shutil.copy(path, tmp_path / "backup")
+            store = storage.open(UUID, "orders")
+            put(storage, store, added(2), added(3))
+            write(storage, other, added(1))  # keeps the segment
+            store.close()
+            shutil.copy(tmp_path / "backup", path)
+            store = storage.open(UUID, "orders")
+            assert ready_seqs(store) == [1]
+            write(storage, store, added(4))
+            shutil.copytree(tmp_path, tmp_path.parent / "copied")  # as a crash would leave it
+        with opened(tmp_path.parent / "copied") as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [1, 4]
+            assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [1]
+
+    def test_rows_that_were_changed_by_hand(self, storage: DuckStorage, store: DuckStore) -> None:
+        put(storage, store, added(10, 20, 30), leased((10, 1, 5), (20, 1, 5)))
+        store.close()
+        connection = duckdb.connect(store.path)
+        connection.execute("DELETE FROM items WHERE seq = 10")
+        connection.execute(
+            "INSERT INTO items (seq, created_at, expire_deadline) VALUES (99, now(), now()), (5, now(), now())"
+        )
+        connection.close()
+        store = storage.open(UUID, "orders")
+        assert ready_seqs(store) == [5, 30, 99]
+        assert [found.seq for found in store.ready(0, None, 2, NO_BYTES_MAX)] == [5, 30]
+        assert [found.item.seq for found in store.leased()] == [20]
+        summary = store.summary()
+        assert (summary.ready, summary.leased, summary.last_seq) == (3, 1, 99)
+
+    def test_nobody_else_can_read_them(self, storage: DuckStorage, store: DuckStore) -> None:
+        assert store.path.stat().st_mode & 0o077 == 0
+        assert not list(storage.directory.glob("*.creating"))
+
+    def test_a_half_made_partition_is_swept_up(self, tmp_path: Path) -> None:
+        (tmp_path / f"{UUID}.creating").mkdir()
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.create(UUID, "orders")) == []
+
+    def test_sql_cannot_leave_the_directory(
+        self, storage: DuckStorage, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        cursor = storage._instance.cursor()
+        outside = tmp_path_factory.mktemp("outside") / "x"
+        for statement in (
+            f"COPY (SELECT 1) TO '{outside}.csv'",
+            f"ATTACH '{outside}.duckdb' AS outside",
+            "SELECT * FROM read_text('/etc/passwd')",
+            "SET enable_external_access = true",
+            "SET lock_configuration = false",
+            "INSTALL httpfs",
+        ):
+            with pytest.raises(duckdb.Error):
+                cursor.execute(statement)
+
+    def test_a_storage_in_use_is_refused(self, storage: DuckStorage, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="in use"):
+            DuckStorage("disk", tmp_path)
+
+    def test_a_directory_with_a_quote_in_its_name(self, tmp_path: Path) -> None:
+        with opened(tmp_path / "it's") as storage:
+            store = storage.create(UUID, "it's")
+            put(storage, store, added(1))
+            assert ready_seqs(store) == [1]
+
+
+def test_a_queue_that_comes_and_goes_leaves_a_small_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 10_000)
+    with opened(tmp_path) as storage:
+        store = storage.create(UUID, "orders")
+        for seq in range(1, 500):
+            write(storage, store, Batch(add=[item(seq, payload=b"x" * 100)], remove=[seq], last_seq=seq))
+            if storage.lagging():
+                store.flush()
+        assert len(segments(tmp_path)) <= 2
+
+
+def test_recovery_reads_the_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_process_that_is_killed(
+        tmp_path,
+        """
+        other = storage.create(OTHER_UUID, "orders")
+        write(storage, store, added(1))
+        write(storage, other, added(2))
+        """,
+    )
+    reads = []
+    original = Journal.history
+    monkeypatch.setattr(Journal, "history", lambda journal: (reads.append(1), original(journal))[1])
+    with opened(tmp_path) as storage:
+        assert ready_seqs(storage.open(UUID, "orders")) == [1]
+        assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [2]
+    assert reads == []
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _no_space(*_: object) -> None:
+    raise duckdb.IOException("IO Error: No space left on device")
+
+
+def _input_output_error(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")

@@ -1,0 +1,241 @@
+"""Random batches, writes, applies, failures and crashes: every store holds what a few lines of Python say it holds."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from querator.daemon.store.base import Batch, StorageError
+from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.memory import MemoryStorage
+from querator.items import Item
+
+
+class Oracle:
+    """A partition, one batch after the other, without any cleverness."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, Item] = {}
+        self.leases: dict[int, tuple[int, int]] = {}
+        self.scheduled: dict[int, Item] = {}
+        self.lost: set[int] = set()
+        self.requests: dict[str, int] = {}
+        self.last_seq = 0
+
+    def take(self, batch: Batch) -> None:
+        was_leased = set(self.leases)
+        for seq in list(self.items):
+            if (batch.clear_leased and seq in was_leased) or (batch.clear_ready and seq not in was_leased):
+                self._remove(seq)
+        if batch.clear_scheduled:
+            self.scheduled.clear()
+        self.items.update((item.seq, item) for item in batch.add)
+        self.scheduled.update((item.seq, item) for item in batch.schedule)
+        for at, seq in enumerate(batch.lease_seqs):
+            self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at])
+        for seq in batch.unschedule:
+            self.scheduled.pop(seq, None)
+        for seq in batch.remove:
+            self._remove(seq)
+        self.lost.update(batch.lost_seqs)
+        self.requests.update(zip(batch.request_ids, batch.request_until, strict=True))
+        self.last_seq = max(self.last_seq, batch.last_seq)
+
+    def _remove(self, seq: int) -> None:
+        self.items.pop(seq, None)
+        self.leases.pop(seq, None)
+
+    def contents(self) -> dict[str, Any]:
+        return {
+            "items": sorted((seq, item, self.leases.get(seq)) for seq, item in self.items.items()),
+            "scheduled": sorted(self.scheduled.items()),
+            "lost": sorted(self.lost),
+            "requests": sorted(self.requests.items()),
+            "last_seq": self.last_seq,
+        }
+
+
+def contents(store: Any, lost: set[int]) -> dict[str, Any]:
+    """What a store says it holds, asked in more ways than one."""
+    page = store.page(False, 0, 10_000)
+    leases = {leased.item.seq: (leased.attempts, leased.deadline) for leased in store.leased()}
+    ready = store.ready(0, None, 10_000, 1 << 40)
+    assert [leased.item for leased in page if leased.item.seq not in leases] == ready
+    summary = store.summary()
+    scheduled = store.scheduled(10_000)
+    assert (summary.ready, summary.leased, summary.scheduled) == (len(ready), len(leases), len(scheduled))
+    assert summary.created_sum == sum(leased.item.created_at for leased in page)
+    assert summary.next_expiry == store.next_expiry() == min((item.expire_deadline for item in ready), default=None)
+    found = store.find([*(leased.item.seq for leased in page), *lost])
+    assert {seq for seq, where in found.items() if where.state == "leased"} == set(leases)
+    return {
+        "items": [(leased.item.seq, leased.item, leases.get(leased.item.seq)) for leased in page],
+        "scheduled": [(leased.item.seq, leased.item) for leased in store.page(True, 0, 10_000)],
+        "lost": sorted(seq for seq, where in found.items() if where.state == "lost"),
+        "requests": sorted(store.request_ids(0)),
+        "last_seq": summary.last_seq,
+    }
+
+
+class Stores(RuleBasedStateMachine):
+    """The oracle, the memory store and the DuckDB store go through the same things."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.place = Path(tempfile.mkdtemp())
+        self.directory = self.place / "0"
+        self.uuid = str(uuid4())
+        self.memory = MemoryStorage("memory")
+        self.disk = DuckStorage("disk", self.directory)
+        self.disk.recover()
+        self.in_memory = self.memory.create(self.uuid, "orders")
+        self.on_disk = self.disk.create(self.uuid, "orders")
+        self.other = self.disk.create(str(uuid4()), "orders")
+        self.written = Oracle()
+        self.committed = Oracle()
+        self.next_seq = 1
+
+    def teardown(self) -> None:
+        if hasattr(self, "place"):
+            self.disk.close()
+            shutil.rmtree(self.place)
+
+    @rule(data=st.data(), added=st.integers(0, 4), scheduled=st.integers(0, 2), written_as_leased=st.booleans())
+    def commit(self, data: st.DataObject, added: int, scheduled: int, written_as_leased: bool) -> None:
+        state = self.committed
+        batch = Batch()
+        if data.draw(st.integers(0, 6)) == 0:
+            batch.clear_ready, batch.clear_leased, batch.clear_scheduled = data.draw(
+                st.tuples(st.booleans(), st.booleans(), st.booleans())
+            )
+        after_clear = deepcopy(state)
+        after_clear.take(batch)
+        batch.add = [self.new_item() for _ in range(added)]
+        batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
+        there = [*after_clear.items, *(item.seq for item in batch.add if written_as_leased)]
+        for seq in self.some(data, there):
+            batch.lease_seqs.append(seq)
+            batch.lease_attempts.append(data.draw(st.integers(1, 9)))
+            batch.lease_deadlines.append(data.draw(st.integers(0, 99)))
+        batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
+        batch.remove = self.some(data, [*after_clear.items, *(item.seq for item in batch.add)])
+        batch.lost_seqs = self.some(data, batch.remove)
+        batch.lost_births = [0] * len(batch.lost_seqs)
+        batch.lost_until = 1_000
+        if data.draw(st.booleans()):
+            batch.request_ids, batch.request_until = ["request", f"request {self.next_seq}"], [self.next_seq, 7]
+        batch.last_seq = self.next_seq - 1
+        state.take(batch)
+        self.in_memory.commit(batch)
+        self.on_disk.commit(batch)
+
+    def new_item(self, enqueue_at: int = 0) -> Item:
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        return Item(seq, seq * 3, seq * 7 % 50, bytes([seq % 256]) * (seq % 5), enqueue_at=enqueue_at)
+
+    def some(self, data: st.DataObject, seqs: list[int]) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=6)) if seqs else []
+
+    @rule()
+    def write(self) -> None:
+        for storage in (self.memory, self.disk):
+            taken = storage.take()
+            if taken is not None:
+                storage.write(taken)
+        self.written = deepcopy(self.committed)
+
+    @rule()
+    def fail_to_write(self) -> None:
+        taken = self.memory.take()
+        if taken is not None:
+            self.memory.drop(taken)
+        self.disk._journal.refuse("for a test")
+        taken = self.disk.take()
+        if taken is not None:
+            try:
+                self.disk.write(taken)
+            except StorageError:
+                pass
+            else:
+                raise AssertionError("it was refused and written all the same")
+        self.disk._journal.reopen()
+        self.committed = deepcopy(self.written)
+
+    @rule()
+    def freeze(self) -> None:
+        assert self.in_memory.freeze() == self.on_disk.freeze()
+
+    @rule()
+    def apply(self) -> None:
+        self.in_memory.apply()
+        self.on_disk.apply()
+
+    @rule(checkpointed=st.booleans())
+    def flush_and_compare(self, checkpointed: bool) -> None:
+        self.in_memory.flush()
+        self.on_disk.flush()
+        if checkpointed:
+            self.on_disk.checkpoint(force=True)
+        self.compare()
+
+    def compare(self) -> None:
+        expected = self.written.contents()
+        assert contents(self.in_memory, self.written.lost) == expected
+        assert contents(self.on_disk, self.written.lost) == expected
+
+    @rule()
+    def roll(self) -> None:
+        self.disk.roll()
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.write()
+        self.in_memory.close()
+        self.on_disk.close()
+        self.in_memory = self.memory.open(self.uuid, "orders")
+        self.on_disk = self.disk.open(self.uuid, "orders")
+        self.compare()
+
+    @rule()
+    def crash(self) -> None:
+        """What is on disk at this moment is all there is."""
+        crashed = self.place / str(uuid4())
+        shutil.copytree(self.directory, crashed)
+        taken = self.memory.take()
+        if taken is not None:
+            self.memory.drop(taken)
+        self.disk.close()
+        self.directory = crashed
+        self.disk = DuckStorage("disk", crashed)
+        self.disk.recover()
+        self.on_disk = self.disk.open(self.uuid, "orders")
+        self.in_memory.flush()
+        self.committed = deepcopy(self.written)
+        self.compare()
+
+    @invariant()
+    def rows_that_are_gone_are_known(self) -> None:
+        if not hasattr(self, "place"):
+            return
+        for store in (self.in_memory, self.on_disk):
+            for leased in store.page(False, 0, 10_000):
+                state = "leased" if store.find([leased.item.seq])[leased.item.seq].state == "leased" else "ready"
+                gone = leased.item.seq not in self.committed.items
+                assert store.is_removed(leased.item.seq, state) == gone
+            for leased in store.page(True, 0, 10_000):
+                gone = leased.item.seq not in self.committed.scheduled
+                assert store.is_removed(leased.item.seq, "scheduled") == gone
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
