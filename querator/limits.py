@@ -87,6 +87,20 @@ APPLY_IDLE_SECONDS = 1.0
 SLICE_ROWS_MAX = 20_000
 SLICE_BYTES_MAX = 8_000_000
 """What one step of a scan reads."""
+BULK_CHUNK_ROWS_MAX = 2_000
+BULK_CHUNK_BYTES_MAX = 1_000_000
+"""What one pass of a queue's loop takes in of a stream: everybody else waits for no longer than that."""
+BULK_BATCH_BYTES_MAX = 64_000_000
+BULK_AHEAD_BYTES_MAX = 4_000_000
+"""How much of a body is read before it is needed."""
+BULK_WRITES_MAX = 16
+BULK_UNAPPLIED_BYTES_MAX = 96_000_000
+"""Bulk waits while so much waits to be applied: journal and queue have room left for everybody else."""
+BULK_REQUEST_ID_BYTES_MAX = 200
+BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
+BULK_TIMEOUT_SECONDS = 60.0
+SPLITS_MAX = 1_024
+PAYLOAD_BYTES_MAX = PRODUCE_BODY_BYTES_MAX
 SQL_WORKERS_MAX = 2
 SQL_MEMORY_BYTES_MAX = 256_000_000
 SQL_PROCESS_BYTES_MAX = 2_000_000_000

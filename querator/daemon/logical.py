@@ -14,14 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from querator.daemon import arrivals, distribution, holding, timers
+from querator.daemon import arrivals, distribution, holding, intake, timers
 from querator.daemon.partition import NEVER, Lease, Partition, read_snapshot
 from querator.daemon.requests import (
+    BULK_PREFIX,
     Arrival,
     Change,
     Complete,
     Delivery,
     Extend,
+    Intake,
     LeaseItems,
     Move,
     Produce,
@@ -124,6 +126,8 @@ class Logical:
         """Requests that wait for something to be read."""
         self.timeouts: list[tuple[int, int, Request]] = []
         self.request_ids: dict[str, int] = {}
+        self.lasting_ids: dict[str, int] = {}
+        """Those of bulk chunks, which are remembered for longer; each of the two is in the order of its times."""
         self.under_way: dict[str, Produce] = {}
         self.moves: list[Move] = []
         """Moves to be carried out by the driver."""
@@ -279,7 +283,8 @@ class Logical:
 
     def _is_new(self, request: Produce) -> bool:
         """A repeated request is answered, or follows the one that is under way."""
-        until = self.request_ids.get(request.request_id)
+        known = self.lasting_ids if isinstance(request, Intake) else self.request_ids
+        until = known.get(request.request_id)
         if until is not None and until >= self.now_us:
             self.answer(request, None)
             return False
@@ -305,6 +310,8 @@ class Logical:
         if isinstance(request, Arrival):
             if not arrivals.enter(self, request, partition):
                 return
+        elif isinstance(request, Intake):
+            intake.enter(self, request, partition)
         else:
             self._produce(request, partition)
         distribution.grew(order, at)
@@ -348,16 +355,17 @@ class Logical:
         self.answer(request, None, partition)
         self.tally("produced", count)
 
-    def remember(self, partition: Partition, request_ids: list[str]) -> None:
-        until = self.now_us + REQUEST_ID_KEPT_US
+    def remember(self, partition: Partition, request_ids: list[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
+        until = self.now_us + kept_us
+        known = self.request_ids if kept_us == REQUEST_ID_KEPT_US else self.lasting_ids
         batch = partition.changes()
         batch.request_ids += request_ids
         batch.request_until += [until] * len(request_ids)
         for request_id in request_ids:
             self.under_way.pop(request_id, None)
             # Taken out and put back, so that the oldest are always in front.
-            self.request_ids.pop(request_id, None)
-            self.request_ids[request_id] = until
+            known.pop(request_id, None)
+            known[request_id] = until
 
     def _forget(self, request: Produce | Arrival) -> None:
         """It did not become durable after all."""
@@ -366,15 +374,16 @@ class Logical:
                 self.request_ids.pop(key, None)
         elif request.request_id:
             self.request_ids.pop(request.request_id, None)
+            self.lasting_ids.pop(request.request_id, None)
             self.under_way[request.request_id] = request
 
     def _forget_request_ids(self) -> None:
-        known = self.request_ids
-        while known:
-            oldest = next(iter(known))
-            if known[oldest] >= self.now_us:
-                break
-            del known[oldest]
+        for known in (self.request_ids, self.lasting_ids):
+            while known:
+                oldest = next(iter(known))
+                if known[oldest] >= self.now_us:
+                    break
+                del known[oldest]
 
     # -- lease
 
@@ -592,7 +601,8 @@ class Logical:
                 return
             partition.opened(store, snapshot, self.now_us)
             for request_id, until in snapshot.request_ids:
-                self.request_ids[request_id] = max(until, self.request_ids.get(request_id, 0))
+                known = self.lasting_ids if request_id.startswith(BULK_PREFIX) else self.request_ids
+                known[request_id] = max(until, known.get(request_id, 0))
             then(None)
             self.wake()
 

@@ -6,7 +6,7 @@ Deadlines of requests (`deadline_ns`) are real, monotonic time; everything else 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.items import Item
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from querator.daemon.partition import Lease, Partition
     from querator.daemon.store.base import Found, Store
     from querator.wire.messages import QueueProduceItem, QueueRetryItem
+
+BULK_PREFIX: Final = "bulk "
+"""What the request ids of bulk chunks begin with, so that they can be told from clients' own."""
 
 Respond = Callable[[Any], None]
 """Takes the result, or a QueratorError."""
@@ -64,6 +67,18 @@ class Produce(Request):
         super().answer(result)
         for follower in self.followers:
             follower.answer(result)
+
+
+class Intake(Produce):
+    """A chunk of a bulk stream: items that are whole but for their sequences and times."""
+
+    __slots__ = ("items",)
+
+    def __init__(
+        self, respond: Respond, deadline_ns: int, items: list[Item], size_bytes: int, timed: bool, request_id: str
+    ) -> None:
+        super().__init__(respond, deadline_ns, (), size_bytes, timed, request_id)
+        self.items = items
 
 
 class Arrival(Request):

@@ -1,0 +1,43 @@
+"""Bulk items enter a queue: a chunk of a stream goes to one partition, all or none, like a produce.
+
+The items are built in a worker thread; the loop only gives them their sequences and times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from querator.daemon.partition import Partition
+from querator.daemon.requests import Intake
+from querator.limits import BULK_REQUEST_ID_KEPT_US, NS_PER_US, SCHEDULE_AHEAD_MIN_US
+
+if TYPE_CHECKING:
+    from querator.daemon.logical import Logical
+
+
+def enter(logical: Logical, request: Intake, partition: Partition) -> None:
+    """Answers with how many items were added, once they are durable. (A repetition is answered with None.)"""
+    now = logical.now_us
+    items = request.items
+    expire = now + logical.queue.expire_timeout_ns // NS_PER_US
+    first = partition.allocate(len(items), now)
+    for seq, item in enumerate(items, first):
+        item.seq = seq
+        # Kept from an earlier try that failed, or told by an import.
+        item.created_at = item.created_at or now
+        item.expire_deadline = item.expire_deadline or expire
+    ready = items
+    if request.timed:
+        soon = now + SCHEDULE_AHEAD_MIN_US
+        later = [item for item in items if item.enqueue_at >= soon]
+        ready = [item for item in items if item.enqueue_at < soon]
+        for item in ready:
+            item.enqueue_at = 0
+        if later:
+            partition.schedule(later)
+    if ready:
+        partition.enter(ready)
+    if request.request_id:
+        logical.remember(partition, [request.request_id], BULK_REQUEST_ID_KEPT_US)
+    logical.answer(request, len(items), partition)
+    logical.tally("produced", len(items))
