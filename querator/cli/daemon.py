@@ -113,7 +113,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
             "started_at": Moment(found.started_at),
             "data": str(directory),
             "socket": found.socket,
-            "http": found.http,
+            "http": ",".join(found.http),
             "queues": queues,
         },
         name="pid",

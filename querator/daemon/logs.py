@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from typing import IO, Any, Final
@@ -28,7 +29,7 @@ def configure(level: str, style: str = "auto", stream: IO[str] | None = None) ->
     is_terminal = stream.isatty()
     formatter: logging.Formatter
     if style == "text" or (style == "auto" and is_terminal):
-        formatter = TextFormatter(colour=is_terminal)
+        formatter = TextFormatter(colour=is_terminal and not os.environ.get("NO_COLOR"))
     else:
         formatter = JsonFormatter()
     handler = logging.StreamHandler(stream)

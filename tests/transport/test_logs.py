@@ -42,11 +42,19 @@ def test_a_pipe_gets_objects_with_the_fields() -> None:
     assert line["other"] == [1]
 
 
-def test_a_terminal_gets_a_sentence() -> None:
+def test_a_terminal_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
     logged(stream).info("queue %s created", "q", extra={"queue": "a b", "partitions": 2})
     text = stream.getvalue()
     assert "queue q created" in text and 'queue="a b" partitions=2' in text and "\x1b[" in text
+
+
+def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    logged(stream).error("x")
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_text_in_a_pipe_has_no_colour() -> None:
