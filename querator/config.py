@@ -69,9 +69,10 @@ class LimitsConfig:
     inbox_requests: int = limits.INBOX_REQUESTS_MAX
     ready_window_items: int = limits.READY_WINDOW_ITEMS_MAX
     ready_window_bytes: int = limits.READY_WINDOW_BYTES_MAX
-    segment_bytes: int = limits.SEGMENT_BYTES_MAX
     unapplied_bytes: int = limits.UNAPPLIED_BYTES_MAX
     keep_alive_seconds: int = limits.KEEP_ALIVE_SECONDS
+    job_items_per_second: int = limits.JOB_ITEMS_PER_SECOND_MAX
+    job_bytes_per_second: int = limits.JOB_BYTES_PER_SECOND_MAX
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ windows, states) lives with the partition in the daemon, not here.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -69,6 +69,24 @@ class State(enum.StrEnum):
     DRAINING = "draining"
     UNAVAILABLE = "unavailable"
     ERROR = "error"
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """Long work on partitions as the catalog keeps it, so that it goes on after a restart."""
+
+    job_id: str
+    kind: str
+    queue: str
+    partition: int
+    """The one that it works on at present, if it has several."""
+    state: str = "running"  # or "done", "failed", "cancelled"
+    done: int = 0
+    total: int = 0
+    reason: str = ""
+    created_at: int = 0
+    ended_at: int = 0
+    details: dict[str, Any] = {}
+    """What this kind of job needs to know; `partitions` are all that nobody else may work on meanwhile."""
 
 
 class Placement(msgspec.Struct, kw_only=True):

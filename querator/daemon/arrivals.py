@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 
 
 def must_leave(logical: Logical, partition: Partition) -> bool:
-    """What comes back to a draining partition goes elsewhere, if there is an elsewhere."""
-    return partition.state is State.DRAINING and any(p.allows.produce for p in logical.partitions if p is not partition)
+    """What comes back to a draining partition goes elsewhere, if there is an elsewhere.
+
+    The keys of all partitions must be known for that: one of them may say that it went there before a crash.
+    """
+    return (
+        partition.state is State.DRAINING
+        and any(p.allows.produce for p in logical.partitions if p is not partition)
+        and all(p.opened_at for p in logical.partitions)
+    )
 
 
 def let_die(
@@ -75,7 +82,6 @@ def send_elsewhere(logical: Logical, partition: Partition, leases: list[Lease], 
     copies = [msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0) for lease in leases]
     move = Move(partition, logical.queue.name, "", items, copies, [f"moved {lease.id}" for lease in leases])
     move.leases = leases
-    move.uncertain = True
     _depart(logical, move, retry)
 
 
@@ -84,7 +90,7 @@ def send_due_elsewhere(logical: Logical, partition: Partition, items: list[Item]
     copies = [msgspec.structs.replace(item, enqueue_at=0, birth=0) for item in items]
     texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     move = Move(partition, logical.queue.name, "", items, copies, [f"moved {text}" for text in texts])
-    move.scheduled = move.uncertain = True
+    move.scheduled = True
     _depart(logical, move, None)
 
 
@@ -163,7 +169,8 @@ def _try_again(logical: Logical, move: Move) -> None:
             _tell(logical, partition, told, move.reason, "")
         return
     move.target = logical.queue.dead_queue if move.reason else logical.queue.name
-    move.uncertain = True
+    # Within the queue keys say it all; an item's source is found at its old place, too.
+    move.uncertain = bool(move.reason)
     backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(move.tries, 16))
     move.tries += 1
     heapq.heappush(logical.waiting_moves, (logical.now_ns + backoff, id(move), move))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 
-from querator.items import Placement, Queue, State
+from querator.items import Job, Placement, Queue, State
 
 SCHEMA_VERSION = 1
 
@@ -30,6 +30,9 @@ create table if not exists partitions (
     reason varchar);
 -- Files of partitions that are no longer in use and are to be deleted.
 create table if not exists leftovers (uuid varchar, storage varchar);
+create table if not exists jobs (
+    job_id varchar, kind varchar, queue varchar, partition integer, state varchar, done bigint, total bigint,
+    reason varchar, created_at bigint, ended_at bigint, details varchar);
 """
 
 
@@ -90,6 +93,42 @@ class Catalog:
                     [one.requested, one.since, one.resume_at, one.reason, one.uuid],
                 )
 
+    def grow(self, queue: Queue, placements: Sequence[Placement]) -> None:
+        """A queue's settings change, and it has these partitions more."""
+        with self._transaction():
+            self._connection.execute("delete from queues where name = ?", [queue.name])
+            self._insert("queues", [queue])
+            self._insert("partitions", placements)
+
+    def shrink(self, placement: Placement) -> None:
+        """A partition is no more; its file becomes a leftover."""
+        with self._transaction():
+            self._connection.execute("delete from partitions where uuid = ?", [placement.uuid])
+            self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
+
+    def switch_storage(self, placement: Placement, storage: str) -> None:
+        """The partition's file is in another storage from now on; the old file becomes a leftover."""
+        with self._transaction():
+            self._connection.execute(
+                "delete from leftovers where uuid = ? and storage = ?", [placement.uuid, storage]
+            )
+            self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
+            self._connection.execute("update partitions set storage = ? where uuid = ?", [storage, placement.uuid])
+
+    def jobs(self) -> list[Job]:
+        rows = self._rows("select * from jobs order by created_at, job_id")
+        return [Job(**{**row, "details": msgspec.json.decode(row["details"])}) for row in rows]
+
+    def save_job(self, job: Job) -> None:
+        with self._transaction():
+            self._connection.execute("delete from jobs where job_id = ?", [job.job_id])
+            self._insert("jobs", [msgspec.structs.replace(job, details=msgspec.json.encode(job.details).decode())])
+
+    def forget_jobs(self, job_ids: Iterable[str]) -> None:
+        with self._transaction():
+            for job_id in job_ids:
+                self._connection.execute("delete from jobs where job_id = ?", [job_id])
+
     def remove(self, name: str, changed: Sequence[Queue]) -> None:
         """Removes a queue; its files become leftovers. `changed` are queues that lose it as their dead queue."""
         with self._transaction():
@@ -101,10 +140,10 @@ class Catalog:
                 self._connection.execute("delete from queues where name = ?", [queue])
             self._insert("queues", changed)
 
-    def forget_leftovers(self, uuids: Iterable[str]) -> None:
+    def forget_leftovers(self, leftovers: Iterable[Leftover]) -> None:
         with self._transaction():
-            for uuid in uuids:
-                self._connection.execute("delete from leftovers where uuid = ?", [uuid])
+            for uuid, storage in leftovers:
+                self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [uuid, storage])
 
     def close(self) -> None:
         self._connection.execute("checkpoint")

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.clock import Clock, ManualClock
@@ -23,9 +23,9 @@ from querator.daemon.requests import Move, Read
 from querator.daemon.store.base import Storage, StorageError
 from querator.limits import (
     APPLY_IDLE_SECONDS,
+    FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
     SEGMENT_BYTES_MAX,
-    UNAPPLIED_BYTES_MAX,
     UPKEEP_SECONDS,
     WORKER_THREADS,
 )
@@ -54,6 +54,7 @@ class Disk:
         self.flights: list[_Flight] = []
         self.seconds_mean = 0.0
         self.written_at = 0.0
+        self.rolled_at = 0.0
 
     def observe(self, seconds: float) -> None:
         self.seconds_mean += (seconds - self.seconds_mean) * 0.05
@@ -70,11 +71,13 @@ class Engine:
         clock: Clock,
         storages: Iterable[Storage],
         deliver: Callable[[Logical, Move], None],
+        unapplied_bytes_max: int,
     ) -> None:
         self.clock = clock
         self.disks = {storage.name: Disk(storage) for storage in storages}
         self.logicals: set[Logical] = set()
         self._deliver = deliver
+        self._unapplied_bytes_max = unapplied_bytes_max
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
         self._dirty: dict[Logical, None] = {}
@@ -182,10 +185,9 @@ class Engine:
 
     def _fail_all(self, disk: Disk, reason: str) -> None:
         """The whole storage can no longer be trusted: every partition in it must be read again."""
-        for logical in self.logicals:
-            for partition in logical.partitions:
-                if partition.placement.storage == disk.storage.name and partition.store is not None:
-                    logical.partition_failed(partition, reason)
+        for logical, partition in self._partitions_on(disk):
+            if partition.store is not None:
+                logical.partition_failed(partition, reason)
 
     def _settle(self, flight: _Flight) -> None:
         logical = flight.logical
@@ -291,25 +293,39 @@ class Engine:
         """Has files catch up with the journal when there is much of it, or nothing else to do."""
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
         now = time.monotonic()
-        for name, disk in self.disks.items():
+        for disk in self.disks.values():
             waiting_bytes = disk.storage.unapplied_bytes
-            full = waiting_bytes >= SEGMENT_BYTES_MAX
-            idle = now - disk.written_at > APPLY_IDLE_SECONDS
-            congested = waiting_bytes >= UNAPPLIED_BYTES_MAX
-            for logical in self.logicals:
-                for partition in logical.partitions:
-                    if partition.placement.storage != name:
-                        continue
-                    if partition.congested and not congested:
-                        self.wake(logical)
-                    partition.congested = congested
-                    if full or idle:
-                        self._catch_up(partition)
+            everyone = waiting_bytes >= SEGMENT_BYTES_MAX or now - disk.written_at > APPLY_IDLE_SECONDS
+            lagging = disk.storage.lagging()
+            congested = waiting_bytes >= self._unapplied_bytes_max
+            for logical, partition in self._partitions_on(disk):
+                if partition.congested and not congested:
+                    self.wake(logical)
+                partition.congested = congested
+                if everyone or partition.placement.uuid in lagging:
+                    self._catch_up(partition)
+            if everyone and not waiting_bytes and disk.rolled_at < disk.written_at:
+                disk.rolled_at = now
+                self._workers.submit(disk.storage.roll)
+
+    def _partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
+        for logical in self.logicals:
+            for partition in logical.partitions:
+                if partition.placement.storage == disk.storage.name:
+                    yield logical, partition
 
     def _catch_up(self, partition: Partition) -> None:
+        """Applies to one partition's file what it does not have yet, and lets it forget what is old."""
         store = partition.store
-        if store is None or not store.unapplied_bytes or partition in self._reads:
+        now_us = self.clock.now_us()
+        forgets = now_us - partition.forgot_at >= FORGET_EVERY_US
+        if store is None or partition in self._reads or not (store.unapplied_bytes or forgets):
             return
+
+        def work() -> None:
+            store.checkpoint()
+            if forgets:
+                store.forget(now_us)
 
         def failed(error: Exception) -> None:
             # The journal still has it all, so the queue goes on; upkeep tries again.
@@ -319,8 +335,10 @@ class Engine:
 
         def done(result: object) -> None:
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
+            if forgets:
+                partition.forgot_at = now_us
 
-        self.read(Read(partition, store, store.checkpoint, done, failed))
+        self.read(Read(partition, store, work, done, failed))
 
     # -- the end
 

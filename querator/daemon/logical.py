@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from querator.config import LimitsConfig
 from querator.daemon import arrivals, distribution, holding, intake, timers
-from querator.daemon.partition import NEVER, Lease, Partition, read_snapshot
+from querator.daemon.partition import DEFAULT_BOUNDS, NEVER, Lease, Partition, read_snapshot
 from querator.daemon.requests import (
     BULK_PREFIX,
     Arrival,
@@ -36,10 +37,7 @@ from querator.daemon.store.base import Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (
-    INBOX_REQUESTS_MAX,
     NS_PER_US,
-    READY_WINDOW_BYTES_MAX,
-    READY_WINDOW_ITEMS_MAX,
     RECOVERY_BACKOFF_MAX_NS,
     RECOVERY_BACKOFF_MIN_NS,
     REQUEST_ID_KEPT_US,
@@ -100,9 +98,11 @@ class Logical:
         died: Callable[[Death], None] = lambda death: None,
         release_store: Callable[[Placement], None] = lambda placement: None,
         resumed: Callable[[Placement], None] = lambda placement: None,
+        bounds: LimitsConfig = DEFAULT_BOUNDS,
     ) -> None:
         self.queue = queue
-        self.partitions = [Partition(placement) for placement in placements]
+        self.bounds = bounds
+        self.partitions = [Partition(placement, bounds) for placement in placements]
         self.by_prefix = {partition.prefix: partition for partition in self.partitions}
         self.order = list(self.partitions)
         self.open_store = open_store
@@ -149,7 +149,7 @@ class Logical:
     def submit(self, request: Request) -> None:
         if self.stopping:
             request.answer(RequestFailed(STOPPING))
-        elif len(self.inbox) >= INBOX_REQUESTS_MAX and not isinstance(request, Change | Arrival):
+        elif len(self.inbox) >= self.bounds.inbox_requests and not isinstance(request, Change | Arrival):
             request.answer(RetryRequest(OVERLOADED))
         else:
             self.inbox.append(request)
@@ -493,7 +493,7 @@ class Logical:
         after, before = partition.disk_range()
 
         def work() -> list[Item]:
-            return store.ready(after, before, READY_WINDOW_ITEMS_MAX, READY_WINDOW_BYTES_MAX)
+            return store.ready(after, before, self.bounds.ready_window_items, self.bounds.ready_window_bytes)
 
         def done(items: list[Item]) -> None:
             if partition.store is not store:
@@ -590,7 +590,7 @@ class Logical:
 
         def work() -> tuple[Store, Any]:
             store = self.open_store(partition.placement)
-            return store, read_snapshot(store, now_us)
+            return store, read_snapshot(store, self.bounds, now_us)
 
         def done(result: tuple[Store, Any]) -> None:
             store, snapshot = result

@@ -7,8 +7,9 @@ that nothing is ever half in the old state. The answer comes when the state is r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,7 @@ from querator.daemon.partition import Partition
 from querator.daemon.states import Event, Standing
 from querator.daemon.stored import change
 from querator.errors import Conflict, InvalidRequest, RequestFailed
-from querator.items import Placement, State
+from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US
 from querator.wire import messages
 from querator.wire.messages import PartitionStatus, Reply
@@ -42,7 +43,14 @@ def chosen(service: Service, logical: Logical, numbers: Sequence[int]) -> list[P
 
 
 def check_free(service: Service, partitions: Sequence[Partition]) -> None:
-    """Refuses when one of them must not be closed now, because something else has it closed or works on it."""
+    """Refuses when one of them must not be closed now, because a job works on it or something else has it closed."""
+    check_open(partitions)
+    if partitions:
+        service.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
+
+
+def check_open(partitions: Sequence[Partition]) -> None:
+    """Refuses when something has one of them closed, so that it cannot be in any other state for now."""
     for partition in partitions:
         if partition.closed_for:
             raise Conflict(
@@ -89,7 +97,9 @@ async def _alter(
 ) -> Reply:
     """All of them change, or none."""
     async with service.altering[logical.queue.name]:
-        check_free(service, partitions)
+        if event is Event.OFFLINE:
+            check_free(service, partitions)
+        check_open(partitions)
         changed: list[tuple[Partition, Placement]] = []
         for partition in partitions:
             old = partition.placement
@@ -176,6 +186,29 @@ async def reopen(logical: Logical, partition: Partition) -> str:
     return await ended
 
 
+@contextlib.asynccontextmanager
+async def closed(service: Service, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
+    """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
+
+    Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
+    """
+    async with service.altering[logical.queue.name]:
+        was_closed = partition.store is None
+
+        def run(now_us: int) -> None:
+            partition.closed_for, partition.closed_since = reason, now_us
+
+        await change(logical, [], run)
+        wrong = await close(logical, partition)
+    try:
+        yield wrong or ("it was closed already" if was_closed else "")
+    finally:
+        if service.stopping or partition.placement.requested is State.UNAVAILABLE:
+            partition.closed_for = ""
+        else:
+            await reopen(logical, partition)
+
+
 # -- reload
 
 
@@ -241,16 +274,19 @@ async def list_(service: Service, request: messages.PartitionsListRequest) -> me
         logicals = [service.logicals[name] for name in sorted(service.logicals, key=str.encode)]
     found = [(logical, partition) for logical in logicals for partition in logical.partitions]
     placements = [partition.placement for _, partition in found]
-    sizes = await service.blocking(_sizes, service, placements)
+    bytes_ = await service.blocking(sizes, service, placements)
     return messages.PartitionsListResponse(
-        items=[describe(partition, size) for (_, partition), size in zip(found, sizes, strict=True)]
+        items=[
+            describe(partition, size, service.jobs.on(logical.queue.name, partition.number))
+            for (logical, partition), size in zip(found, bytes_, strict=True)
+        ]
     )
 
 
-def _sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
+def sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
     """Blocking. Looks at files without opening them: closing one again would drop the lock on it."""
     directories = {storage.name: storage.directory for storage in service.config.storages}
-    sizes = []
+    found = []
     for placement in placements:
         size = 0
         for name in (file_name(placement), file_name(placement) + ".wal"):
@@ -258,15 +294,15 @@ def _sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
                 size += (directories[placement.storage] / name).stat().st_size
             except (OSError, KeyError):
                 continue
-        sizes.append(size)
-    return sizes
+        found.append(size)
+    return found
 
 
 def file_name(placement: Placement) -> str:
     return f"{placement.uuid}.duckdb"
 
 
-def describe(partition: Partition, size_bytes: int) -> PartitionStatus:
+def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:
     placement = partition.placement
     state = partition.state
     since, reason = placement.since, placement.reason
@@ -290,6 +326,7 @@ def describe(partition: Partition, size_bytes: int) -> PartitionStatus:
         scheduled=partition.scheduled_count,
         drained=placement.requested is State.DRAINING and partition.drained,
         bytes_=size_bytes,
+        job_id=job.job_id if job else "",
         file=file_name(placement),
     )
 

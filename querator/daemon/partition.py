@@ -20,18 +20,18 @@ from typing import Final
 import msgspec
 
 from querator import ids
-from querator.daemon.states import ALLOWS, Allows, restricted
+from querator.config import LimitsConfig
+from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Store, Summary
 from querator.items import Item, Placement, State
 from querator.limits import (
     LOST_LEASE_KEPT_US,
-    READY_WINDOW_BYTES_MAX,
-    READY_WINDOW_ITEMS_LOW,
-    READY_WINDOW_ITEMS_MAX,
+    READY_WINDOW_LOW_PERCENT,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
 
 NEVER: Final = 1 << 62
+DEFAULT_BOUNDS: Final = LimitsConfig()
 
 
 class Sweep(enum.Enum):
@@ -62,14 +62,14 @@ class Snapshot(msgspec.Struct):
     request_ids: list[tuple[str, int]]
 
 
-def read_snapshot(store: Store, now_us: int) -> Snapshot:
+def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
     """Blocking: the full read of a partition that is opened."""
     store.flush()
     return Snapshot(
         summary=store.summary(),
         leased=store.leased(),
         scheduled=store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX),
-        ready=store.ready(0, None, READY_WINDOW_ITEMS_MAX, READY_WINDOW_BYTES_MAX),
+        ready=store.ready(0, None, bounds.ready_window_items, bounds.ready_window_bytes),
         request_ids=store.request_ids(now_us),
     )
 
@@ -77,8 +77,9 @@ def read_snapshot(store: Store, now_us: int) -> Snapshot:
 class Partition:
     """One partition of one queue, as its Logical sees it."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, bounds: LimitsConfig = DEFAULT_BOUNDS) -> None:
         self.placement = placement
+        self.bounds = bounds
         self.number = placement.number
         self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
         self.store: Store | None = None
@@ -92,11 +93,15 @@ class Partition:
         self.closed_since = 0
         self.unwanted: Store | None = None
         """A store that was opened while the partition was already to be closed again."""
+        self.leaving = False
+        """Whether a job moves its items into other partitions."""
         self.overlay: Allows | None = None
-        """What a job that moves its items leaves it of what its state allows."""
+        """What that job leaves it of what its state allows."""
         self.congested = False
         """Whether its storage cannot follow: it takes no new items for now."""
         self.opened_at = 0
+        self.forgot_at = 0
+        """When its file was last rid of lost leases and request ids that are too old."""
         self.batch: Batch | None = None
         self.last_seq = 0
         self._empty()
@@ -130,6 +135,8 @@ class Partition:
         self.scheduled_horizon = NEVER
         """Every scheduled item due before this is in memory."""
         self.scheduled_loading = False
+        self.departing: dict[int, Item] = {}
+        """Scheduled items on their way to another partition, in storage until they have arrived there."""
 
     # -- state
 
@@ -187,6 +194,9 @@ class Partition:
         self._empty()
         self.opened_at = now_us
         self.store = store
+        if self.leaving:
+            # Something that was moved away may still be here: the job must see to that before anyone gets it.
+            self.overlay = HELD
         self.error, self.error_since, self.failures = "", 0, 0
         summary = snapshot.summary
         self.last_seq = max(self.last_seq, summary.last_seq)
@@ -234,12 +244,7 @@ class Partition:
         self.created_sum += created_sum
         if first_expiry < self.next_expiry:
             self.next_expiry = first_expiry
-        if (
-            not self.tail
-            and len(self.ready) < READY_WINDOW_ITEMS_MAX
-            and self.ready_bytes < READY_WINDOW_BYTES_MAX
-            and self.waiting == len(self.ready) + len(items) - len(self.gone)
-        ):
+        if not self.tail and self._window_has_room() and self.waiting == len(self.ready) + len(items) - len(self.gone):
             self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
@@ -266,14 +271,19 @@ class Partition:
 
     def wants_loading(self) -> bool:
         """Whether the window runs low while more waits on disk; takes the tail in when nothing is between."""
-        if self.loading or len(self.ready) >= READY_WINDOW_ITEMS_LOW or self.store is None:
+        low = self.bounds.ready_window_items * READY_WINDOW_LOW_PERCENT // 100
+        if self.loading or len(self.ready) > low or self.store is None:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return self.on_disk > 0 and self.ready_bytes < READY_WINDOW_BYTES_MAX
+        return self.on_disk > 0 and self._window_has_room()
+
+    def _window_has_room(self) -> bool:
+        bounds = self.bounds
+        return len(self.ready) < bounds.ready_window_items and self.ready_bytes < bounds.ready_window_bytes
 
     def _tail_to_ready(self) -> None:
-        while self.tail and len(self.ready) < READY_WINDOW_ITEMS_MAX and self.ready_bytes < READY_WINDOW_BYTES_MAX:
+        while self.tail and self._window_has_room():
             chunk = self.tail.popleft()
             self.tail_items -= len(chunk)
             self.ready.extend(chunk)
@@ -505,18 +515,75 @@ class Partition:
             self.scheduled.pop(item.seq, None)
 
     def wants_scheduled(self) -> bool:
-        return not self.scheduled and self.scheduled_count > 0 and not self.scheduled_loading and self.store is not None
+        return (
+            not self.scheduled
+            and self.scheduled_count > len(self.departing)
+            and not self.scheduled_loading
+            and self.store is not None
+        )
 
     def scheduled_loaded(self, items: list[Item]) -> None:
         """The items that are due first have been read again, everything stored taken into account."""
         store = self.store
         assert store is not None
         # What was scheduled while the read was under way may be in memory only.
-        self.scheduled |= {item.seq: item for item in items if not store.is_removed(item.seq)}
+        self.scheduled |= {
+            item.seq: item for item in items if not store.is_removed(item.seq) and item.seq not in self.departing
+        }
         self.scheduled_order = [(item.enqueue_at, item.seq) for item in self.scheduled.values()]
         heapq.heapify(self.scheduled_order)
         complete = len(items) < SCHEDULED_WINDOW_ITEMS_MAX
         self.scheduled_horizon = NEVER if complete else items[-1].enqueue_at
+
+    # -- moving into another partition
+
+    def depart(self, items_max: int, bytes_max: int) -> list[Item]:
+        """Items from the head that nobody gets here any more; storage has them until `departed`."""
+        taken: list[Item] = []
+        size = 0
+        while self.ready and len(taken) < items_max and size < bytes_max:
+            item = self.ready.popleft()
+            size += len(item.payload)
+            if item.seq in self.gone:
+                self.gone.discard(item.seq)
+            else:
+                taken.append(item)
+        self.ready_bytes -= size
+        self.waiting -= len(taken)
+        self.dying.update([(item.seq, item) for item in taken])
+        return taken
+
+    def depart_scheduled(self, items_max: int) -> list[Item]:
+        """The same for scheduled items, those that are due first."""
+        first = heapq.nsmallest(items_max, [(item.enqueue_at, seq) for seq, item in self.scheduled.items()])
+        taken = [self.scheduled.pop(seq) for _, seq in first]
+        self.departing.update([(item.seq, item) for item in taken])
+        return taken
+
+    def departed(self, items: Sequence[Item], now_us: int) -> set[int]:
+        """They have arrived elsewhere. Returns the sequences of those that leave with that."""
+        present = self.stop_dying(items)
+        if present:
+            self.changes().remove += [item.seq for item in present]
+            self.created_sum -= sum([item.created_at for item in present])
+        scheduled = [item for item in items if self.departing.pop(item.seq, None) is item]
+        store = self.store
+        assert store is not None
+        scheduled = [item for item in scheduled if not store.is_removed(item.seq, "scheduled")]
+        self.unschedule(scheduled)
+        self.sweep_ended(now_us)
+        return {item.seq for item in (*present, *scheduled)}
+
+    def stay(self, items: Sequence[Item], now_us: int) -> None:
+        """They have not arrived and come back, in front of what waits."""
+        present = self.stop_dying(items)
+        self.ready.extendleft(reversed(present))
+        self.ready_bytes += sum([len(item.payload) for item in present])
+        self.waiting += len(present)
+        for item in items:
+            if self.departing.pop(item.seq, None) is item:
+                self._remember_scheduled(item)
+        self.sweep_ended(now_us)
 
     # -- clearing
 
@@ -541,6 +608,7 @@ class Partition:
         if scheduled:
             self.scheduled.clear()
             self.scheduled_order.clear()
+            self.departing.clear()
             self.scheduled_count = 0
             self.scheduled_horizon = NEVER
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig, StorageConfig
-from querator.daemon import maintenance, metrics, queues, stored, validation
+from querator.daemon import jobs, maintenance, metrics, migrate, queues, stored, validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Engine
 from querator.daemon.logical import Death, Logical
@@ -35,7 +35,7 @@ from querator.daemon.requests import (
     Respond,
     Retry,
 )
-from querator.daemon.store.base import Storage, Store
+from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
@@ -68,6 +68,7 @@ class Service:
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per partition: imports go one at a time, because each asks first what is here already."""
         self._reopening = threading.Lock()
+        self.jobs = jobs.Jobs(self, migrate.KINDS)
         self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per queue: what is asked of its partitions is recorded and takes effect one after the other."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +83,8 @@ class Service:
             **queues.CALLS,
             **stored.CALLS,
             **maintenance.CALLS,
+            **jobs.CALLS,
+            **migrate.CALLS,
             "clock.advance": _advance_clock,
             "clock.set": _set_clock,
         }
@@ -92,17 +95,23 @@ class Service:
         """Opens everything. A partition that cannot be opened is in error and does not stop the others."""
         self.catalog = await self.blocking(Catalog, self.config.data / "catalog.duckdb")
         for storage in self.config.storages:
-            self.storages[storage.name] = await self.blocking(_open_storage, storage)
-        self.engine = Engine(self.clock, self.storages.values(), self._deliver)
+            try:
+                self.storages[storage.name] = await self.blocking(_open_storage, storage)
+            except (StorageError, OSError) as error:
+                log.error("storage cannot be used", extra={"storage": storage.name, "reason": str(error)})
+        self.engine = Engine(self.clock, self.storages.values(), self._deliver, self.config.limits.unapplied_bytes)
         self.queues = {queue.name: queue for queue in await self.blocking(self.catalog.queues)}
         placements: dict[str, list[Placement]] = {}
         for placement in await self.blocking(self.catalog.placements):
             placements.setdefault(placement.queue, []).append(placement)
+        await self.jobs.load()
         for queue in self.queues.values():
             self.load(queue, placements.get(queue.name, []))
+        self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
         await queues.delete_leftovers(self)
         await queues.create_configured(self)
+        self.jobs.resume()
 
     def load(self, queue: Queue, placements: list[Placement]) -> Logical:
         logical = Logical(
@@ -113,6 +122,7 @@ class Service:
             partial(self._died, queue.name),
             self._release_store,
             lambda placement: maintenance.resumed(self, logical.partitions[placement.number], placement),
+            bounds=self.config.limits,
         )
         self.queues[queue.name] = queue
         self.logicals[queue.name] = logical
@@ -121,26 +131,35 @@ class Service:
 
     async def until_opened(self, logical: Logical) -> None:
         """Until every partition is open, or known to fail, or wanted closed."""
-        while any(
-            partition.store is None and not partition.error and partition.should_be_open
-            for partition in logical.partitions
-        ):
-            await asyncio.sleep(0.001)
+
+        def is_opened() -> bool:
+            return not any(p.store is None and not p.error and p.should_be_open for p in logical.partitions)
+
+        await self.engine.until(is_opened)
 
     def _open_store(self, placement: Placement) -> Store:
         """In a worker thread. A storage that has failed as a whole is opened again first, by whoever comes first."""
-        storage = self.storages[placement.storage]
+        storage = self.storages.get(placement.storage)
+        if storage is None:
+            raise StorageError(f"storage '{placement.storage}' cannot be used; see the log of the daemon's start")
         with self._reopening:
             if storage.failure:
                 storage.reopen()
         return storage.open(placement.uuid, placement.queue)
 
+    def fold(self, placement: Placement) -> None:
+        """Blocking: a closed partition's file gets what the journal still has of it."""
+        self._open_store(placement).close()
+
     def _release_store(self, placement: Placement) -> None:
-        self.storages[placement.storage].release(placement.uuid)
+        storage = self.storages.get(placement.storage)
+        if storage is not None:
+            storage.release(placement.uuid)
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes what is open. Ends in time, whatever hangs."""
         self.stopping = True
+        await self.jobs.stop()
         for logical in self.logicals.values():
             logical.stop()
         for task in list(self._tasks):

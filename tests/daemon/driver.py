@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from querator.config import LimitsConfig
 from querator.daemon.logical import Death, Logical
-from querator.daemon.partition import Partition
+from querator.daemon.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.requests import (
     Arrival,
     Change,
@@ -65,7 +66,8 @@ class Answer:
 
 
 class Driver:
-    def __init__(self, storage: Any = None) -> None:
+    def __init__(self, storage: Any = None, bounds: LimitsConfig = DEFAULT_BOUNDS) -> None:
+        self.bounds = bounds
         self.storage = storage or MemoryStorage("default")
         self.now_us = START_US
         self.now_ns = 1_000
@@ -101,6 +103,7 @@ class Driver:
             lambda placement: self.storage.open(placement.uuid, placement.queue),
             lambda: self._woken.setdefault(logical),
             self.deaths.append,
+            bounds=self.bounds,
         )
         self.logicals[queue.name] = logical
         logical.wake()

@@ -6,10 +6,11 @@ in the order of their ids, and the counters are what storage holds.
 
 from __future__ import annotations
 
+from driver import SECOND, Answer, Driver
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from driver import SECOND, Answer, Driver
+from querator.config import LimitsConfig
 from querator.errors import QueratorError
 from querator.ids import decode
 
@@ -19,12 +20,17 @@ counts = st.integers(1, 5)
 class QueueMachine(RuleBasedStateMachine):
     """Subclasses say which storage is driven."""
 
-    def make_driver(self) -> Driver:
-        return Driver()
+    def make_driver(self, bounds: LimitsConfig) -> Driver:
+        return Driver(bounds=bounds)
 
-    @initialize(partitions=st.integers(1, 3), max_attempts=st.sampled_from([0, 0, 1, 3]), dead=st.booleans())
-    def start(self, partitions: int, max_attempts: int, dead: bool) -> None:
-        self.d = self.make_driver()
+    @initialize(
+        partitions=st.integers(1, 3),
+        max_attempts=st.sampled_from([0, 0, 1, 3]),
+        dead=st.booleans(),
+        window=st.sampled_from([2, 5, 20_000]),
+    )
+    def start(self, partitions: int, max_attempts: int, dead: bool, window: int) -> None:
+        self.d = self.make_driver(LimitsConfig(ready_window_items=window))
         self.d.create("dead", expire_s=10**9)
         self.d.create(
             partitions=partitions,

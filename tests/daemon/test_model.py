@@ -9,6 +9,7 @@ from driver import Driver
 from hypothesis import settings
 from model import QueueMachine
 
+from querator.config import LimitsConfig
 from querator.daemon.store.duckdb import DuckStorage
 
 
@@ -22,11 +23,11 @@ class BreakableDuckStorage(DuckStorage):
 
 
 class DuckQueueMachine(QueueMachine):
-    def make_driver(self) -> Driver:
+    def make_driver(self, bounds: LimitsConfig) -> Driver:
         self.directory = tempfile.mkdtemp(prefix="querator-model-")
         storage = BreakableDuckStorage("default", self.directory)
         storage.recover()
-        return Driver(storage)
+        return Driver(storage, bounds)
 
     def teardown(self) -> None:
         if hasattr(self, "d"):
