@@ -82,6 +82,20 @@ class Calls:
 
     def understand(self, method: str, path: str, headers: Headers) -> Call:
         """What a head asks for; raises Refused if nobody will do it. Header names are in lower case."""
+        codec, content_type = self.check_head(method, headers)
+        route = self._table.get(path)
+        if route is None:
+            raise Refused(UnknownMethod(f"no such method; {path}"), codec)
+        try:
+            call = Call(route, content.request_codec(content_type).decode, codec, self.metrics.durations(path))
+        except ContentError as error:
+            call = Call(route, content.JSON.decode, codec, self.metrics.durations(path))
+            call.content_error = error
+        return call
+
+    @staticmethod
+    def check_head(method: str, headers: Headers) -> tuple[Codec, str]:
+        """What every POST must meet: how it wants its answer, and the type of its body. Raises Refused."""
         accept = content_type = authorization = None
         for name, value in headers:
             if name == b"accept" and accept is None:
@@ -98,15 +112,7 @@ class Calls:
             raise Refused(InvalidRequest(f"http method '{method}' not allowed; only POST"), codec)
         if authorization is not None and (token := authorization.strip()) and not token.startswith(b"Bearer "):
             raise Refused(Unauthorized("invalid authorization header format"), codec)
-        route = self._table.get(path)
-        if route is None:
-            raise Refused(UnknownMethod(f"no such method; {path}"), codec)
-        try:
-            call = Call(route, content.request_codec(_text(content_type)).decode, codec, self.metrics.durations(path))
-        except ContentError as error:
-            call = Call(route, content.JSON.decode, codec, self.metrics.durations(path))
-            call.content_error = error
-        return call
+        return codec, _text(content_type)
 
     def start(self, call: Call, body: bytes, respond: Respond) -> Abandon | None:
         """Decodes the body and hands it to the service. Never raises; returns how to abandon the call, if it waits."""

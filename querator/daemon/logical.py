@@ -283,8 +283,7 @@ class Logical:
 
     def _is_new(self, request: Produce) -> bool:
         """A repeated request is answered, or follows the one that is under way."""
-        known = self.lasting_ids if isinstance(request, Intake) else self.request_ids
-        until = known.get(request.request_id)
+        until = self.request_ids.get(request.request_id) or self.lasting_ids.get(request.request_id)
         if until is not None and until >= self.now_us:
             self.answer(request, None)
             return False
