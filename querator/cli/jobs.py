@@ -76,7 +76,7 @@ def cancel(session: Session, job: JobId) -> None:
 
 def wait_for(session: Session, job_id: str) -> Job:
     """Until the job has ended; for ever, unless --timeout says otherwise. A job that failed is an error."""
-    limit = session.timeout_seconds if session.timeout_given else None
+    limit = session.waiting_limit()
     hint = f"the job goes on; querator jobs show {job_id} --wait waits for it again"
     job = session.client.show_job(job_id)
     with Progress(session.streams, f"{job.kind} of '{job.queue_name}'") as progress:

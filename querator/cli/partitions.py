@@ -175,6 +175,8 @@ def drain(
 ) -> None:
     """No produce; what is there is leased until nothing is left."""
     chosen = _chosen(partitions, all_)
+    if wait:
+        session.waiting_limit()
     _change(
         session,
         queue,
@@ -190,14 +192,14 @@ def drain(
 
 def _wait_for_state(session: Session, queue: str, partitions: list[int], state: str) -> None:
     """The daemon answers when the state is reached; a storage that fails meanwhile lays `error` over it."""
-    limit = session.timeout_seconds if session.timeout_given else None
+    limit = session.waiting_limit()
     for _ in poll(limit, f"{_named(queue, partitions)} is not {state}", f"querator partitions list {queue}"):
         if all(one == state for one in _states(session, queue, partitions)):
             return
 
 
 def _wait_until_drained(session: Session, queue: str, partitions: list[int]) -> None:
-    limit = session.timeout_seconds if session.timeout_given else None
+    limit = session.waiting_limit()
     hint = f"draining goes on; querator partitions list {queue} shows how far it is"
     with Progress(session.streams, f"draining '{queue}'") as progress:
         for _ in poll(limit, f"{_named(queue, partitions)} is not drained", hint):

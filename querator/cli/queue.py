@@ -248,7 +248,7 @@ def wait(
     ] = Condition.EMPTY,
 ) -> None:
     """Wait until a queue is empty or idle; for ever, unless --timeout says otherwise."""
-    limit = session.timeout_seconds if session.timeout_given else None
+    limit = session.waiting_limit()
     left: dict[str, Any] = {}
     with Progress(session.streams, f"waiting for '{queue}'") as progress:
         for _ in poll(limit, f"'{queue}' is not {condition.value}", f"querator queue stats {queue}"):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from querator.config import ClientSettings
 
 DEFAULT_TIMEOUT = "30s"
+QUESTION_SECONDS = 10.0
 
 
 class Session:
@@ -60,6 +61,11 @@ class Session:
         return Client(
             str(settings.address.value), token=settings.token(), timeout=self.timeout_seconds, patient=patient
         )
+
+    def waiting_limit(self) -> float | None:
+        """For commands that wait: --timeout is for the waiting as a whole, and each question has time of its own."""
+        self.client.timeout = max(self.client.timeout, QUESTION_SECONDS)
+        return self.timeout_seconds if self.timeout_given else None
 
     def done(self, text: str, record: Mapping[str, Any], *, name: str) -> None:
         """A change was made: data for a script that asked for it, a remark for a person."""

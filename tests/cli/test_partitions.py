@@ -1,0 +1,198 @@
+"""querator partitions and jobs"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import Client
+from tests.cli.running import CommandLine
+from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
+
+RUNNING = {"job_id": "j1", "kind": "migrate", "queue_name": "q", "state": "running", "done": 5, "total": 10}
+DONE = RUNNING | {"state": "done", "done": 10}
+PARTITION = {"queue_name": "q", "storage": "default", "state": "available", "requested_state": "available"}
+
+
+def states(client: Client, queue: str) -> list[str]:
+    return [one.state for one in client.list_partitions(queue)]
+
+
+def test_list_and_show(cli: CommandLine, wide_queue: str) -> None:
+    records = cli.json("partitions", "list", wide_queue)
+    assert [(one["partition"], one["state"]) for one in records] == [(0, "available"), (1, "available")]
+    assert cli.ok("partitions", "list", wide_queue).splitlines()[0].split()[:3] == [
+        "QUEUE_NAME",
+        "PARTITION",
+        "STORAGE",
+    ]
+    assert wide_queue in {one["queue_name"] for one in cli.json("partitions", "list")}
+    shown = cli.json("partitions", "show", wide_queue, "1")
+    assert (shown["partition"], shown["requested_state"]) == (1, "available")
+    assert cli("partitions", "show", wide_queue, "9").exit_code == 4
+    assert cli("partitions", "list", "nope").exit_code == 4
+
+
+def test_pause_and_resume(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    assert "partition 0 of" in cli("partitions", "pause", wide_queue, "0", "--wait").stderr
+    assert states(client, wide_queue) == ["paused", "available"]
+    cli.ok("partitions", "pause", wide_queue, "0", "--for", "15m")
+    assert cli.json("partitions", "show", wide_queue, "0")["resume_at"] is not None
+    cli.ok("partitions", "resume", wide_queue, "--all", "--wait")
+    assert states(client, wide_queue) == ["available", "available"]
+
+
+def test_which_partitions_must_be_said(cli: CommandLine, wide_queue: str) -> None:
+    assert cli("partitions", "pause", wide_queue).exit_code == 2
+    assert cli("partitions", "pause", wide_queue, "0", "--all").exit_code == 2
+    assert cli("partitions", "pause", wide_queue, "7").exit_code == 4
+    assert cli("partitions", "pause", wide_queue, "x").exit_code == 2
+
+
+def test_taking_the_last_one_away_is_warned_of(cli: CommandLine, wide_queue: str) -> None:
+    assert "warning" not in cli("partitions", "pause", wide_queue, "0").stderr
+    assert "warning: no partition of" in cli("partitions", "pause", wide_queue, "1").stderr
+
+
+def test_dry_run_changes_nothing(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    for verb in ("pause", "drain", "offline", "reload"):
+        assert ", now available" in cli("partitions", verb, wide_queue, "--all", "--dry-run").stderr
+    assert states(client, wide_queue) == ["available", "available"]
+
+
+def test_drain_waits_until_nothing_is_left(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, "x")
+    result = cli("partitions", "drain", wide_queue, "0", "--wait", "--timeout", "20ms")
+    assert result.exit_code == 7
+    assert "draining goes on" in result.stderr
+    client.complete(wide_queue, [item.id for item in client.lease(wide_queue).items])
+    assert "drained" in cli("partitions", "drain", wide_queue, "0", "--wait").stderr
+
+
+def test_offline_and_reload(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    cli.ok("partitions", "offline", wide_queue, "1", "--wait")
+    assert states(client, wide_queue) == ["available", "unavailable"]
+    refused = cli("partitions", "resume", wide_queue, "1")
+    assert refused.exit_code == 1
+    assert "reload" in refused.stderr  # the way out
+    cli.ok("partitions", "reload", wide_queue, "1")
+    assert states(client, wide_queue) == ["available", "available"]
+
+
+def test_cron_reloads_in_silence(cli: CommandLine, wide_queue: str) -> None:
+    result = cli("partitions", "reload", "--all-queues", "-q")
+    assert (result.exit_code, result.output) == (0, "")
+    assert cli("partitions", "reload").exit_code == 2
+    assert cli("partitions", "reload", wide_queue, "--all-queues").exit_code == 2
+
+
+def test_a_reload_that_already_runs_is_a_conflict_on_one_line(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/v1/queues.list":
+            return (200, {"items": [{"queue_name": "q"}]})
+        return refusal(400, "reload is already running; wait for it")
+
+    with ScriptedDaemon(tmp_path, answer) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("partitions", "reload", "--all-queues", "-q")
+    assert result.exit_code == 5
+    assert result.stderr == "error: 'q': reload is already running; wait for it\n"
+
+
+def test_a_reload_of_which_some_failed_is_partly_done(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/v1/queues.list":
+            return (200, {"items": [{"queue_name": "a"}, {"queue_name": "b"}]})
+        return (200, {"code": 200}) if asked.request["queue_name"] == "a" else refusal(453, "broken file")
+
+    with ScriptedDaemon(tmp_path, answer) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("partitions", "reload", "--all-queues")
+    assert result.exit_code == 3
+    assert "reloaded 1 of 2 queues; 'b': broken file" in result.stderr
+
+
+# Jobs
+
+
+class JobDaemon:
+    """Starts a job whatever it is asked for, and ends it after two looks."""
+
+    def __init__(self, end: dict[str, Any] = DONE) -> None:
+        self.looks = 0
+        self.end = end
+
+    def __call__(self, asked: Asked) -> Answer:
+        match asked.path:
+            case "/v1/queues.info":
+                return (200, {"queue_name": "q"})
+            case "/v1/partitions.list":
+                return (200, {"items": [PARTITION, PARTITION | {"partition": 1}]})
+            case "/v1/jobs.show":
+                self.looks += 1
+                return (200, RUNNING if self.looks < 3 else self.end)
+            case "/v1/jobs.list":
+                return (200, {"items": [RUNNING]})
+            case "/v1/jobs.cancel":
+                return (200, {"code": 200})
+        return (200, {"job_id": "j1"})
+
+
+STARTERS = [
+    (["migrate", "q", "0", "--to", "1"], {"queue_name": "q", "to_partition": 1}),
+    (["migrate", "q", "1", "--to-storage", "fast"], {"queue_name": "q", "partition": 1, "to_storage": "fast"}),
+    (["backup", "q", "--to", "/backups"], {"queue_name": "q", "to": "/backups"}),
+    (["restore", "q", "0", "--from", "/backups", "--yes"], {"queue_name": "q", "partitions": [0], "from": "/backups"}),
+    (["verify", "q"], {"queue_name": "q"}),
+    (["compact", "q", "1"], {"queue_name": "q", "partitions": [1]}),
+]
+
+
+@pytest.mark.parametrize(("words", "request_"), STARTERS)
+def test_long_work_is_a_job(tmp_path: Path, words: list[str], request_: dict[str, Any]) -> None:
+    with ScriptedDaemon(tmp_path, JobDaemon()) as daemon:
+        cli = CommandLine(tmp_path, daemon.socket)
+        result = cli("partitions", *words)
+        waited = cli.json("partitions", *words, "--wait")
+    assert (result.exit_code, result.stdout) == (0, "j1\n")
+    assert "querator jobs show j1 --wait" in result.stderr
+    assert waited["state"] == "done"
+    (first, *_) = [asked for asked in daemon.asked if asked.path == f"/v1/partitions.{words[0]}"]
+    assert first.request == request_
+
+
+def test_a_job_that_fails_is_an_error_to_who_waits(tmp_path: Path) -> None:
+    failed = RUNNING | {"state": "failed", "reason": "disk full"}
+    with ScriptedDaemon(tmp_path, JobDaemon(failed)) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("partitions", "verify", "q", "--wait")
+    assert result.exit_code == 1
+    assert "error: job j1 failed: disk full" in result.stderr
+
+
+def test_waiting_for_a_job_can_end_before_the_job(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, JobDaemon(RUNNING)) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("jobs", "show", "j1", "--wait", "--timeout", "20ms")
+    assert result.exit_code == 7
+    assert "the job goes on" in result.stderr
+
+
+def test_jobs_are_listed_and_cancelled(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, JobDaemon()) as daemon:
+        cli = CommandLine(tmp_path, daemon.socket)
+        assert cli.json("jobs", "list") == cli.json("partitions", "jobs")
+        assert cli.ok("jobs", "list", "-q") == "j1\n"
+        assert json.loads(cli.ok("jobs", "list", "-o", "ndjson"))["total"] == 10
+        for noun in ("jobs", "partitions"):
+            assert "is being cancelled" in cli(noun, "cancel", "j1").stderr
+
+
+def test_where_to_migrate_must_be_said(cli: CommandLine, wide_queue: str) -> None:
+    assert cli("partitions", "migrate", wide_queue, "0").exit_code == 2
+    assert cli("partitions", "migrate", wide_queue, "0", "--to", "1", "--to-storage", "x").exit_code == 2
+    assert "would migrate" in cli("partitions", "migrate", wide_queue, "0", "--to", "1", "--dry-run").stderr
+
+
+def test_restore_asks_first(cli: CommandLine, wide_queue: str) -> None:
+    assert cli("partitions", "restore", wide_queue, "--from", "/x").exit_code == 2
+    assert "would restore" in cli("partitions", "restore", wide_queue, "--from", "/x", "--dry-run").stderr

@@ -1,0 +1,87 @@
+"""querator top: what it knows and what it prints; test_terminal.py shows it on a real terminal"""
+
+from __future__ import annotations
+
+import json
+
+from querator import Client
+from querator.cli.metrics import PartitionView, QueueView
+from querator.cli.sampling import Order, Sampler, sparkline
+from querator.cli.streams import Terminals
+from querator.cli.top import View
+from tests.cli.running import CommandLine
+
+
+def view(name: str, ready: int = 0, produced: float = 0, completed: float = 0) -> QueueView:
+    return QueueView(name, produced=produced, completed=completed, partitions={0: PartitionView(ready=ready)})
+
+
+def test_rates_come_from_two_samples() -> None:
+    sampler = Sampler()
+    sampler.take({"q": view("q", produced=100)}, 10.0)
+    (first,) = sampler.rows
+    assert first.rate_in is None
+    sampler.take({"q": view("q", produced=300, completed=50)}, 12.0)
+    (second,) = sampler.rows
+    assert (second.rate_in, second.rate_out) == (100.0, 25.0)
+
+
+def test_a_restarted_daemon_is_no_negative_rate() -> None:
+    sampler = Sampler()
+    sampler.take({"q": view("q", produced=100)}, 10.0)
+    sampler.take({"q": view("q", produced=5)}, 11.0)
+    assert sampler.rows[0].rate_in == 0
+
+
+def test_queues_are_sorted_by_what_is_asked() -> None:
+    sampler = Sampler()
+    sampler.take({"b": view("b", 5), "a": view("a", 1), "c": view("c", 5)}, 1.0)
+    assert [row.name for row in sampler.sorted_rows(Order.NAME)] == ["a", "b", "c"]
+    assert [row.name for row in sampler.sorted_rows(Order.READY)] == ["b", "c", "a"]
+    assert [row.name for row in sampler.sorted_rows(Order.IN)] == ["a", "b", "c"]
+
+
+def test_a_deleted_queue_is_forgotten() -> None:
+    sampler = Sampler()
+    sampler.take({"q": view("q", 5)}, 1.0)
+    sampler.take({}, 2.0)
+    sampler.take({"q": view("q", 1)}, 3.0)
+    assert sampler.rows[0].history == (1,)
+
+
+def test_sparklines() -> None:
+    assert sparkline((0, 1, 2, 7), 10) == "▁▂▃█"
+    assert sparkline((0, 0), 10) == "▁▁"
+    assert sparkline((1, 2, 3), 2) == "▅▇"
+    assert sparkline((), 5) == ""
+
+
+def test_keys_move_the_view() -> None:
+    seen = View(Order.NAME)
+    names = ["a", "b"]
+    for key in ("down", "down", "enter"):
+        seen.press(key, names)
+    assert (seen.chosen, seen.opened) == (1, "b")
+    seen.press("escape", names)
+    seen.press("up", names)
+    seen.press("r", names)
+    assert (seen.chosen, seen.opened, seen.order, seen.ended) == (0, None, Order.READY, False)
+    seen.press("q", names)
+    assert seen.ended
+
+
+def test_piped_it_is_ndjson(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, ["a", "b"])
+    records = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    (mine,) = [one for one in records if one["queue_name"] == queue]
+    assert (mine["ready"], mine["state"], mine["rate_in"]) == (2, "available", None)
+
+
+def test_once_on_a_terminal_is_a_table(cli: CommandLine, queue: str) -> None:
+    shown = cli.ok("top", "--once", terminals=Terminals(stdout=True, columns=200))
+    assert "QUEUE_NAME" in shown
+    assert queue in shown
+
+
+def test_without_a_daemon(lonely: CommandLine) -> None:
+    assert lonely("top", "--once").exit_code == 6
