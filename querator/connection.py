@@ -118,7 +118,7 @@ class ConnectionPool:
         """One request and its answer. `fresh` avoids kept connections, whose end may only show after sending."""
         connection = None if fresh else self._take_idle()
         if connection is None:
-            connection = self._connect(timeout)
+            connection = self.connect(timeout)
         assert connection.sock is not None
         connection.sock.settimeout(timeout)
         self._busy.add(connection)
@@ -155,7 +155,8 @@ class ConnectionPool:
         except IndexError:
             return None
 
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+    def connect(self, timeout: float) -> http.client.HTTPConnection:
+        """A new connection, which the caller closes."""
         address = self.address
         connection: http.client.HTTPConnection
         if address.socket:

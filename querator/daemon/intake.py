@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING
 
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Intake
+from querator.errors import InvalidRequest
 from querator.limits import BULK_REQUEST_ID_KEPT_US, NS_PER_US, SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
+
+
+OTHER_CONTENT = "request id is invalid; it was used before for other items"
+
+
+def repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
+    """The answer to a chunk whose id is known: it was added before, or something else was."""
+    return None if request.witness in logical.lasting_ids else InvalidRequest(OTHER_CONTENT)
 
 
 def enter(logical: Logical, request: Intake, partition: Partition) -> None:
@@ -38,6 +47,6 @@ def enter(logical: Logical, request: Intake, partition: Partition) -> None:
     if ready:
         partition.enter(ready)
     if request.request_id:
-        logical.remember(partition, [request.request_id], BULK_REQUEST_ID_KEPT_US)
+        logical.remember(partition, [request.request_id, request.witness], BULK_REQUEST_ID_KEPT_US)
     logical.answer(request, len(items), partition)
     logical.tally("produced", len(items))

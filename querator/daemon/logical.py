@@ -285,7 +285,7 @@ class Logical:
         """A repeated request is answered, or follows the one that is under way."""
         until = self.request_ids.get(request.request_id) or self.lasting_ids.get(request.request_id)
         if until is not None and until >= self.now_us:
-            self.answer(request, None)
+            self.answer(request, intake.repeated(self, request) if isinstance(request, Intake) else None)
             return False
         first = self.under_way.get(request.request_id)
         if first is not None and not first.answered and first is not request:
@@ -374,6 +374,8 @@ class Logical:
         elif request.request_id:
             self.request_ids.pop(request.request_id, None)
             self.lasting_ids.pop(request.request_id, None)
+            if isinstance(request, Intake):
+                self.lasting_ids.pop(request.witness, None)
             self.under_way[request.request_id] = request
 
     def _forget_request_ids(self) -> None:

@@ -72,13 +72,26 @@ class Produce(Request):
 class Intake(Produce):
     """A chunk of a bulk stream: items that are whole but for their sequences and times."""
 
-    __slots__ = ("items",)
+    __slots__ = ("digest", "items")
 
     def __init__(
-        self, respond: Respond, deadline_ns: int, items: list[Item], size_bytes: int, timed: bool, request_id: str
+        self,
+        respond: Respond,
+        deadline_ns: int,
+        items: list[Item],
+        size_bytes: int,
+        timed: bool,
+        request_id: str,
+        digest: str,
     ) -> None:
         super().__init__(respond, deadline_ns, (), size_bytes, timed, request_id)
         self.items = items
+        self.digest = digest
+        """Of what it says, so that a repetition that says something else is noticed."""
+
+    @property
+    def witness(self) -> str:
+        return f"{self.request_id} {self.digest}"
 
 
 class Arrival(Request):

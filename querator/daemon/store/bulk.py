@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from querator.daemon.store.partition_file import PartitionFile
 from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
 from querator.wire import arrow
+from querator.wire.bulk import Condition
 
 ITEMS: Final = "items"
 SCHEDULED: Final = "scheduled"
@@ -50,14 +50,6 @@ _NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline"})
 OPERATORS: Final = frozenset({"=", "<>", "<", "<=", ">", ">=", "in", "prefix", "null", "not null"})
 FILTERED: Final = frozenset(arrow.ITEM.names) - {"id", "payload", "history"}
 """Columns that a condition may name."""
-
-
-class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a row must meet. Times are microseconds since 1970."""
-
-    column: str
-    op: str
-    value: str | int | list[str | int] | None = None
 
 
 class Scan(NamedTuple):
@@ -163,6 +155,12 @@ def _slice_end(file: PartitionFile, scan: Scan) -> int:
     if present > rows:
         ((last,),) = file.rows(f"SELECT max(seq) FROM (SELECT seq {stretch} ORDER BY seq LIMIT {rows_max:d})")
     return scan.upto if rows < rows_max and present == rows else int(last)
+
+
+def check_conditions(table: str, conditions: Sequence[Condition]) -> None:
+    """Raises ValueError where a scan would."""
+    for condition in conditions:
+        _condition(table, condition, 0)
 
 
 def _where(scan: Scan, partition: int) -> tuple[str, list[Any]]:

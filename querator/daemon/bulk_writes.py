@@ -1,0 +1,376 @@
+"""Bulk produce and import: an Arrow stream of any length, taken in chunk by chunk.
+
+    body ──> BodyFile ──> worker thread: record batches, then Items ──> the queue's Logical, one chunk per pass
+
+A chunk is durable before the next one is begun, and the answer comes when all are. The chunks of a stream follow from
+its record batches alone, and each is remembered under the request's id and its number: whoever repeats a request, after
+whatever, adds what is missing and nothing else. Between chunks everybody else has their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from starlette.types import Receive, Scope, Send
+
+from querator.daemon import stored, validation
+from querator.daemon.logical import Logical
+from querator.daemon.requests import BULK_PREFIX, Intake
+from querator.daemon.transport import NOSNIFF, ClientGone
+from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
+from querator.items import Item
+from querator.limits import (
+    BULK_AHEAD_BYTES_MAX,
+    BULK_BATCH_BYTES_MAX,
+    BULK_CHUNK_BYTES_MAX,
+    BULK_CHUNK_ROWS_MAX,
+    BULK_REQUEST_ID_BYTES_MAX,
+    BULK_TIMEOUT_SECONDS,
+    BULK_UNAPPLIED_BYTES_MAX,
+    BULK_WRITES_MAX,
+    NS_PER_SECOND,
+    PAYLOAD_BYTES_MAX,
+)
+from querator.wire import arrow, bulk, content
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+
+class Chunk(NamedTuple):
+    items: list[Item]
+    size_bytes: int
+    timed: bool
+    digest: str
+    """Of its content: a chunk that is repeated must be the same one."""
+
+
+class BodyFile:
+    """A request's body as a file that a worker thread reads while the loop fills it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._broken: Exception | None = None
+        self._changed = threading.Condition()
+        self._drained = asyncio.Event()
+        self.closed = False
+
+    # On the loop.
+
+    async def fill(self, receive: Receive) -> None:
+        """Takes the body in as it is read, a little ahead."""
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                more = bool(message.get("more_body", False))
+                with self._changed:
+                    self._parts.append(message.get("body", b""))
+                    self._size += len(self._parts[-1])
+                    self._ended = not more
+                    self._drained.clear()
+                    full = self._size > BULK_AHEAD_BYTES_MAX
+                    self._changed.notify_all()
+                if not more:
+                    return
+                if full:
+                    await self._drained.wait()
+        except BaseException as error:
+            self.break_off(error if isinstance(error, ClientGone) else ConnectionError(str(error)))
+            raise
+
+    def break_off(self, reason: Exception) -> None:
+        with self._changed:
+            self._broken = self._broken or reason
+            self._changed.notify_all()
+
+    # In the worker thread.
+
+    def read(self, size: int = -1) -> bytes:
+        if size > BULK_BATCH_BYTES_MAX:
+            raise InvalidRequest(
+                f"stream is invalid; a record batch has {size:,} bytes, at most {BULK_BATCH_BYTES_MAX:,} are taken"
+            )
+        pieces: list[bytes] = []
+        wanted = size
+        with self._changed:
+            while wanted > 0 or size < 0:
+                while not self._parts and not self._ended and self._broken is None:
+                    # What a large message still lacks is on its way only if there is room for it.
+                    self._loop.call_soon_threadsafe(self._drained.set)
+                    self._changed.wait()
+                if self._broken is not None:
+                    raise self._broken
+                if not self._parts:
+                    break
+                part = self._parts.popleft()
+                if 0 <= wanted < len(part):
+                    self._parts.appendleft(part[wanted:])
+                    part = part[:wanted]
+                pieces.append(part)
+                wanted -= len(part)
+                self._size -= len(part)
+            if self._size <= BULK_AHEAD_BYTES_MAX // 2:
+                self._loop.call_soon_threadsafe(self._drained.set)
+        return b"".join(pieces)
+
+    def readable(self) -> bool:
+        return True
+
+
+def chunks(source: Any, wanted: pa.Schema) -> Iterator[Chunk]:
+    """The items of a stream, cut the same way every time. Blocking; raises InvalidRequest."""
+    try:
+        with pa.ipc.open_stream(source) as reader:
+            arrow.check(reader.schema, wanted)
+            row = 0
+            for batch in reader:
+                rows = _rows_per_chunk(batch)
+                for first in range(0, batch.num_rows, rows):
+                    yield chunk(arrow.fitted(batch.slice(first, rows), wanted), row + first)
+                row += batch.num_rows
+    except arrow.SchemaError as error:
+        raise InvalidRequest(f"stream is invalid; {error}") from None
+    except pa.ArrowException as error:
+        raise InvalidRequest(f"stream is invalid; {error}") from None
+    except OSError as error:
+        raise InvalidRequest(f"stream is invalid; it ends too early: {error}") from None
+
+
+def _rows_per_chunk(batch: pa.RecordBatch) -> int:
+    size_bytes: int = max(1, batch.nbytes)
+    rows: int = batch.num_rows * BULK_CHUNK_BYTES_MAX // size_bytes
+    return max(1, min(BULK_CHUNK_ROWS_MAX, rows))
+
+
+def chunk(batch: pa.RecordBatch, row: int) -> Chunk:
+    lengths = pc.binary_length(batch.column("payload"))
+    longest = pc.max(lengths).as_py() or 0
+    if longest > PAYLOAD_BYTES_MAX:
+        at = row + pc.index(lengths, longest).as_py()
+        raise InvalidRequest(
+            f"payload is invalid; that of row {at:,} has {longest:,} bytes, at most {PAYLOAD_BYTES_MAX:,} are taken"
+        )
+    enqueue_at = _times(batch, "enqueue_at")
+    # One call per column, and one for all items: nothing here runs once per row in Python.
+    columns = [
+        batch.column("payload").to_pylist(),
+        _texts(batch, "kind"),
+        _texts(batch, "reference"),
+        _texts(batch, "encoding"),
+        _numbers(batch, "attempts"),
+        _numbers(batch, "max_attempts"),
+        _texts(batch, "source_id"),
+        enqueue_at or repeat(0),
+        repeat(0),
+        _history(batch),
+    ]
+    created, expire = _times(batch, "created_at") or repeat(0), _times(batch, "expire_deadline") or repeat(0)
+    items = list(map(Item, repeat(0), created, expire, *columns))
+    digest = hashlib.blake2b(batch.serialize(), digest_size=8).hexdigest()
+    return Chunk(items, pc.sum(lengths).as_py() or 0, enqueue_at is not None and any(enqueue_at), digest)
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> Any:
+    return pc.fill_null(batch.column(name), "").to_pylist() if name in batch.schema.names else repeat("")
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Any:
+    if name not in batch.schema.names:
+        return repeat(0)
+    values = pc.fill_null(batch.column(name), 0)
+    if (pc.min(values).as_py() or 0) < 0:
+        raise InvalidRequest(f"stream is invalid; column '{name}' has a negative number")
+    return values.to_pylist()
+
+
+def _times(batch: pa.RecordBatch, name: str) -> list[int] | None:
+    """Microseconds, 0 where there is none; None when there is none at all."""
+    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
+        return None
+    values = pc.fill_null(batch.column(name).cast(pa.int64()), 0)
+    for bound in pc.min_max(values).values():
+        validation.year(name, bound.as_py())
+    numbers: list[int] = values.to_pylist()
+    return numbers
+
+
+def _history(batch: pa.RecordBatch) -> Any:
+    if "history" not in batch.schema.names:
+        return repeat(b"")
+    return pc.fill_null(batch.column("history"), "").cast(pa.binary()).to_pylist()
+
+
+async def send_json(send: Send, result: Any) -> None:
+    body = msgspec.json.encode(result)
+    headers = [(b"content-type", content.JSON.content_type.encode()), NOSNIFF, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Writes:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._threads = ThreadPoolExecutor(BULK_WRITES_MAX, thread_name_prefix="querator-bulk")
+        self._places = asyncio.Semaphore(BULK_WRITES_MAX)
+
+    async def produce(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._write(scope, receive, send, arrow.PRODUCED)
+
+    async def import_(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._write(scope, receive, send, arrow.IMPORTED)
+
+    async def _write(self, scope: Scope, receive: Receive, send: Send, schema: pa.Schema) -> None:
+        parameters = Parameters.of(scope["query_string"])
+        logical = self._service.find(parameters.queue_name)
+        write = Write(self._service, logical, parameters)
+        body = BodyFile(asyncio.get_running_loop())
+        async with self._places:
+            filling = asyncio.ensure_future(body.fill(receive))
+            try:
+                result = await self._take_in(write, chunks(body, schema))
+            except QueratorError as error:
+                raise write.with_progress(error) from None
+            finally:
+                body.break_off(ConnectionError("nobody reads on"))
+                filling.cancel()
+                await asyncio.gather(filling, return_exceptions=True)
+        await send_json(send, result)
+
+    async def _take_in(self, write: Write, coming: Iterator[Chunk]) -> bulk.WriteResponse:
+        loop = asyncio.get_running_loop()
+
+        def start() -> asyncio.Future[Chunk | None]:
+            return loop.run_in_executor(self._threads, next, coming, None)
+
+        following = start()
+        while (one := await following) is not None:
+            following = start()  # built while this one becomes durable
+            try:
+                await write.add(one)
+            except BaseException:
+                following.cancel()
+                raise
+        return bulk.WriteResponse(write.items, write.added, write.chunks)
+
+
+class Parameters(NamedTuple):
+    queue_name: str
+    request_id: str
+    timeout_ns: int
+
+    @classmethod
+    def of(cls, query_string: bytes) -> Parameters:
+        try:
+            found = parse_qs(query_string.decode(), keep_blank_values=True, strict_parsing=bool(query_string))
+        except ValueError as error:
+            raise InvalidRequest(f"query string is invalid; {error}") from None
+        unknown = found.keys() - {"queue_name", "request_id", "request_timeout"}
+        if unknown:
+            raise InvalidRequest(f"query string is invalid; '{min(unknown)}' is unknown")
+        texts = {name: values[-1] for name, values in found.items()}
+        request_id = texts.get("request_id", "")
+        if validation.size(request_id) > BULK_REQUEST_ID_BYTES_MAX:
+            raise InvalidRequest(
+                f"request id is invalid; cannot be greater than '{BULK_REQUEST_ID_BYTES_MAX}' characters"
+            )
+        timeout_ns = int(BULK_TIMEOUT_SECONDS * NS_PER_SECOND)
+        if "request_timeout" in texts:
+            timeout_ns = validation.produce_timeout(texts["request_timeout"])
+        return cls(texts.get("queue_name", ""), request_id, timeout_ns)
+
+
+class Write:
+    """One request's way into its queue."""
+
+    def __init__(self, service: Service, logical: Logical, parameters: Parameters) -> None:
+        self._service = service
+        self._logical = logical
+        self._parameters = parameters
+        self.items = self.added = self.chunks = 0
+
+    async def add(self, one: Chunk) -> None:
+        """One chunk, durable when this returns."""
+        await self._until_there_is_room()
+        count = len(one.items)
+        sources = [item.source_id for item in one.items if item.source_id]
+        if sources:
+            # Nobody else may bring the same items between the look and the leap.
+            async with self._service.importing[f"bulk {self._logical.queue.name}"]:
+                here = await self._sources(sources)
+                if here:
+                    one = one._replace(items=_fresh(one.items, here))
+                self.added += await self._submit(one)
+        else:
+            self.added += await self._submit(one)
+        self.items += count
+        self.chunks += 1
+
+    async def _submit(self, one: Chunk) -> int:
+        request_id = self._parameters.request_id
+        key = f"{BULK_PREFIX}{request_id} {self.chunks}" if request_id else ""
+        if not one.items and not key:
+            return 0
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+        def respond(result: Any) -> None:
+            if future.done():
+                return
+            if isinstance(result, QueratorError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        deadline_ns = time.monotonic_ns() + self._parameters.timeout_ns
+        self._logical.submit(Intake(respond, deadline_ns, one.items, one.size_bytes, one.timed, key, one.digest))
+        return await future or 0
+
+    async def _sources(self, sources: list[str]) -> set[str]:
+        logical = self._logical
+        found = await asyncio.gather(
+            *(stored.read(logical, partition, lambda store: store.sources(sources)) for partition in logical.partitions)
+        )
+        return set().union(*found)
+
+    async def _until_there_is_room(self) -> None:
+        storages = {partition.placement.storage for partition in self._logical.partitions}
+        while any(self._service.storages[name].unapplied_bytes > BULK_UNAPPLIED_BYTES_MAX for name in storages):
+            if self._service.stopping:
+                raise RequestFailed("service is shutting down")
+            await asyncio.sleep(0.01)
+        if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
+            self._service.find(self._parameters.queue_name)
+            raise RequestFailed("the queue was replaced by another of the same name")
+
+    def with_progress(self, error: QueratorError) -> QueratorError:
+        """The error, and how far it got: a repetition with the same request id goes on from there."""
+        if not self.items:
+            return error
+        return from_wire(error.code, f"{error.message}; {self.items} items are in the queue")
+
+
+def _fresh(items: list[Item], here: set[str]) -> list[Item]:
+    """Those whose source the queue does not have, each source once."""
+    known = set(here)
+    fresh = []
+    for item in items:
+        if not item.source_id or item.source_id not in known:
+            fresh.append(item)
+            known.add(item.source_id)
+    return fresh
