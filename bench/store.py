@@ -134,7 +134,7 @@ def commit_costs(directory: Path) -> dict[str, float]:
         made = [make_items(next(seqs), 1) if count == 1 else [] for _ in range(rounds)]
         for at in range(rounds):
             if count > 1:
-                first = [next(seqs) for _ in range(count)][0]
+                first, *_ = [next(seqs) for _ in range(count)]
                 made[at] = make_items(first, count)
         start = time.perf_counter()
         for items in made:
@@ -190,7 +190,7 @@ def against_length(directory: Path, lengths: list[int]) -> None:
         costs = [[], []]
         for _ in range(15):
             for at, store in enumerate(stores):
-                costs[at].append(median_ms(lambda store=store: read(store), 1))
+                costs[at].append(median_ms(lambda store=store, read=read: read(store), 1))
         short, long = (statistics.median(cost) for cost in costs)
         print(f"ready, {name}: {short:.1f} ms of {lengths[0]:,}, {long:.1f} ms of {lengths[1]:,}: {long / short:.2f}")
     store, uuid = stores[1], uuids[1]

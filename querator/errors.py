@@ -1,24 +1,24 @@
 """One tree of errors: what happened → the code on the wire → the exit code of the command line.
 
-    QueratorError
-    ├── on the wire
-    │   ├── InvalidRequest     400  Bad Request
-    │   │   ├── NotFound       400  (a queue, partition or job that does not exist)
-    │   │   └── Conflict       400  (something that is under way forbids it)
-    │   ├── Unauthorized       401  Unauthorized
-    │   ├── Forbidden          403  Forbidden
-    │   ├── RequestFailed      453  Request Failed
-    │   ├── RetryRequest       454  Retry Request
-    │   ├── ContentError       455  Client Content Error
-    │   ├── InternalError      500  Internal Service Error
-    │   ├── UnknownMethod      501  Not Implemented
-    │   └── TransportError     512  Transport Error
-    └── on this side of the wire
-        ├── Unreachable             no daemon answers
-        ├── TimedOut                the caller's own time ran out
-        ├── UsageError              the command line makes no sense
-        ├── PartlyDone              some of it failed
-        └── Interrupted             Ctrl-C
+QueratorError
+├── on the wire
+│   ├── InvalidRequest     400  Bad Request
+│   │   ├── NotFound       400  (a queue, partition or job that does not exist)
+│   │   └── Conflict       400  (something that is under way forbids it)
+│   ├── Unauthorized       401  Unauthorized
+│   ├── Forbidden          403  Forbidden
+│   ├── RequestFailed      453  Request Failed
+│   ├── RetryRequest       454  Retry Request
+│   ├── ContentError       455  Client Content Error
+│   ├── InternalError      500  Internal Service Error
+│   ├── UnknownMethod      501  Not Implemented
+│   └── TransportError     512  Transport Error
+└── on this side of the wire
+    ├── Unreachable             no daemon answers
+    ├── TimedOut                the caller's own time ran out
+    ├── UsageError              the command line makes no sense
+    ├── PartlyDone              some of it failed
+    └── Interrupted             Ctrl-C
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ from querator.limits import US_PER_SECOND
 KSUID_EPOCH_SECONDS: Final = 1_400_000_000
 TEXT_LENGTH: Final = 27
 WRONG_LENGTH: Final = "Valid encoded KSUIDs are 27 characters"
-OUT_OF_BOUNDS: Final = (
-    "Valid encoded KSUIDs are bounded by 000000000000000000000000000 and aWgEPTl1tmebfsQzFP4bxwgy80V"
-)
+OUT_OF_BOUNDS: Final = "Valid encoded KSUIDs are bounded by 000000000000000000000000000 and aWgEPTl1tmebfsQzFP4bxwgy80V"
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUE: Final = {digit: value for value, digit in enumerate(_DIGITS)}

@@ -40,7 +40,7 @@ def ours(path: Path) -> set[str]:
 
 
 def part(module: str) -> str:
-    return (module.split(".") + [""])[1]
+    return module.partition(".")[2].partition(".")[0]
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if part(m) in GROUND])

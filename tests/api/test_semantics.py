@@ -336,9 +336,10 @@ class TestRequestIds:
 
     def test_too_long(self, daemon):
         q = daemon.create()
-        assert daemon.error(
-            "queue.produce", queue_name=q, request_timeout="5s", items=[{}], request_id="é" * 129
-        ) == (400, "request id is invalid; cannot be greater than '256' characters")
+        assert daemon.error("queue.produce", queue_name=q, request_timeout="5s", items=[{}], request_id="é" * 129) == (
+            400,
+            "request id is invalid; cannot be greater than '256' characters",
+        )
 
 
 class TestCompleteIds:
