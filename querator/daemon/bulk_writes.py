@@ -313,9 +313,7 @@ class Write:
         if sources:
             # Nobody else may bring the same items between the look and the leap.
             async with self._service.importing[f"bulk {self._logical.queue.name}"]:
-                here = await self._sources(sources)
-                if here:
-                    one = one._replace(items=_fresh(one.items, here))
+                one = one._replace(items=_fresh(one.items, await self._sources(sources)))
                 self.added += await self._submit(one)
         else:
             self.added += await self._submit(one)

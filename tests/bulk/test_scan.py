@@ -1,0 +1,151 @@
+"""`/v1/bulk/items.scan` and `.plan`: what a scan brings, in which pieces, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from querator.bulk import BulkClient
+from querator.calls import produce_item
+from querator.client import Client
+from querator.errors import InvalidRequest, NotFound, RetryRequest
+from querator.wire import arrow
+from querator.wire.bulk import Condition
+from tests.bulk.daemons import Daemon
+
+
+@pytest.fixture
+def bulk(daemon: Daemon) -> Iterator[BulkClient]:
+    with BulkClient(daemon.endpoint, patience=0) as one:
+        yield one
+
+
+def everything(bulk: BulkClient, queue: str, **settings: Any) -> pa.Table:
+    parts = [batch for number in (0, 1) for batch in bulk.scan(queue, number, **settings)]
+    return pa.Table.from_batches(parts, arrow.chosen(arrow.ITEM, settings.get("columns", ())))
+
+
+def fill(client: Client, queue: str) -> None:
+    client.produce(queue, [produce_item("a", kind="x", reference="r1"), produce_item("b", kind="y", reference="r2")])
+    client.produce(queue, [produce_item("c", kind="x", reference="s")])
+    client.produce(queue, [produce_item("later", enqueue_at="2999-01-01T00:00:00Z")])
+
+
+def test_a_scan_is_what_a_list_is(client: Client, bulk: BulkClient, queue: str) -> None:
+    fill(client, queue)
+    rows = everything(bulk, queue).to_pylist()
+    listed = [(p, item) for p in (0, 1) for item in client.list_items(queue, partition=p)]
+    assert [(row["partition"], row["id"], row["kind"], row["payload"]) for row in rows] == [
+        (p, item.id, item.kind, item.payload) for p, item in listed
+    ]
+    assert {row["state"] for row in rows} == {"ready"}
+
+
+def test_states_are_told_apart(client: Client, bulk: BulkClient, queue: str) -> None:
+    fill(client, queue)
+    held = client.lease(queue, 1).items
+    leased = everything(bulk, queue, state="leased").to_pylist()
+    assert [(row["id"], row["state"], row["attempts"]) for row in leased] == [(held[0].id, "leased", 1)]
+    assert leased[0]["lease_deadline"] is not None
+    assert everything(bulk, queue, state="ready").num_rows == 2
+    assert everything(bulk, queue, state="stored").num_rows == 3
+    assert everything(bulk, queue, state="scheduled").column("payload").to_pylist() == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "payloads"),
+    [
+        ([Condition("kind", "=", "x")], {b"a", b"c"}),
+        ([Condition("kind", "<>", "x")], {b"b"}),
+        ([Condition("kind", "in", ["y", "z"])], {b"b"}),
+        ([Condition("reference", "prefix", "r")], {b"a", b"b"}),
+        ([Condition("kind", "=", "x"), Condition("reference", "prefix", "r")], {b"a"}),
+        ([Condition("attempts", ">", 0)], set()),
+        ([Condition("state", "=", "ready"), Condition("attempts", "<=", 0)], {b"a", b"b", b"c"}),
+        ([Condition("created_at", ">", 0)], {b"a", b"b", b"c"}),
+        ([Condition("created_at", "<", 0)], set()),
+        ([Condition("lease_deadline", "null")], {b"a", b"b", b"c"}),
+        ([Condition("partition", "=", 7)], set()),
+        ([Condition("kind", "=", "' or 1=1 --")], set()),
+    ],
+)
+def test_filters(
+    client: Client, bulk: BulkClient, queue: str, conditions: list[Condition], payloads: set[bytes]
+) -> None:
+    fill(client, queue)
+    found = everything(bulk, queue, filter=conditions, columns=["payload"])
+    assert found.column_names == ["payload"]
+    assert set(found.column("payload").to_pylist()) == payloads
+
+
+def test_a_plan_cuts_a_partition_into_ranges_that_cover_it_once(client: Client, bulk: BulkClient, queue: str) -> None:
+    for n in range(0, 10_000, 1_000):
+        client.produce(queue, [str(n + k) for k in range(1_000)])
+    planned = bulk.plan(queue, splits=4)
+    client.produce(queue, ["too late for the plan"])
+    seen: list[bytes] = []
+    for one in planned:
+        assert len(one.upto_ids) == 4
+        after = ""
+        for upto in one.upto_ids:
+            piece = [
+                row
+                for batch in bulk.scan(queue, one.partition, after_id=after, upto_id=upto)
+                for row in batch.column("payload").to_pylist()
+            ]
+            assert 0.5 < len(piece) / (one.items / 4) < 2
+            seen += piece
+            after = upto
+    assert sorted(map(int, seen)) == list(range(10_000))
+    assert sum(one.items for one in planned) == 10_000
+
+
+def test_a_large_partition_comes_in_slices(client: Client, bulk: BulkClient, queue: str) -> None:
+    client.produce(queue, [bytes(500_000) for _ in range(4)])
+    for _ in range(7):
+        client.produce(queue, [bytes(900_000) for _ in range(3)])
+    batches = [batch for number in (0, 1) for batch in bulk.scan(queue, number)]
+    assert sum(batch.num_rows for batch in batches) == 25
+    assert all(batch.nbytes < 9_000_000 for batch in batches)
+    assert len(batches) >= 3
+
+
+def test_an_empty_queue_is_an_empty_stream(bulk: BulkClient, queue: str) -> None:
+    assert everything(bulk, queue).num_rows == 0
+    assert [one.items for one in bulk.plan(queue, splits=3)] == [0, 0]
+
+
+def test_what_cannot_be_scanned_is_refused(client: Client, bulk: BulkClient, queue: str) -> None:
+    with pytest.raises(NotFound):
+        list(bulk.scan("no-such-queue", 0))
+    with pytest.raises(NotFound, match="'7' is not a valid partition"):
+        list(bulk.scan(queue, 7))
+    with pytest.raises(InvalidRequest, match="state is invalid"):
+        list(bulk.scan(queue, 0, state="odd"))
+    with pytest.raises(InvalidRequest, match="column 'payload' cannot be filtered by"):
+        list(bulk.scan(queue, 0, filter=[Condition("payload", "=", "x")]))
+    with pytest.raises(InvalidRequest, match="cannot be compared"):
+        list(bulk.scan(queue, 0, filter=[Condition("attempts", "=", "many")]))
+    with pytest.raises(InvalidRequest, match="'; drop' is no condition"):
+        list(bulk.scan(queue, 0, filter=[Condition("kind", "; drop", "x")]))
+    with pytest.raises(InvalidRequest, match="after_id is invalid"):
+        list(bulk.scan(queue, 0, after_id="nonsense"))
+    with pytest.raises(InvalidRequest, match="splits is invalid"):
+        bulk.plan(queue, splits=0)
+    client.offline_partitions(queue, [1])
+    with pytest.raises(RetryRequest):
+        list(bulk.scan(queue, 1))
+    assert list(bulk.scan(queue, 0)) == []
+
+
+def test_the_http_side_is_the_contract_s(daemon: Daemon) -> None:
+    connection = http.client.HTTPConnection(daemon.http)
+    for method, body, status in (("GET", b"", 400), ("POST", b"{", 455), ("POST", b'{"queue_name": 1}', 455)):
+        connection.request(method, "/v1/bulk/items.scan", body)
+        response = connection.getresponse()
+        assert (response.status, response.read()[:1]) == (status, b"{")
+        connection.close()
