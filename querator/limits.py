@@ -95,8 +95,10 @@ BULK_BATCH_BYTES_MAX = 64_000_000
 BULK_AHEAD_BYTES_MAX = 4_000_000
 """How much of a body is read before it is needed."""
 BULK_WRITES_MAX = 16
-BULK_UNAPPLIED_BYTES_MAX = 96_000_000
-"""Bulk waits while so much waits to be applied: journal and queue have room left for everybody else."""
+BULK_APPLY_BYTES = 16_000_000
+BULK_UNAPPLIED_BYTES_MAX = 48_000_000
+"""From the first on, bulk has what it brought applied; from the second on it waits for that."""
+BULK_PAUSE_SECONDS = 0.01
 BULK_REQUEST_ID_BYTES_MAX = 200
 BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
 BULK_TIMEOUT_SECONDS = 60.0

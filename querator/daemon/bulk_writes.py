@@ -10,6 +10,7 @@ whatever, adds what is missing and nothing else. Between chunks everybody else h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
 import time
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.types import Receive, Scope, Send
 
-from querator.daemon import stored, validation
+from querator.daemon import scans, stored, validation
 from querator.daemon.logical import Logical
 from querator.daemon.requests import BULK_PREFIX, Intake
 from querator.daemon.transport import NOSNIFF, ClientGone
@@ -33,9 +34,11 @@ from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_w
 from querator.items import Item
 from querator.limits import (
     BULK_AHEAD_BYTES_MAX,
+    BULK_APPLY_BYTES,
     BULK_BATCH_BYTES_MAX,
     BULK_CHUNK_BYTES_MAX,
     BULK_CHUNK_ROWS_MAX,
+    BULK_PAUSE_SECONDS,
     BULK_REQUEST_ID_BYTES_MAX,
     BULK_TIMEOUT_SECONDS,
     BULK_UNAPPLIED_BYTES_MAX,
@@ -304,6 +307,7 @@ class Write:
         self._logical = logical
         self._parameters = parameters
         self.items = self.added = self.chunks = 0
+        self._applying: asyncio.Future[None] | None = None
 
     async def add(self, one: Chunk) -> None:
         """One chunk, durable when this returns."""
@@ -347,14 +351,25 @@ class Write:
         return set().union(*found)
 
     async def _until_there_is_room(self) -> None:
-        storages = {partition.placement.storage for partition in self._logical.partitions}
-        while any(self._service.storages[name].unapplied_bytes > BULK_UNAPPLIED_BYTES_MAX for name in storages):
+        """Brings what was taken in into the files before it is much, and waits when that does not keep pace."""
+        logical, storages = self._logical, self._service.storages
+        names = {partition.placement.storage for partition in logical.partitions}
+        while (waiting := max(storages[name].unapplied_bytes for name in names)) > BULK_APPLY_BYTES:
+            if not self._applying or self._applying.done():
+                self._applying = asyncio.ensure_future(self._apply())
+            if waiting <= BULK_UNAPPLIED_BYTES_MAX:
+                break
             if self._service.stopping:
                 raise RequestFailed("service is shutting down")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(BULK_PAUSE_SECONDS)
         if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
             self._service.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
+
+    async def _apply(self) -> None:
+        for partition in self._logical.partitions:
+            with contextlib.suppress(QueratorError):
+                await scans.flush(self._logical, partition)
 
     def with_progress(self, error: QueratorError) -> QueratorError:
         """The error, and how far it got: a repetition with the same request id goes on from there."""
