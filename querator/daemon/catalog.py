@@ -109,9 +109,7 @@ class Catalog:
     def switch_storage(self, placement: Placement, storage: str) -> None:
         """The partition's file is in another storage from now on; the old file becomes a leftover."""
         with self._transaction():
-            self._connection.execute(
-                "delete from leftovers where uuid = ? and storage = ?", [placement.uuid, storage]
-            )
+            self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [placement.uuid, storage])
             self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
             self._connection.execute("update partitions set storage = ? where uuid = ?", [storage, placement.uuid])
 

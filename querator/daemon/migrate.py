@@ -18,7 +18,7 @@ from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.store import copies
-from querator.daemon.store.base import Storage
+from querator.daemon.store.base import Storage, StorageError
 from querator.daemon.stored import change
 from querator.errors import InvalidRequest, RequestFailed
 from querator.items import Job, Placement
@@ -63,8 +63,8 @@ def check_room(storage: Storage, placement: Placement, size_bytes: int) -> None:
     try:
         storage.staging(placement.uuid).rmdir()
         free = shutil.disk_usage(storage.directory).free
-    except OSError as error:
-        raise RequestFailed(f"storage '{storage.name}' cannot be used; {error.strerror}") from error
+    except (OSError, StorageError) as error:
+        raise RequestFailed(f"storage cannot be used; {error}") from error
     if free < size_bytes + JOB_ROOM_BYTES_MIN:
         raise RequestFailed(
             f"storage '{storage.name}' is full; {size_bytes + JOB_ROOM_BYTES_MIN} bytes are needed, {free} are free"

@@ -1,10 +1,10 @@
 """Items of one partition into others of the same queue, chunk by chunk: migrate into a partition, and shrinking.
 
 A chunk is taken from the head of the source, added at the tail of the destination together with a key that says which
-sequences it was made of, and when that is durable removed at the source; the next chunk lets the key go. After a crash,
-or when a storage failed in between, the key tells what has arrived already. Until that has been looked up nobody gets
-anything from the source (`HELD`), so that nothing is lost and nothing exists twice. What is leased stays until its lease
-ends; if it comes back then, it is part of a later chunk. Order is kept.
+sequences it was made of, and when that is durable removed at the source; the next chunk lets the key go. After a
+crash, or when a storage failed in between, the key tells what has arrived already. Until that has been looked up nobody
+gets anything from the source (`HELD`), so that nothing is lost and nothing exists twice. What is leased stays until its
+lease ends; if it comes back then, it is part of a later chunk. Order is kept.
 """
 
 from __future__ import annotations

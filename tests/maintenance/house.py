@@ -144,6 +144,42 @@ class House:
         kind = m.PartitionsPauseRequest if what == "pause" else m.PartitionsRequest
         return self.refusal(f"partitions.{what}", kind(queue_name=queue, partitions=list(numbers), **more))
 
+    # -- jobs
+
+    def job(self, what: str, queue: str = "q", **fields: Any) -> m.Job:
+        """Starts partitions.migrate or its like and waits for the end of the job."""
+        return self.ended(self.begin_job(what, queue, **fields))
+
+    def begin_job(self, what: str, queue: str = "q", **fields: Any) -> str:
+        kinds: dict[str, Any] = {
+            "migrate": m.PartitionsMigrateRequest,
+            "backup": m.PartitionsBackupRequest,
+            "restore": m.PartitionsRestoreRequest,
+        }
+        kind = kinds.get(what, m.PartitionsRequest)
+        job_id: str = self.call(f"partitions.{what}", kind(queue_name=queue, **fields)).job_id
+        return job_id
+
+    def job_refusal(self, what: str, queue: str = "q", **fields: Any) -> QueratorError:
+        error = None
+        try:
+            self.begin_job(what, queue, **fields)
+        except QueratorError as raised:
+            error = raised
+        assert error is not None, "it was not refused"
+        return error
+
+    def show_job(self, job_id: str) -> m.Job:
+        job: m.Job = self.call("jobs.show", m.JobRequest(job_id=job_id))
+        return job
+
+    def ended(self, job_id: str) -> m.Job:
+        self.until(lambda: self.show_job(job_id).state != "running")
+        return self.show_job(job_id)
+
+    def cancel(self, job_id: str) -> None:
+        self.call("jobs.cancel", m.JobRequest(job_id=job_id))
+
     # -- looking
 
     def logical(self, queue: str = "q") -> Logical:

@@ -51,7 +51,8 @@ def read_contents(cursor: Cursor, name: str) -> Contents:
     for table in TABLES:
         counted = cursor.execute(f"SELECT count(*), coalesce(bit_xor(hash(t)), 0) FROM {name}.{table} AS t")
         rows[table], hashes[table] = counted.fetchall()[0]
-    return Contents(*found[0], rows, hashes)
+    uuid, queue, schema_version, applied, last_seq = found[0]
+    return Contents(uuid, queue, schema_version, applied, last_seq, rows, hashes)
 
 
 def contents(path: Path) -> Contents:
