@@ -22,10 +22,10 @@ from querator.daemon.partition import NEVER, Partition
 from querator.daemon.requests import Move, Read
 from querator.daemon.store.base import Storage, StorageError
 from querator.limits import (
+    APPLY_BYTES,
     APPLY_IDLE_SECONDS,
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
-    SEGMENT_BYTES_MAX,
     UPKEEP_SECONDS,
     WORKER_THREADS,
 )
@@ -295,7 +295,7 @@ class Engine:
         now = time.monotonic()
         for disk in self.disks.values():
             waiting_bytes = disk.storage.unapplied_bytes
-            everyone = waiting_bytes >= SEGMENT_BYTES_MAX or now - disk.written_at > APPLY_IDLE_SECONDS
+            everyone = waiting_bytes >= APPLY_BYTES or now - disk.written_at > APPLY_IDLE_SECONDS
             lagging = disk.storage.lagging()
             congested = waiting_bytes >= self._unapplied_bytes_max
             for logical, partition in self._partitions_on(disk):
