@@ -1,4 +1,5 @@
-"""Writes completions/ and man/ from the command tree; with `--check` it only fails if they are stale."""
+"""Writes what follows from the code: completions/ and man/ from the command tree, docs/openapi.json and docs/api.md
+from the table of calls. With `--check` it only fails if something is stale."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def wanted() -> dict[Path, str]:
+    import openapi
+
     from querator.cli import describe, manpages, shells
 
     tree = describe.tree()
     files = {Path("completions") / name: shells.script(shell, tree) for shell, name in shells.FILES.items()}
-    return files | {Path("man") / name: text for name, text in manpages.pages(tree).items()}
+    files |= {Path("man") / name: text for name, text in manpages.pages(tree).items()}
+    return files | {Path(name): text for name, text in openapi.files().items()}
 
 
 def stale(files: dict[Path, str]) -> list[Path]:
