@@ -159,7 +159,7 @@ def main() -> None:
             (directory / name).mkdir()
         bare = lifecycle_in_bare_duckdb(directory / "bare", arguments.rounds)
         ours = lifecycle_through_the_logical(directory / "logical", arguments.rounds)
-        print(f"lifecycle of batches of {BATCH:,}: bare DuckDB {bare:,.0f} items/s, Logical and store {ours:,.0f}:", end=" ")
+        print(f"batches of {BATCH:,}: bare DuckDB {bare:,.0f} items/s, Logical and store {ours:,.0f}: ", end="")
         print(f"{ours / bare:.2f} times (at least 0.6)")
         length_and_restart(directory / "daemon", arguments.items)
 
