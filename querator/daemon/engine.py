@@ -117,7 +117,7 @@ class Engine:
             if logical in self._in_flight:
                 self._dirty[logical] = None  # its turn comes when it has been settled
             elif logical in self.logicals:
-                flights.append(_Flight(logical, logical.plan(now_us, now_ns)))
+                flights.append(_Flight(logical, self._plan(logical, now_us, now_ns)))
         PASS_SECONDS.observe(time.perf_counter() - started)
         touched: dict[str, Disk] = {}
         for flight in flights:
@@ -133,6 +133,13 @@ class Engine:
         for disk in touched.values():
             self._write(disk)
         self._changed.set()
+
+    def _plan(self, logical: Logical, now_us: int, now_ns: int) -> Pass:
+        try:
+            return logical.plan(now_us, now_ns)
+        except Exception:
+            log.exception("a pass broke off", extra={"queue": logical.queue.name})
+            return logical.give_up()
 
     def _write(self, disk: Disk) -> None:
         """Everything committed to this storage so far becomes durable; while a write runs, the next one gathers."""

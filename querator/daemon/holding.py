@@ -64,8 +64,17 @@ def complete_for_lease(logical: Logical, lease: LeaseItems, completes: Complete)
     return True
 
 
+def _holder(logical: Logical, number: int, item_id: str) -> Partition:
+    """The partition in which an id is leased; the one that was named, if none has it."""
+    # A queue may have shrunk since the number was checked.
+    named = logical.partitions[min(number, len(logical.partitions) - 1)]
+    if item_id in named.leased:
+        return named
+    return next((partition for partition in logical.partitions if item_id in partition.leased), named)
+
+
 def _complete(logical: Logical, request: Complete) -> QueratorError | None:
-    hint = logical.partitions[request.number]
+    hint = _holder(logical, request.number, request.ids[0])
     if hint.allows.complete and hint.leased:
         pop = hint.leased.pop
         leases = [pop(item_id, None) for item_id in request.ids]
@@ -90,8 +99,8 @@ def _completed(logical: Logical, request: Complete, partition: Partition, leases
 
 
 def _retry(logical: Logical, request: Retry) -> None:
-    hint = logical.partitions[request.number]
     wanted = [item.id for item in request.items]
+    hint = _holder(logical, request.number, wanted[0])
     held, error = _find(logical, request.known, hint, wanted, "retried", ignore_absent=False)
     now = logical.now_us
     soon = now + SCHEDULE_AHEAD_MIN_US
@@ -126,7 +135,7 @@ def _retry(logical: Logical, request: Retry) -> None:
 
 
 def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
-    hint = logical.partitions[request.number]
+    hint = _holder(logical, request.number, request.ids[0])
     held, error = _find(logical, request.known, hint, request.ids, "extended", ignore_absent=False)
     if error is not None:
         return error
@@ -159,6 +168,8 @@ def _find(
     unknown: dict[Partition, dict[str, int]] = {}
     error: QueratorError | None = None
     for item_id in wanted:
+        if item_id not in hint.leased:
+            hint = _holder(logical, hint.number, item_id)
         lease = hint.leased.get(item_id) if hint.allows.complete else None
         partition: Partition | None = hint
         if lease is None:
@@ -169,7 +180,8 @@ def _find(
                 break
             partition = logical.by_prefix.get(decoded.prefix)
             if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
-                found: Found | None = None
+                # Its partition may have been removed; what it remembered is known by a key.
+                found: Found | None = LOST if f"lost {item_id}" in logical.request_ids else None
             elif not partition.allows.complete:
                 error = RetryRequest(failing(partition.number))
                 break

@@ -34,7 +34,7 @@ from querator.daemon.requests import (
     failing,
 )
 from querator.daemon.store.base import Store
-from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (
     NS_PER_US,
@@ -141,6 +141,8 @@ class Logical:
         self.now_us = 0
         self.now_ns = 0
         self._newly_parked: list[LeaseItems] = []
+        self._taken: list[Request] = []
+        """What the pass under way was to answer."""
         self._orders = itertools.count(1)
         self._pass = Pass()
 
@@ -189,9 +191,20 @@ class Logical:
         self._forget_request_ids()
         return this
 
+    def give_up(self) -> Pass:
+        """A plan broke off in the middle, which is a defect: nothing of it happens, and memory is read again."""
+        for request in self._taken:
+            request.answer(InternalError())
+        self.inbox.clear()
+        for partition in self.partitions:
+            if partition.store is not None:
+                self.partition_failed(partition, "internal error")
+        return Pass()
+
     def _collect(self) -> tuple[list[Produce | Arrival], list[Request]]:
         """Takes the inbox in, in arrival order, up to the first change, which has a pass of its own."""
         produces: list[Produce | Arrival] = list(self.held_up)
+        self._taken = [*self.held_up, *self.inbox]
         self.held_up.clear()
         completes: list[Request] = []
         inbox = self.inbox

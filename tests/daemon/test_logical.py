@@ -398,3 +398,16 @@ class TestFailures:
         assert lease.waiting
         d.elapse(1)
         assert d.payloads(lease.leases) == ["a"]
+
+    def test_a_plan_that_breaks_off_changes_nothing(self, d, monkeypatch):
+        logical = d.create()
+        d.produce(["a"])
+        with monkeypatch.context() as broken:
+            broken.setattr(logical.partitions[0], "commit", lambda: 1 / 0)
+            answer = d.lease(run=False)
+            with pytest.raises(ZeroDivisionError):
+                logical.plan(d.now_us, d.now_ns)
+            logical.settle(logical.give_up(), {})
+        assert answer.error == "Internal Error"
+        d.elapse(1)
+        assert d.payloads(d.lease().leases) == ["a"]
