@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import durations
-from querator.daemon import placement, validation
+from querator.daemon import placement, resize, validation
 from querator.daemon.partition import Partition
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
@@ -125,15 +125,26 @@ async def update(service: Service, request: messages.QueueInfo) -> Reply:
         )
         validation.queue_values(queue)
         validation.timeouts_agree(queue)
-        await service.blocking(service.catalog.save_queues, [queue])
+        count = queue.requested_partitions
+        resizes = count != old.requested_partitions
+        if resizes:
+            resize.check(service, logical, count)
+        if resizes and count > len(logical.partitions):
+            await resize.grow(service, logical, queue)
+        else:
+            await service.blocking(service.catalog.save_queues, [queue])
         service.queues[queue.name] = logical.queue = queue
         logical.wake()
+        if resizes and count < len(logical.partitions):
+            await resize.shrink(service, logical, count)
     return OK
 
 
 async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Reply:
     name = request.queue_name
     validation.queue_name(name)
+    # A job may be waiting for the same lock.
+    await service.jobs.abandon(name)
     async with service.changing:
         logical = service.find(name)
         user = validation.user_of_dead_queue(name, service.queues)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig, StorageConfig
-from querator.daemon import jobs, maintenance, metrics, migrate, queues, stored, validation
+from querator.daemon import jobs, maintenance, metrics, migrate, queues, resize, stored, validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Engine
 from querator.daemon.logical import Death, Logical
@@ -68,7 +68,7 @@ class Service:
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per partition: imports go one at a time, because each asks first what is here already."""
         self._reopening = threading.Lock()
-        self.jobs = jobs.Jobs(self, migrate.KINDS)
+        self.jobs = jobs.Jobs(self, migrate.KINDS | resize.KINDS)
         self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per queue: what is asked of its partitions is recorded and takes effect one after the other."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,6 +112,7 @@ class Service:
         await queues.delete_leftovers(self)
         await queues.create_configured(self)
         self.jobs.resume()
+        await resize.catch_up(self)
 
     def load(self, queue: Queue, placements: list[Placement]) -> Logical:
         logical = Logical(

@@ -10,6 +10,7 @@ lease ends; if it comes back then, it is part of a later chunk. Order is kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -164,13 +165,22 @@ class Mover:
     # -- after a crash or a failure
 
     async def _recover(self) -> None:
-        """Removes at the source what has arrived elsewhere, and lets the rest be had again."""
-        source, logical = self._source, self._logical
-        everyone = [source, *(p for p in self._destinations() if p is not source)]
-        while not all(partition.allows.storage for partition in everyone):
-            # Not even a cancelled job may leave this undone.
+        """Removes at the source what has arrived elsewhere, and lets the rest be had again.
+
+        Not even a cancelled job may leave this undone.
+        """
+        while self._source.overlay is HELD:
+            # What a partition remembers is known once it has been open, unless its storage failed with the chunk.
+            doubtful = self._chunk.destination if self._chunk is not None else None
+            needed = [self._source, *(p for p in self._destinations() if not p.opened_at or p is doubtful)]
+            if all(partition.allows.storage for partition in needed):
+                with contextlib.suppress(RetryRequest):  # a storage failed again
+                    await self._tidy_up()
             self._service.jobs.check_stopping()
             await asyncio.sleep(JOB_POLL_SECONDS)
+
+    async def _tidy_up(self) -> None:
+        source, logical = self._source, self._logical
         keys = [key for key in logical.request_ids if key.startswith(self._prefix)]
         seqs = [seq for key in keys for seq in _sequences(key)]
         found = await read(logical, source, lambda store: store.find(seqs)) if seqs else {}
@@ -200,9 +210,10 @@ class Mover:
         def release(now_us: int) -> None:
             source.overlay = LEAVING
             for key in keys:
-                self._forget(key, everyone[-1])
+                for partition in self._destinations():
+                    self._forget(key, partition)
 
-        await change(logical, everyone, release)
+        await change(logical, [], release)
 
     # -- keys and pace
 
