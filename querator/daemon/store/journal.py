@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from querator import limits
+from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import sync_directory
 from querator.daemon.store.history import History, Place
@@ -192,10 +193,12 @@ class Journal:
                 raise self._fail(error) from error
             self._cut(segment, error)
             raise StorageError(f"journal {self._directory}: {error.strerror}") from error
+        failpoint("journal.written")
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
+        failpoint("journal.synced")
 
     def _cut(self, segment: Segment, error: OSError) -> None:
         try:

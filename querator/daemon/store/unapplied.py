@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 
+from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import Batch
 from querator.daemon.store.delta import Delta
 
@@ -110,6 +111,7 @@ class UnappliedStore:
         if frozen is None:
             return
         self._apply(frozen)
+        failpoint("apply.committed")
         with self._lock:
             self._settled, self._frozen = frozen, None
             self._applied_through = frozen.last_seq

@@ -1,0 +1,224 @@
+"""A daemon that is killed over and over under load, and what its clients were told.
+
+Producers and consumers note what they began and what was acknowledged. The daemon is killed at a random moment, or at
+the Nth time that it has written to the journal, made it durable, or applied it to a file; then it starts again on the
+same data. In the end: what was acknowledged is stored or was completed, nothing that was completed is still there, and
+nothing was in two hands.
+
+    QUERATOR_TORTURE_ROUNDS=500 QUERATOR_TORTURE_SEED=7 pytest tests/torture
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROUNDS = int(os.environ.get("QUERATOR_TORTURE_ROUNDS", "20"))
+SEED = int(os.environ.get("QUERATOR_TORTURE_SEED", "0")) or random.randrange(10**9)
+PATIENCE_SECONDS = 60
+CLIENTS = 4
+FAILPOINTS = ("journal.written", "journal.synced", "apply.committed")
+
+
+class Gone(Exception):
+    """The daemon does not answer any more."""
+
+
+class Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PATIENCE_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(PATIENCE_SECONDS)
+        self.sock.connect(str(self._path))
+
+    def call(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+        try:
+            self.request("POST", f"/v1/{path}", json.dumps(body), {"Content-Type": "application/json"})
+            response = self.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Gone from error
+
+
+class History:
+    """What the clients know. Filled by threads; each writes what only it knows."""
+
+    def __init__(self) -> None:
+        self.begun: set[str] = set()
+        self.acknowledged: set[str] = set()
+        self.delivered: list[str] = []
+        self.completing: set[str] = set()
+        self.completed: set[str] = set()
+        self.refusals: list[Any] = []
+        self.progress = threading.Condition()
+        self.steps = 0
+
+    def step(self) -> None:
+        with self.progress:
+            self.steps += 1
+            self.progress.notify_all()
+
+
+class Torture:
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.random = random.Random(seed)
+        self.history = History()
+        self.numbers = itertools.count()
+        self.over = threading.Event()
+
+    def start(self, failpoint: str = "") -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("QUERATOR_", "XDG_"))}
+        environment |= {"HOME": str(self.directory), "QUERATOR_FAILPOINT": failpoint}
+        paths = ["--data", str(self.directory / "data"), "--socket", str(self.directory / "s")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "querator.cli.main", "daemon", "run", *paths],
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            assert "traceback" not in line, line
+            if "started" in line:
+                break
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+
+    def connection(self) -> Connection:
+        return Connection(self.directory / "s")
+
+    # -- clients
+
+    def producer(self, queue: str, seed: int) -> None:
+        chance, connection = random.Random(seed), self.connection()
+        while not self.over.is_set():
+            texts = [f"{next(self.numbers)}" for _ in range(chance.choice((1, 1, 3, 20)))]
+            self.history.begun.update(texts)
+            items = [{"utf8": text} for text in texts]
+            status, reply = connection.call("queue.produce", queue_name=queue, request_timeout="30s", items=items)
+            if status == 200:
+                self.history.acknowledged.update(texts)
+            elif status != 454:
+                self.history.refusals.append(reply)
+            self.history.step()
+
+    def consumer(self, queue: str, seed: int) -> None:
+        chance, connection = random.Random(seed), self.connection()
+        while not self.over.is_set():
+            batch = {"batch_size": chance.choice((1, 5, 50)), "client_id": f"{seed}", "request_timeout": "100ms"}
+            status, reply = connection.call("queue.lease", queue_name=queue, **batch)
+            if status == 454:
+                continue
+            if status != 200:
+                self.history.refusals.append(reply)
+                continue
+            texts = [base64.b64decode(item["bytes"]).decode() for item in reply["items"]]
+            ids = [item["id"] for item in reply["items"]]
+            self.history.delivered += texts
+            if chance.random() < 0.2:
+                continue  # keeps them: their leases are long
+            self.history.completing.update(texts)
+            partition = reply.get("partition", 0)
+            status, reply = connection.call(
+                "queue.complete", queue_name=queue, partition=partition, ids=ids, request_timeout="30s"
+            )
+            if status == 200:
+                self.history.completed.update(texts)
+            elif status != 454:
+                self.history.refusals.append(reply)
+            self.history.step()
+
+    # -- rounds
+
+    def round(self, number: int) -> None:
+        how = self.random.choice(("SIGKILL", *FAILPOINTS))
+        count = self.random.randint(1, 200) if how.startswith("journal") else 1
+        self.start(f"{how}:{count}" if how in FAILPOINTS else "")
+        with contextlib.suppress(Gone):
+            self.create_queues()
+        self.over.clear()
+        threads = [
+            threading.Thread(target=self.client, args=(work, f"q{n % 2}", number * 100 + n * 2 + kind))
+            for n in range(CLIENTS)
+            for kind, work in enumerate((self.producer, self.consumer))
+        ]
+        for thread in threads:
+            thread.start()
+        target = self.history.steps + self.random.randint(1, 300)
+        with self.history.progress:
+            self.history.progress.wait_for(
+                lambda: self.history.steps >= target or self.process.poll() is not None, PATIENCE_SECONDS
+            )
+        self.process.kill()
+        self.process.wait(PATIENCE_SECONDS)
+        self.over.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive(), "a client was never answered"
+
+    def create_queues(self) -> None:
+        connection = self.connection()
+        for n in range(2):
+            settings = {"lease_timeout": "24h", "expire_timeout": "48h", "requested_partitions": n + 1}
+            connection.call("queues.create", queue_name=f"q{n}", **settings)
+
+    def client(self, work: Any, *args: Any) -> None:
+        with contextlib.suppress(Gone):
+            work(*args)
+        self.history.step()
+
+    def stored(self) -> list[str]:
+        self.start()
+        connection, found = self.connection(), []
+        for n in range(2):
+            for partition in range(n + 1):
+                pivot = ""
+                while True:
+                    status, reply = connection.call(
+                        "storage/items.list", queue_name=f"q{n}", partition=partition, pivot=pivot, limit=1001
+                    )
+                    assert status == 200, reply
+                    items = reply.get("items", [])
+                    found += [base64.b64decode(item["payload"]).decode() for item in items[:1000]]
+                    if len(items) <= 1000:
+                        break
+                    pivot = items[1000]["id"]
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE_SECONDS) == 0
+        return found
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS])
+def test_nothing_acknowledged_is_lost_and_nothing_is_in_two_hands(tmp_path_factory, rounds):
+    torture = Torture(tmp_path_factory.mktemp("t"), SEED)
+    print(f"seed {SEED}")
+    for number in range(rounds):
+        torture.round(number)
+    history, stored = torture.history, torture.stored()
+    assert history.refusals == []
+    assert len(stored) == len(set(stored)), "something is stored twice"
+    assert set(stored) <= history.begun, "something nobody sent"
+    lost = history.acknowledged - set(stored) - history.completing
+    assert not lost, f"{len(lost)} of {len(history.acknowledged)} acknowledged items are gone: {sorted(lost)[:5]}"
+    undead = history.completed & set(stored)
+    assert not undead, f"completed and still there: {sorted(undead)[:5]}"
+    assert len(history.delivered) == len(set(history.delivered)), "something was in two hands"
+    assert history.completed, "nothing happened"
