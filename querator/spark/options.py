@@ -1,0 +1,96 @@
+"""The options of the data source: what they are called, what they default to, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from querator.bulk import PATIENCE_SECONDS, BulkClient
+from querator.client import Client
+from querator.errors import UsageError
+from querator.wire import arrow, bulk
+
+KNOWN: Final = {
+    "endpoint": "http://host:port of the daemon; executors must reach it (default: as the command line)",
+    "context": "the name of a context, in place of an endpoint",
+    "token_file": "a file with the API key, on every machine",
+    "queue": "the queue; required",
+    "state": "all (default), stored, ready, leased or scheduled",
+    "columns": "only these columns, separated by commas",
+    "splits": "Spark partitions per queue partition (default 1)",
+    "request_id": "makes a repeated write add nothing; without one each write has an id of its own",
+    "patience": "seconds to wait for a daemon that is away (300)",
+    "lease": "streaming: how long items stay leased without a sign of life (3600 seconds)",
+    "items_per_batch": "streaming: at most so many items in a batch (50000)",
+}
+STATES: Final = ("all", *bulk.STATES)
+_SPARK_S_OWN: Final = ("path", "checkpointlocation", "querytype")
+
+
+class Options(NamedTuple):
+    """Checked, and complete: executors need nothing but this."""
+
+    endpoint: str
+    token: str
+    queue: str
+    state: str
+    columns: tuple[str, ...]
+    splits: int
+    request_id: str
+    patience: float
+    lease_seconds: int
+    items_per_batch: int
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        texts = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(texts.keys() - KNOWN.keys() - set(_SPARK_S_OWN))
+        if unknown:
+            raise UsageError(f"option '{unknown[0]}' is unknown; known are {', '.join(KNOWN)}")
+        if not texts.get("queue"):
+            raise UsageError("option 'queue' is missing")
+        state = texts.get("state", "all")
+        if state not in STATES:
+            raise UsageError(f"option 'state' is '{state}', not one of {', '.join(STATES)}")
+        columns = tuple(name.strip() for name in texts.get("columns", "").split(",") if name.strip())
+        arrow.chosen(arrow.ITEM, columns)
+        endpoint, token = _connection(texts)
+        return cls(
+            endpoint=endpoint,
+            token=token,
+            queue=texts["queue"],
+            state=state,
+            columns=columns,
+            splits=_number(texts, "splits", 1),
+            request_id=texts.get("request_id", ""),
+            patience=_number(texts, "patience", int(PATIENCE_SECONDS)),
+            lease_seconds=_number(texts, "lease", 3_600),
+            items_per_batch=_number(texts, "items_per_batch", 50_000),
+        )
+
+    def bulk(self) -> BulkClient:
+        return BulkClient(self.endpoint, token=self.token, patience=self.patience)
+
+    def client(self) -> Client:
+        return Client(self.endpoint, token=self.token, timeout=self.patience)
+
+
+def _connection(texts: Mapping[str, str]) -> tuple[str, str]:
+    endpoint, token_file = texts.get("endpoint", ""), texts.get("token_file", "")
+    if endpoint:
+        return endpoint, Path(token_file).read_text().strip() if token_file else ""
+    from querator import config
+
+    settings = config.client_settings(context=texts.get("context") or None, token_file=token_file or None)
+    return str(settings.address.value), settings.token()
+
+
+def _number(texts: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        value = int(texts.get(name, default))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise UsageError(f"option '{name}' is '{texts[name]}', not a number above 0")
+    return value

@@ -1,0 +1,119 @@
+"""The Spark session that the commands use: found or refused in one line, quiet, its logs in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from querator.errors import QueratorError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN: Final = 17
+JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
+
+DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+_LOG4J: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """One line with the package to install, in place of a page of Spark's."""
+    home = environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
+    hint = f"apt install {JAVA_PACKAGE}, or the like; then querator doctor"
+    try:
+        answer = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise QueratorError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none", hint=hint) from None
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found is not None and int(found[1]) < JAVA_VERSION_MIN:
+        raise QueratorError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and this is Java {found[1]}", hint=hint)
+
+
+def check_pyspark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise QueratorError("pyspark is not installed", hint="pip install 'querator[spark]'") from None
+
+
+@contextlib.contextmanager
+def session(
+    name: str, *, master: str = "", conf: Mapping[str, str] | None = None, log_file: Path, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """A session with the data source registered; one that exists already is used as it is."""
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
+    from querator.spark.source import QueratorDataSource
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.dataSource.register(QueratorDataSource)
+        yield active
+        return
+    check_java()
+    # With a relative path executors die and start again for ever.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="querator-spark-") as scratch:
+        log4j = Path(scratch, "log4j2.properties")
+        log4j.write_text(_LOG4J.format(level="info" if verbose else "warn", file=log_file))
+        builder = SparkSession.builder.appName(name).master(master or "local[*]")
+        settings = DEFAULTS | {
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+            "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
+            **(conf or {}),
+        }
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        with _standard_error_to(log_file):
+            spark = builder.getOrCreate()
+        spark.dataSource.register(QueratorDataSource)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def _standard_error_to(log_file: Path) -> Iterator[None]:
+    """What the JVM and its workers print before and beside their logs goes to the same file."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    target = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(target)

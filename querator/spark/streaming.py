@@ -1,0 +1,258 @@
+"""`spark.readStream.format("querator")`: the source leases what it reads and completes it when Spark has done with it.
+
+An offset says which items a batch is made of: per queue partition, runs of sequences that this query has leased.
+Spark keeps offsets in its checkpoint before it runs a batch, so that after a crash the same batch is read again, item
+by item, while the leases of the query that died still hold. What was leased and is in no checkpoint yet comes back by
+itself.
+
+Items are held for `lease` seconds beyond the last sign of life. A query that is away for longer finds its items under
+new ids: nothing is lost, but what its sink had already taken of the last batch is then delivered again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from querator import ids
+from querator.client import Client
+from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.limits import BATCH_ITEMS_MAX
+from querator.spark.options import Options
+from querator.wire import arrow
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.2
+"""How long a lease waits for an item when the queue is empty."""
+
+Runs = list[tuple[int, int]]
+"""First sequence and number of items, ascending."""
+
+
+class Held:
+    """Leased items of one queue partition."""
+
+    def __init__(self, prefix: int, runs: Runs) -> None:
+        self.prefix, self.runs = prefix, runs
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Held:
+        decoded = [ids.decode(text) for text in texts]
+        return cls(decoded[0].prefix, runs_of(sorted(one.seq for one in decoded)))
+
+    @classmethod
+    def parse(cls, text: str) -> Held:
+        prefix, *runs = text.split(" ")
+        return cls(int(prefix, 16), [(int(first), int(count)) for first, count in (run.split("+") for run in runs)])
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.prefix:016x}", *(f"{first}+{count}" for first, count in self.runs)])
+
+    @property
+    def seqs(self) -> list[int]:
+        return [seq for first, count in self.runs for seq in range(first, first + count)]
+
+    @property
+    def ids(self) -> list[str]:
+        return ids.encode_many(self.prefix, self.seqs)
+
+
+def runs_of(seqs: Sequence[int]) -> Runs:
+    """Ascending sequences as runs: items that were produced together are one run."""
+    groups = itertools.groupby(enumerate(seqs), key=lambda pair: pair[1] - pair[0])
+    return [(group[0][1], len(group)) for _, members in groups for group in [list(members)]]
+
+
+class Batch(InputPartition):
+    """The held items of one queue partition in one batch."""
+
+    def __init__(self, partition: int, held: str) -> None:
+        super().__init__((partition, held))
+        self.partition, self.held = partition, held
+
+
+def held_in(offset: dict[str, Any]) -> dict[int, Held]:
+    return {int(number): Held.parse(text) for number, text in offset.get("held", {}).items()}
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._columns = options.columns
+        self._keeper: Keeper | None = None
+        self._left: int | None = None
+
+    # -- on the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"batch": 0, "held": {}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.items_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is ready now is to be read; what comes meanwhile is for the next time."""
+        with self._options.client() as client:
+            stats = client.stats(self._options.queue)
+            self._left = sum(p.total - p.total_leased for q in stats.logical_queues for p in q.partitions)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Leases the next batch. Spark asks only when the batch that ends at `start` is done with."""
+        keeper = self._started()
+        keeper.complete(held_in(start))
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.items_per_batch
+        if self._left is not None:
+            most = min(most, self._left)
+        leased = keeper.lease(most)
+        count = sum(len(texts) for texts in leased.values())
+        if not count:
+            return start
+        if self._left is not None:
+            self._left -= count
+        held = {str(number): str(Held.of(texts)) for number, texts in sorted(leased.items())}
+        return {"batch": start["batch"] + 1, "held": held}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Batch]:
+        if start == end:
+            return []
+        held = held_in(end)
+        self._started().take_over(held)
+        return [Batch(number, str(one)) for number, one in held.items()]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._started().complete(held_in(end))
+
+    def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+
+    def _started(self) -> Keeper:
+        # Made when it is needed: the reader also travels to executors, where nothing is leased.
+        if self._keeper is None:
+            self._keeper = Keeper(self._options)
+        return self._keeper
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_keeper": None}
+
+    # -- on executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Batch)
+        held = Held.parse(partition.held)
+        wanted = arrow.id_column(held.prefix, pa.array(held.seqs, pa.int64()))
+        options = self._options
+        columns = arrow.chosen(arrow.ITEM, options.columns).names
+        found = 0
+        with options.bulk() as bulk:
+            first, last = held.runs[0], held.runs[-1]
+            for batch in bulk.scan(
+                options.queue,
+                partition.partition,
+                state="leased",
+                columns=[*columns, "id"],
+                after_id=ids.encode(held.prefix, first[0] - 1),
+                upto_id=ids.encode(held.prefix, last[0] + last[1] - 1),
+            ):
+                ours = batch.filter(pc.is_in(batch.column("id"), wanted))
+                found += ours.num_rows
+                if ours.num_rows:
+                    yield ours.select(columns)
+        if found < len(wanted):
+            log.warning("%d items of the batch are no longer leased; they come again", len(wanted) - found)
+
+
+class Keeper:
+    """Holds leases for a query: extends them in a thread of its own until they are completed."""
+
+    def __init__(self, options: Options) -> None:
+        self._queue = options.queue
+        self._lease = f"{options.lease_seconds}s"
+        self._client: Client = options.client()
+        self._held: dict[str, int] = {}
+        """Ids and their partitions."""
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._extend_now_and_then, args=(options.lease_seconds / 3,), daemon=True
+        )
+        self._thread.start()
+
+    def lease(self, most: int) -> dict[int, list[str]]:
+        leased: dict[int, list[str]] = {}
+        while most > 0:
+            try:
+                answer = self._client.lease(self._queue, min(most, BATCH_ITEMS_MAX), timeout=LOOK_SECONDS)
+            except RetryRequest:
+                break
+            texts = [item.id for item in answer.items]
+            self._extend(texts)
+            with self._lock:
+                self._held |= dict.fromkeys(texts, answer.partition)
+            leased.setdefault(answer.partition, []).extend(texts)
+            most -= len(texts)
+        return leased
+
+    def take_over(self, held: dict[int, Held]) -> None:
+        """Items that the query before this one had leased for a batch that is read again."""
+        for number, one in held.items():
+            texts = [text for text in one.ids if text not in self._held]
+            for first in range(0, len(texts), BATCH_ITEMS_MAX):
+                some = texts[first : first + BATCH_ITEMS_MAX]
+                self._extend(some)
+                with self._lock:
+                    self._held |= dict.fromkeys(some, number)
+
+    def complete(self, held: dict[int, Held]) -> None:
+        """Spark will not ask for these again. Completing what is completed already does nothing."""
+        for number, one in held.items():
+            texts = one.ids
+            for first in range(0, len(texts), BATCH_ITEMS_MAX):
+                some = texts[first : first + BATCH_ITEMS_MAX]
+                self._one_by_one_if_needed(
+                    some, lambda part, number=number: self._client.complete(self._queue, part, partition=number)
+                )
+                with self._lock:
+                    for text in some:
+                        self._held.pop(text, None)
+
+    def _extend(self, texts: list[str]) -> None:
+        self._one_by_one_if_needed(
+            texts, lambda part: self._client.extend(self._queue, part, lease_timeout=self._lease)
+        )
+
+    def _one_by_one_if_needed(self, texts: list[str], call: Any) -> None:
+        """The daemon takes all or none: those whose lease was lost must not keep the others from it."""
+        try:
+            call(texts)
+        except InvalidRequest as error:
+            if len(texts) == 1:
+                log.warning("an item is no longer ours: %s", error.message)
+                return
+            middle = len(texts) // 2
+            self._one_by_one_if_needed(texts[:middle], call)
+            self._one_by_one_if_needed(texts[middle:], call)
+
+    def _extend_now_and_then(self, seconds: float) -> None:
+        while not self._stopped.wait(seconds):
+            with self._lock:
+                texts = list(self._held)
+            for first in range(0, len(texts), BATCH_ITEMS_MAX):
+                try:
+                    self._extend(texts[first : first + BATCH_ITEMS_MAX])
+                except QueratorError as error:
+                    log.warning("leases could not be extended: %s", error.message)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(1)
+        self._client.close()
