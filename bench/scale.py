@@ -20,15 +20,16 @@ import msgspec
 
 from bench.compare import measure
 from bench.compare.backlog import fill, wait_until_quiet
+from bench.compare.cell import CellResult, Direction
 from bench.compare.chart import Line, line_chart
 from bench.compare.fsyncs import FsyncCounter
-from bench.compare.load import CellResult, CellSpec, Direction
 from bench.compare.parking import QUEUE as PARKED_QUEUE
 from bench.compare.parking import allow_open_files
+from bench.compare.phases import CellSpec
 from bench.compare.querator_server import Querator, call
 from bench.compare.report import PAGE, update_page
 from bench.compare.results import cpu_us
-from bench.compare.running import run_load
+from bench.compare.running import LoadFailed, run_load
 
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 PARTITIONS = (1, 2, 4, 8, 16, 32, 64)
@@ -110,7 +111,7 @@ class Bench:
         )
         try:
             point = _point(size, run_load(spec, seconds_max=POINT_SECONDS_MAX))
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
+        except (LoadFailed, subprocess.TimeoutExpired) as error:
             print(f"  {size:>10,}: failed: {str(error).strip().rpartition(chr(10))[2]}", flush=True)
             return None
         print(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +16,18 @@ from typing import NamedTuple
 from bench.compare import measure, report
 from bench.compare.backlog import measure_backlog
 from bench.compare.fsyncs import FsyncCounter
-from bench.compare.load import CellSpec
+from bench.compare.phases import CellSpec
 from bench.compare.querator_server import Querator
 from bench.compare.results import Cell, Run, figures
-from bench.compare.running import run_load
+from bench.compare.running import Load, LoadFailed
 from bench.compare.servers import Beanstalkd, Postgres, RabbitMq, Redis, Server, Sqlite
+from bench.compare.wire import PeerError
 
 SHAPES = ((1, 1), (1, 32), (100, 4), (1000, 2))
 PAYLOAD_BYTES = 200
+SHAPE_SECONDS_MAX = 110.0
+"""No new round of a shape after this, so that a run ends in time on a machine that others keep busy too."""
+BACKLOG_SECONDS = 4.0
 
 
 class System(NamedTuple):
@@ -63,9 +69,10 @@ def main() -> None:
             sys.exit(f"{directory} is on {filesystem}, where an fsync does nothing; name another place with --dir")
         run = _measure(options, directory, filesystem)
     for figure in figures(run):
-        best = f"(best rounds {figure.best:.2f})" if figure.best else ""
+        low, high = figure.spread
+        spread = f"({low:.2f} to {high:.2f})" if high else ""
         verdict = "" if figure.is_reached else "NOT REACHED"
-        print(f"{figure.shape:7} {figure.what:50} {figure.value:8.2f} {best:20} {verdict}")
+        print(f"{figure.shape:7} {figure.what:50} {figure.value:8.2f} {spread:16} {verdict}")
     if options.docs:
         report.write(run, Path(options.docs))
         print(f"written: {options.docs}/{report.PAGE}")
@@ -81,7 +88,8 @@ def _measure(options: argparse.Namespace, directory: Path, filesystem: str) -> R
         filesystem=filesystem,
         fdatasync_us=measure.fsync_us(directory),
         load_average=os.getloadavg()[0],
-        seconds_per_direction=options.seconds,
+        rounds=options.rounds,
+        round_seconds=options.round_seconds,
         payload_bytes=PAYLOAD_BYTES,
         versions={peer: version for peer, version in versions.items() if version},
         settings={system.server.peer: system.server.settings for system in wanted},
@@ -94,49 +102,103 @@ def _measure(options: argparse.Namespace, directory: Path, filesystem: str) -> R
     for batch, clients in SHAPES:
         if options.shapes and f"{batch}x{clients}" not in options.shapes.split(","):
             continue
-        for system in wanted:
-            if versions[system.server.peer] and not (system.transaction and batch == 1):
-                cell = _measure_cell(system, batch, clients, options.seconds, directory, counter)
-                run.cells.append(cell)
-                _print(cell)
+        systems = [each for each in wanted if versions[each.server.peer] and not (each.transaction and batch == 1)]
+        for cell in measure_shape(systems, batch, clients, options, directory, counter):
+            run.cells.append(cell)
+            _print(cell)
     if options.with_backlog:
-        run.moments = measure_backlog(options.with_backlog, options.seconds * 2, directory, counter)
+        run.moments = measure_backlog(options.with_backlog, BACKLOG_SECONDS, directory, counter)
     return run
 
 
-def _measure_cell(
-    system: System, batch: int, clients: int, seconds: float, directory: Path, counter: FsyncCounter
-) -> Cell:
-    cell = Cell(system=system.name, peer=system.server.peer, batch=batch, clients=clients)
-    # What the cell before left for the disk to do is not this one's to pay.
-    os.sync()
-    with tempfile.TemporaryDirectory(prefix="data-", dir=directory) as name:
-        Path(name).chmod(0o711)
+class Contender:
+    """A system while a shape is measured: its server, paused except in its own rounds, and its load."""
+
+    def __init__(self, system: System, cell: Cell) -> None:
+        self.system = system
+        self.cell = cell
+        self.server: Server | None = None
+        self.load: Load | None = None
+
+    def start(self, directory: Path, counter: FsyncCounter, round_seconds: float) -> None:
+        system = self.system
+        self.server = system.server(directory, counter.environment)
+        self.server.__enter__()
+        if isinstance(self.server, Querator):
+            self.server.create_queue("bench", system.partitions)
+        address = self.server.addresses[system.transport]
+        spec = CellSpec(
+            peer=system.server.peer,
+            batch=self.cell.batch,
+            clients=self.cell.clients,
+            path=address.path,
+            port=address.port,
+            server_pid=self.server.pid,
+            dialect=system.dialect,
+            transaction=system.transaction,
+            with_in_one=isinstance(self.server, Querator),
+            payload_bytes=PAYLOAD_BYTES,
+            round_seconds=round_seconds,
+            fsync_file=str(counter.file) if counter.works else "",
+        )
+        # Without a server the fsyncs are the load's own.
+        self.load = Load(spec, {} if self.server.pid else counter.environment)
+        self.server.pause()
+
+    def round(self) -> None:
+        if self.server is not None and self.load is not None:
+            self.server.resume()
+            self.load.round()
+            self.server.pause()
+
+    def finish(self) -> None:
+        if self.server is not None and self.load is not None:
+            self.server.resume()
+            self.cell.result = self.load.finish()
+
+    def close(self) -> None:
+        if self.load is not None:
+            self.load.close()
+        if self.server is not None:
+            self.server.stop()
+        self.load = self.server = None
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """A system that fails is out of this shape, with the reason; the others go on."""
         try:
-            with system.server(Path(name) / "d", counter.environment) as server:
-                if isinstance(server, Querator):
-                    server.create_queue("bench", system.partitions)
-                address = server.addresses[system.transport]
-                spec = CellSpec(
-                    peer=system.server.peer,
-                    batch=batch,
-                    clients=clients,
-                    path=address.path,
-                    port=address.port,
-                    server_pid=server.pid,
-                    dialect=system.dialect,
-                    transaction=system.transaction,
-                    with_in_one=isinstance(server, Querator),
-                    payload_bytes=PAYLOAD_BYTES,
-                    seconds=seconds,
-                    fsync_file=str(counter.file) if counter.works else "",
-                )
-                # Without a server the fsyncs are the load's own.
-                cell.result = run_load(spec, {} if server.pid else counter.environment)
-        except Exception as error:
-            cell.failure = str(error).strip().rpartition("\n")[2][:200]
-            print(error, file=sys.stderr)
-    return cell
+            step()
+        except (LoadFailed, PeerError, OSError, subprocess.SubprocessError) as error:
+            self.cell.failure = str(error).strip().rpartition("\n")[2][:200]
+            print(f"{self.cell.shape} {self.system.name}: {error}", file=sys.stderr)
+            self.close()
+
+
+def measure_shape(
+    systems: list[System], batch: int, clients: int, options: argparse.Namespace, directory: Path, counter: FsyncCounter
+) -> list[Cell]:
+    """All systems in one shape, round by round in turn, so that whatever the machine does hits all of them alike."""
+    contenders = [
+        Contender(system, Cell(system=system.name, peer=system.server.peer, batch=batch, clients=clients))
+        for system in systems
+    ]
+    deadline = time.monotonic() + SHAPE_SECONDS_MAX
+    try:
+        for number, contender in enumerate(contenders):
+            home = directory / f"{batch}x{clients}-{number}"
+            contender.attempt(lambda: contender.start(home, counter, options.round_seconds))  # noqa: B023
+        for _ in range(options.rounds):
+            # What the start or the round before left for the disk to do is nobody's to pay.
+            os.sync()
+            for contender in contenders:
+                contender.attempt(contender.round)
+            if time.monotonic() > deadline:
+                break
+        for contender in contenders:
+            contender.attempt(contender.finish)
+    finally:
+        for contender in contenders:
+            contender.close()
+    return [contender.cell for contender in contenders]
 
 
 def _print(cell: Cell) -> None:
@@ -153,7 +215,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
     parser.add_argument("--only", default="", help="peers, separated by commas")
     parser.add_argument("--shapes", default="", help="for example 1x32,100x4; none for no comparison")
-    parser.add_argument("--seconds", type=float, default=2.0, help="per direction of a cell")
+    parser.add_argument("--rounds", type=int, default=4, help="per system and shape")
+    parser.add_argument("--round-seconds", type=float, default=0.8, help="for producing and consuming")
     parser.add_argument(
         "--with-backlog", type=int, default=0, metavar="N", help="also time produces while N items wait"
     )

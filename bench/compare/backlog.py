@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from bench.compare import measure
+from bench.compare.cell import CellResult
 from bench.compare.fsyncs import FsyncCounter
-from bench.compare.load import CellResult, CellSpec
+from bench.compare.phases import CellSpec
 from bench.compare.querator_server import Querator, fetch_metrics
 from bench.compare.running import run_load
 

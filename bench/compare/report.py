@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.compare.cell import Direction
 from bench.compare.chart import Bars, bar_chart
-from bench.compare.load import Direction
 from bench.compare.results import Cell, Run, cpu_us, figures
 
 PAGE = "benchmarks.md"
@@ -81,8 +81,8 @@ def _preamble(run: Run) -> str:
         f"Run of {run.started_at} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
         f"kernel {machine['kernel']}, {run.filesystem}; fdatasync of 200 appended bytes: p50 {p50} µs, p99 {p99} µs; "
         f"load average before the run {run.load_average:.1f}. Payloads of {run.payload_bytes} bytes, "
-        f"{run.seconds_per_direction:g} s per direction, in rounds of produce and then lease and complete. "
-        "Absolute numbers are this machine's; ratios are between cells of this run."
+        f"{run.rounds} rounds of about {run.round_seconds:g} s. Absolute numbers are this machine's; a ratio is the "
+        "median of the ratios of single rounds, which take turns."
     )
 
 
@@ -91,9 +91,10 @@ def _figures_table(run: Run) -> str:
     for figure in figures(run):
         sign = "≤" if figure.is_ceiling else "≥"
         verdict = "reached" if figure.is_reached else "**not reached**"
-        best = f"{figure.best:.2f}" if figure.best else ""
-        rows.append((figure.shape, figure.what, f"{figure.value:.2f}", best, f"{sign} {figure.bound:g}", verdict))
-    return _table(("shape", "figure", "this run", "best rounds", "reach", ""), rows)
+        low, high = figure.spread
+        spread = f"{low:.2f} to {high:.2f}" if high else ""
+        rows.append((figure.shape, figure.what, f"{figure.value:.2f}", spread, f"{sign} {figure.bound:g}", verdict))
+    return _table(("shape", "figure", "this run", "single rounds", "reach", ""), rows)
 
 
 def _cells_table(cells: Sequence[Cell], counts_fsyncs: bool) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from bench.compare.backlog import Moment
-from bench.compare.load import CellResult, Direction
+from bench.compare.cell import CellResult, Direction
 
 
 class Cell(msgspec.Struct, kw_only=True):
@@ -27,7 +28,7 @@ class Cell(msgspec.Struct, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """A whole run. Ratios are only ever taken between cells of the same run."""
+    """A whole run. Ratios are only ever taken between rounds of the same run."""
 
     started_at: str
     machine: dict[str, str | int]
@@ -35,7 +36,8 @@ class Run(msgspec.Struct, kw_only=True):
     fdatasync_us: tuple[int, int]
     load_average: float
     """Before the run: what others were doing on this machine."""
-    seconds_per_direction: float
+    rounds: int
+    round_seconds: float
     payload_bytes: int
     versions: dict[str, str]
     settings: dict[str, str]
@@ -58,8 +60,8 @@ class Figure(NamedTuple):
     what: str
     value: float
     bound: float
-    best: float = 0.0
-    """For a ratio: between the best rounds of both."""
+    spread: tuple[float, float] = (0.0, 0.0)
+    """For a ratio: the lowest and the highest of all rounds."""
     is_ceiling: bool = False
 
     @property
@@ -151,6 +153,24 @@ def cpu_us(direction: Direction) -> float:
     return direction.server_cpu_seconds / direction.items * 1e6 if direction.items else 0.0
 
 
+def round_ratios(ours: Direction, theirs: Direction) -> list[float]:
+    """Ours to theirs, round by round: rounds take turns, so a pair of them saw the same weather.
+
+    A round that measures two ways out has produced twice, and counts with the mean of both.
+    """
+    rounds = min(len(ours.rates), len(theirs.rates))
+    return [
+        our_rate / their_rate
+        for our_rate, their_rate in zip(_per_round(ours, rounds), _per_round(theirs, rounds), strict=True)
+        if their_rate
+    ]
+
+
+def _per_round(direction: Direction, rounds: int) -> list[float]:
+    size = len(direction.rates) // rounds if rounds else 1
+    return [statistics.fmean(direction.rates[at * size : (at + 1) * size]) for at in range(rounds)]
+
+
 def _ratio(shape: str, what: str, ours: Direction, theirs: Direction, bound: float) -> Figure:
-    best = ours.best_rate / theirs.best_rate if theirs.best_rate else 0.0
-    return Figure(shape, what, ours.rate / theirs.rate if theirs.rate else 0.0, bound, best)
+    ratios = round_ratios(ours, theirs) or [0.0]
+    return Figure(shape, what, statistics.median(ratios), bound, (min(ratios), max(ratios)))

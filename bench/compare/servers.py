@@ -48,9 +48,19 @@ class Server(abc.ABC):
     def start(self) -> None:
         """Returns when the peer answers and its queue is there."""
 
+    def pause(self) -> None:
+        """Stop it in its tracks while others are measured: what it has left to do is done in its own rounds."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ends the processes that were started, and only those, by their ids."""
+        self.resume()
         for process in reversed(self._processes):
+            if process.poll() is not None:
+                continue
             tree = measure.process_tree(process.pid)
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -62,6 +72,15 @@ class Server(abc.ABC):
                         os.kill(pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.poll() is not None:
+                # Its id may be somebody else's by now.
+                continue
+            for pid in measure.process_tree(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def __enter__(self) -> Server:
         self.directory.mkdir(parents=True, exist_ok=True)

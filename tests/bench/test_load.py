@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.compare.cell import run_cell
 from bench.compare.drive import Phase, run
-from bench.compare.load import CellSpec, run_cell
+from bench.compare.phases import CellSpec
 from bench.compare.wire import payloads
 from bench.compare.wire_querator import QueratorConnection, is_whole_reply
 from tests.bench.fake_daemon import FakeDaemon

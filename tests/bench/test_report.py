@@ -10,8 +10,8 @@ import pytest
 from bench import scale
 from bench.compare import report
 from bench.compare.backlog import Moment
+from bench.compare.cell import CellResult, Direction
 from bench.compare.chart import Bars, Line, bar_chart, line_chart, short
-from bench.compare.load import CellResult, Direction
 from bench.compare.results import Cell, Run, figures
 
 
@@ -20,6 +20,7 @@ def direction(rate: float, cpu_us: float = 5.0, p99_us: int = 2_000) -> Directio
     return Direction(
         items=items,
         seconds=items / rate,
+        rates=[rate, rate, rate],
         server_cpu_seconds=items * cpu_us / 1e6,
         latencies_us={"produce": (1_000, p99_us, 3 * p99_us)},
     )
@@ -38,7 +39,8 @@ def run_of(*cells: Cell) -> Run:
         filesystem="ext4",
         fdatasync_us=(250, 600),
         load_average=0.1,
-        seconds_per_direction=2.0,
+        rounds=4,
+        round_seconds=0.8,
         payload_bytes=200,
         versions={"redis": "7"},
         settings={"redis": "appendfsync always"},
