@@ -13,7 +13,7 @@ import msgspec
 
 from querator import ids
 from querator.daemon.lifecycle import dead_copy
-from querator.daemon.partition import Lease, Partition
+from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition
 from querator.daemon.requests import Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
 from querator.items import Item, State
@@ -98,6 +98,7 @@ def _depart(logical: Logical, move: Move, retry: Retry | None) -> None:
     if retry is not None:
         move.retry = retry
         retry.open_moves += 1
+        move.partition.let_go(move.leases, TO_DIE_US if move.reason else TO_MOVE_US)
     if not move.scheduled:
         move.partition.start_dying(move.items, leased=bool(move.leases))
     logical.moves.append(move)

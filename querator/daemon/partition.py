@@ -23,7 +23,7 @@ from querator import ids
 from querator.config import LimitsConfig
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Store, Summary
-from querator.items import Item, Placement, State
+from querator.items import ZERO_TIME_US, Item, Placement, State
 from querator.limits import (
     LOST_LEASE_KEPT_US,
     READY_WINDOW_LOW_PERCENT,
@@ -31,6 +31,10 @@ from querator.limits import (
 )
 
 NEVER: Final = 1 << 62
+# Deadlines that nobody asks for. They stand in storage for leases whose holder has let go of them, and say what becomes
+# of the item, in case this process does not live to see to it.
+TO_DIE_US: Final = ZERO_TIME_US + 1
+TO_MOVE_US: Final = ZERO_TIME_US + 2
 DEFAULT_BOUNDS: Final = LimitsConfig()
 
 
@@ -355,11 +359,15 @@ class Partition:
         self._write_leases(leases)
         return leases
 
-    def _write_leases(self, leases: Sequence[Lease]) -> None:
+    def _write_leases(self, leases: Sequence[Lease], deadline: int | None = None) -> None:
         batch = self.changes()
         batch.lease_seqs += [lease.item.seq for lease in leases]
         batch.lease_attempts += [lease.attempts for lease in leases]
-        batch.lease_deadlines += [lease.deadline for lease in leases]
+        batch.lease_deadlines += [lease.deadline if deadline is None else deadline for lease in leases]
+
+    def let_go(self, leases: Sequence[Lease], fate: int) -> None:
+        """Their holder wants these to die or to move, and storage knows it from now on."""
+        self._write_leases(leases, fate)
 
     def extend(self, leases: list[Lease], deadline: int) -> None:
         for lease in leases:
@@ -455,6 +463,7 @@ class Partition:
     def take_back(self, lease: Lease) -> None:
         """A lease that was on its way out is held again."""
         self.leased[lease.id] = lease
+        self._write_leases([lease])
         heapq.heappush(self.lease_ends, (lease.deadline, lease.item.seq, [lease]))
 
     def sweep_ended(self, now_us: int) -> None:
@@ -590,6 +599,14 @@ class Partition:
     def clear(self, ready: bool, leased: bool, scheduled: bool) -> None:
         batch = self.changes()
         batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
+        # A clear comes first in its batch: what the same pass has added so far would survive it.
+        in_hands = set() if leased else {lease.item.seq for lease in self.leased.values()}
+        if ready:
+            batch.add = [item for item in batch.add if item.seq in in_hands]
+        if leased:
+            batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = [], [], []
+        if scheduled:
+            batch.schedule = []
         if ready:
             self.ready.clear()
             self.tail.clear()

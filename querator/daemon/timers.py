@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from querator.daemon import arrivals
-from querator.daemon.lifecycle import EXPIRED, cause_of_death
-from querator.daemon.partition import NEVER, Lease, Partition, Sweep
+from querator.daemon.lifecycle import CLIENT, EXPIRED, cause_of_death
+from querator.daemon.partition import NEVER, TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
@@ -50,18 +50,25 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
         return
     dead: dict[str, list[Lease]] = {}
     back: list[Lease] = []
+    moving: list[Lease] = []
     for lease in ended:
         cause = cause_of_death(lease.item, lease.attempts, now, logical.queue.max_attempts)
-        if cause:
+        if lease.deadline == TO_DIE_US:
+            dead.setdefault(CLIENT, []).append(lease)
+        elif lease.deadline == TO_MOVE_US:
+            moving.append(lease)
+        elif cause:
             dead.setdefault(cause, []).append(lease)
         else:
             back.append(lease)
+    if moving:
+        arrivals.send_elsewhere(logical, partition, moving)
     if back:
         partition.lost(back, now)
         partition.requeue([(lease.item, lease.attempts) for lease in back], now)
     for cause, leases in dead.items():
         arrivals.let_die(logical, partition, leases, cause)
-    logical.tally("expired", len(ended))
+    logical.tally("expired", sum([lease.deadline > TO_MOVE_US for lease in ended]))
 
 
 def _enqueue_due(logical: Logical, partition: Partition) -> None:

@@ -333,6 +333,33 @@ class TestLifecycle:
         assert arrived and (d.stored(), d.stored("dead")) == ([], ["a"])
 
 
+    def test_a_client_s_dead_letter_is_finished_after_a_crash(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        # The copy arrives, and the process dies before the original is removed.
+        from querator.daemon.requests import Retry
+        from querator.wire.messages import QueueRetryItem
+
+        d.logicals["q"].submit(Retry(lambda result: None, d.now_ns + 10**10, 0, [QueueRetryItem(id=a, dead=True)]))
+        while not d.logicals["dead"].partitions[0].waiting:
+            d.step()
+        d.restart()
+        d.run()
+        assert (d.stored(), d.stored("dead")) == ([], ["a"])
+        assert [death.reason for death in d.deaths] == ["client"]
+        assert d.complete([a]).error.endswith("its lease was lost")
+
+    def test_what_a_clear_removes_does_not_come_back(self, d):
+        logical = d.create()
+        d.produce(["a", "b"])
+        d.lease()
+        d.now_us += 61 * SECOND  # the lease ends in the same pass as the clear
+        d.change(lambda now: logical.partitions[0].clear(ready=True, leased=False, scheduled=False))
+        assert d.stored() == []
+
+
 class TestRequestIds:
     def test_a_repeated_produce_adds_nothing(self, d):
         d.create(partitions=3)
