@@ -68,6 +68,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     title: str
     axis: str
     points: list[Point]
+    when: str = ""
 
 
 class Bench:
@@ -246,10 +247,10 @@ def charts(sweep: Sweep) -> dict[str, str]:
     return made
 
 
-def markdown(sweeps: list[Sweep], when: str) -> str:
-    parts = [f"## As things grow\n\nRun of {when}; Unix socket, protobuf, 200-byte payloads unless it says otherwise."]
+def markdown(sweeps: list[Sweep]) -> str:
+    parts = ["## As things grow", "Unix socket, protobuf, 200-byte payloads unless it says otherwise."]
     for sweep in sweeps:
-        parts.append(f"### {sweep.title}")
+        parts.append(f"### {sweep.title}\n\nRun of {sweep.when}.")
         parts.extend(f"![{sweep.title}](benchmarks/{name})" for name in charts(sweep))
         parts.append(_table(sweep))
     return "\n\n".join(parts)
@@ -322,19 +323,24 @@ def main() -> None:
         for sweep in wanted:
             print(sweep, flush=True)
             sweeps.append(SWEEPS[sweep](bench))
+            sweeps[-1].when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if options.docs:
-        _write(sweeps, Path(options.docs))
+        write(sweeps, Path(options.docs))
 
 
-def _write(sweeps: list[Sweep], docs: Path) -> None:
+def write(sweeps: list[Sweep], docs: Path) -> None:
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    (folder / "scale.json").write_bytes(msgspec.json.format(msgspec.json.encode(sweeps)) + b"\n")
+    # Sweeps that were not run this time keep what the last run found.
+    known = folder / "scale.json"
+    before = msgspec.json.decode(known.read_bytes(), type=list[Sweep]) if known.exists() else []
+    latest = {sweep.name: sweep for sweep in [*before, *sweeps]}
+    sweeps = [latest[name] for name in SWEEPS if name in latest]
+    known.write_bytes(msgspec.json.format(msgspec.json.encode(sweeps)) + b"\n")
     for sweep in sweeps:
         for name, svg in charts(sweep).items():
             (folder / name).write_text(svg)
-    update_page(docs / PAGE, "scale", markdown(sweeps, when))
+    update_page(docs / PAGE, "scale", markdown(sweeps))
 
 
 if __name__ == "__main__":

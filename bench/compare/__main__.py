@@ -67,19 +67,23 @@ def main() -> None:
         filesystem = measure.filesystem_type(directory)
         if filesystem in ("tmpfs", "ramfs"):
             sys.exit(f"{directory} is on {filesystem}, where an fsync does nothing; name another place with --dir")
-        run = _measure(options, directory, filesystem)
+        counter = FsyncCounter(directory)
+        run = _measure(options, directory, filesystem, counter)
+        moments = []
+        if options.with_backlog:
+            moments = measure_backlog(options.with_backlog, BACKLOG_SECONDS, directory, counter)
     for figure in figures(run):
         low, high = figure.spread
         spread = f"({low:.2f} to {high:.2f})" if high else ""
         verdict = "" if figure.is_reached else "NOT REACHED"
         print(f"{figure.shape:7} {figure.what:50} {figure.value:8.2f} {spread:16} {verdict}")
-    if options.docs:
+    if options.docs and run.cells:
         report.write(run, Path(options.docs))
-        print(f"written: {options.docs}/{report.PAGE}")
+    if options.docs and moments:
+        report.write_backlog(moments, run.started_at, Path(options.docs))
 
 
-def _measure(options: argparse.Namespace, directory: Path, filesystem: str) -> Run:
-    counter = FsyncCounter(directory)
+def _measure(options: argparse.Namespace, directory: Path, filesystem: str, counter: FsyncCounter) -> Run:
     wanted = [system for system in SYSTEMS if not options.only or system.server.peer in options.only.split(",")]
     versions = {system.server.peer: system.server.version() for system in wanted}
     run = Run(
@@ -106,8 +110,6 @@ def _measure(options: argparse.Namespace, directory: Path, filesystem: str) -> R
         for cell in measure_shape(systems, batch, clients, options, directory, counter):
             run.cells.append(cell)
             _print(cell)
-    if options.with_backlog:
-        run.moments = measure_backlog(options.with_backlog, BACKLOG_SECONDS, directory, counter)
     return run
 
 

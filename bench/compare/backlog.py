@@ -34,6 +34,8 @@ class Moment(msgspec.Struct, kw_only=True):
     highest_ms: float
     applies: int
     """How many times something was applied to a partition file meanwhile, by the daemon's own count."""
+    others_share: float
+    """What the rest of the machine used meanwhile, in shares of a core."""
 
 
 def measure_backlog(items: int, seconds: float, directory: Path, counter: FsyncCounter) -> list[Moment]:
@@ -65,6 +67,7 @@ def _note(moments: list[Moment], server: Querator, what: str, waiting: int, seco
             p99_ms=p99,
             highest_ms=highest,
             applies=count_applies(server) - before,
+            others_share=result.inward.others_cpu_seconds / result.inward.seconds,
         )
     )
     print(f"{what}: {waiting:,} wait, {result.inward.rate:,.0f}/s, p50 {p50:.2f} p99 {p99:.2f} max {highest:.2f} ms")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.compare.backlog import Moment
 from bench.compare.cell import CellResult, Direction
 
 
@@ -44,7 +43,6 @@ class Run(msgspec.Struct, kw_only=True):
     skipped: list[str]
     counts_fsyncs: bool
     cells: list[Cell]
-    moments: list[Moment] = []
 
     def find(self, system: str, shape: str) -> CellResult | None:
         for cell in self.cells:
@@ -143,9 +141,6 @@ def _absolute(run: Run) -> Iterator[Figure]:
         if single is not None and "produce" in single.inward.latencies_us:
             p99 = single.inward.latencies_us["produce"][1] / 1000
             yield Figure("1×32", f"p99 of a produce, ms, {transport}", p99, PRODUCE_P99_MS_MAX, is_ceiling=True)
-    for moment in run.moments:
-        what = f"p99 of a produce, ms, {moment.what} ({moment.waiting:,} wait)"
-        yield Figure("1×32", what, moment.p99_ms, PRODUCE_P99_MS_MAX, is_ceiling=True)
 
 
 def cpu_us(direction: Direction) -> float:

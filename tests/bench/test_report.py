@@ -12,7 +12,7 @@ from bench.compare import report
 from bench.compare.backlog import Moment
 from bench.compare.cell import CellResult, Direction
 from bench.compare.chart import Bars, Line, bar_chart, line_chart, short
-from bench.compare.results import Cell, Run, figures
+from bench.compare.results import Cell, Run, figures, round_ratios
 
 
 def direction(rate: float, cpu_us: float = 5.0, p99_us: int = 2_000) -> Direction:
@@ -81,14 +81,19 @@ def test_a_ceiling_is_reached_from_below() -> None:
     assert cpu.is_reached
 
 
-def test_the_backlog_counts_among_the_figures() -> None:
-    run = run_of()
-    run.moments = [
-        Moment(what="many items wait", waiting=5, rate=1, p50_ms=1, p99_ms=11, highest_ms=20, applies=3),
-    ]
-    (figure,) = figures(run)
-    assert not figure.is_reached
-    assert "many items wait" in report.markdown(run)
+def test_the_backlog_has_a_section_with_a_verdict(tmp_path: Path) -> None:
+    quick = Moment(
+        what="empty queue", waiting=0, rate=1, p50_ms=1, p99_ms=2, highest_ms=20, applies=0, others_share=0.1
+    )
+    slow = Moment(
+        what="many wait", waiting=5_000_000, rate=1, p50_ms=1, p99_ms=11, highest_ms=20, applies=3, others_share=0.1
+    )
+    report.write(run_of(cell("redis tcp", 1, 1, 1_000, 500)), tmp_path)
+    report.write_backlog([quick, slow], "now", tmp_path)
+    text = (tmp_path / report.PAGE).read_text()
+    assert "| redis tcp |" in text
+    assert "| empty queue | 0 | 1 | 1.00 | 2.00 | 20.00 | 0 | 10% | reached |" in text
+    assert "| many wait | 5,000,000 | 1 | 1.00 | 11.00 | 20.00 | 3 | 10% | **not reached** |" in text
 
 
 def test_a_cell_that_failed_says_why() -> None:
@@ -144,9 +149,23 @@ def test_every_sweep_has_a_table_and_a_chart() -> None:
     )
     for name in scale.SWEEPS:
         sweep = scale.Sweep(name=name, title=name.title(), axis=name, points=[point])
-        text = scale.markdown([sweep], "now")
+        text = scale.markdown([sweep])
         rows = [line for line in text.splitlines() if line.startswith("|")]
         assert len({row.count("|") for row in rows}) == 1
         for file, svg in scale.charts(sweep).items():
             assert f"benchmarks/{file}" in text
             ElementTree.fromstring(svg)
+
+
+def test_a_sweep_that_is_run_alone_leaves_the_others_on_the_page(tmp_path: Path) -> None:
+    for name, axis in (("queues", "old"), ("partitions", "first"), ("queues", "new")):
+        scale.write([scale.Sweep(name=name, title=name.title(), axis=axis, points=[])], tmp_path)
+    text = (tmp_path / report.PAGE).read_text()
+    assert "first" in text and "new" in text and "old" not in text
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    ours = Direction(rates=[10.0, 30.0, 100.0, 300.0])
+    theirs = Direction(rates=[10.0, 100.0])
+    assert round_ratios(ours, theirs) == [2.0, 2.0]
+    assert round_ratios(ours, Direction()) == []
