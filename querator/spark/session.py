@@ -78,7 +78,8 @@ def session(
     active = SparkSession.getActiveSession()
     if active is not None:
         active.dataSource.register(QueratorDataSource)
-        yield active
+        with _settings(active, conf or {}):
+            yield active
         return
     check_java()
     # With a relative path executors die and start again for ever.
@@ -102,6 +103,22 @@ def session(
             yield spark
         finally:
             spark.stop()
+
+
+@contextlib.contextmanager
+def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """What can be set while a session runs, set for as long as this is open."""
+    changed = {key: spark.conf.get(key, None) for key in conf if key.startswith("spark.sql.")}
+    for key in changed:
+        spark.conf.set(key, conf[key])
+    try:
+        yield
+    finally:
+        for key, value in changed.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ doubled without a word. Sorting within partitions before writing makes such a pl
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ from querator.errors import QueratorError
 from querator.spark.options import Options
 from querator.wire import arrow
 
+BY_SOURCE: Final = "by source"
+"""As `request_id`: each request is known by the source ids of its items."""
 REQUEST_ROWS_MAX: Final = 10_000
 REQUEST_BYTES_MAX: Final = 4_000_000
 
@@ -100,11 +103,21 @@ def write_requests(
     with options.bulk() as bulk:
         send = bulk.produce if schema is arrow.PRODUCED or schema == arrow.PRODUCED else bulk.import_
         for number, part in enumerate(parts):
-            answer = send(options.queue, [part], f"{name} {number}")
+            # By source, whatever brings the same items again repeats the same request, from another job as well.
+            by_source = options.request_id == BY_SOURCE
+            answer = send(options.queue, [part], source_name(part) if by_source else f"{name} {number}")
             written.rows += part.num_rows
             written.items += answer.items
             written.added += answer.added
     return written
+
+
+def source_name(part: pa.RecordBatch) -> str:
+    """A request id that follows from where the items come from."""
+    digest = hashlib.blake2b(digest_size=16)
+    for source in part.column("source_id").to_pylist():
+        digest.update(f"{source}\n".encode())
+    return f"source {digest.hexdigest()}"
 
 
 def requests(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,146 @@
+"""What the commands of `querator pipeline` share: Spark, started late and told about in a line, and their summaries."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from querator.cli.progress import Progress
+from querator.cli.session import Session
+from querator.errors import Interrupted, QueratorError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from querator.spark.moving import Connection
+
+SAMPLE_ROWS: Final = 5
+
+
+class Spark:
+    """Spark for one command: started late, watched, and its errors told in a line."""
+
+    def __init__(self, session: Session, master: str, conf: list[str], log_file: Path | None, verbose: bool) -> None:
+        self._session = session
+        self._master = master
+        self._conf = dict(_setting(text) for text in conf)
+        self._verbose = verbose
+        self.log_file = (log_file or _default_log_file()).absolute()
+
+    def connection(self, context: str | None = None) -> Connection:
+        """How Spark's tasks reach the daemon."""
+        from querator.spark.moving import Connection
+
+        if context is None:
+            settings = self._session.settings
+        else:
+            from querator import config
+
+            settings = config.client_settings(context=context)
+        address = str(settings.address.value)
+        if not address.startswith("http") and self._master and not self._master.startswith("local"):
+            raise UsageError(
+                f"{address} cannot be reached from other machines", hint="--endpoint http://host:port of the daemon"
+            )
+        return Connection(address, str(settings.token_file.value or ""))
+
+    @contextlib.contextmanager
+    def running(self, what: str, **defaults: str) -> Iterator[SparkSession]:
+        from querator.spark.running import explained, reported
+        from querator.spark.session import check_java, check_pyspark, session
+
+        check_pyspark()
+        check_java()
+        if self._verbose:
+            self._session.note(f"Spark's log: {self.log_file}")
+        started = session(
+            f"querator {what}",
+            master=self._master,
+            conf=defaults | self._conf,
+            log_file=self.log_file,
+            verbose=self._verbose,
+        )
+        with Progress(self._session.streams, what) as progress:
+            try:
+                with started as spark, reported(spark, progress.update):
+                    yield spark
+            except (QueratorError, typer.Exit):
+                raise
+            except KeyboardInterrupt:
+                raise Interrupted("interrupted", hint="see the command's help for how to go on") from None
+            except Exception as error:
+                told = explained(error)
+                told.hint = told.hint or f"Spark's log has more: {self.log_file}"
+                raise told from error
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--conf: '{text}' is not KEY=VALUE")
+    return key, value
+
+
+def _default_log_file() -> Path:
+    from querator import config
+
+    return config.state_directory(os.environ) / "spark" / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+
+
+def show(session: Session, rows: DataFrame, text: str) -> None:
+    """What a dry run tells: the plan, the schema and a sample."""
+    plan = rows._jdf.queryExecution().simpleString()
+    session.note(f"{text}\n\n{plan}\nSchema: {rows.schema.simpleString()}")
+    sample = [row.asDict(recursive=True) for row in rows.limit(SAMPLE_ROWS).collect()]
+    records = [{key: _plain(value) for key, value in row.items()} for row in sample]
+    session.output.records(records, rows.columns, name=rows.columns[0], empty="no rows")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def summary(session: Session, text: str, started: float, items: int, **record: Any) -> None:
+    seconds = round(time.monotonic() - started, 3)
+    rate = f"{items / seconds:,.0f} a second" if seconds else ""
+    fields = {**record, "items": items, "seconds": seconds}
+    session.done(f"{text} in {seconds:.1f}s, {rate}", fields, name=next(iter(record)))
+
+
+def held(session: Session, queue: str) -> int:
+    stats = session.client.stats(queue)
+    return sum(p.total + p.scheduled for logical in stats.logical_queues for p in logical.partitions)
+
+
+@contextlib.contextmanager
+def going_on(progress: Callable[[], str], request_id: str) -> Iterator[None]:
+    """A job that broke off: how far it got, and how to go on."""
+    from querator.spark.running import explained
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: {_try(progress)}", hint=f"the same command with --request-id {request_id} adds the rest"
+        ) from None
+    except Exception as error:
+        told = explained(error)
+        raise type(told)(
+            f"{told.message}; {_try(progress)}",
+            hint=f"the same command with --request-id {request_id} adds what is missing",
+        ) from error
+
+
+def _try(progress: Callable[[], str]) -> str:
+    try:
+        return progress()
+    except QueratorError:
+        return "the daemon does not answer"

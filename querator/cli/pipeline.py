@@ -1,0 +1,348 @@
+"""`querator pipeline`: bulk work on Spark. The work itself is in `querator.spark`, imported when a command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from querator.cli.ids import count
+from querator.cli.jobs_on_spark import Spark, going_on, held, show, summary
+from querator.cli.options import DryRun, Queue, command
+from querator.cli.session import Session
+from querator.cli.tree import noun
+from querator.errors import PartlyDone, UsageError
+
+app = noun("Bulk work on Spark: import, export, copy, redrive, report, stream.")
+
+
+class FileFormat(enum.StrEnum):
+    PARQUET = "parquet"
+    JSON = "json"
+    CSV = "csv"
+    TEXT = "text"
+
+
+class PartitionBy(enum.StrEnum):
+    NONE = "none"
+    KIND = "kind"
+    DAY = "day"
+
+
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://host:port, yarn.")
+]
+Conf = Annotated[
+    list[str], typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given several times.")
+]
+LogFile = Annotated[
+    Path | None, typer.Option("--log-file", metavar="FILE", help="Where Spark's own log goes.", show_default=False)
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="More in Spark's log, and say where it is.")]
+Splits = Annotated[int, typer.Option("--splits", min=1, metavar="N", help="Tasks per partition of the queue.")]
+Form = Annotated[FileFormat, typer.Option("--format", help="What the files are.")]
+Sql = "Spark SQL over the columns of the files."
+
+
+@command(app, "import")
+def import_(
+    session: Session,
+    queue: Queue,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files or directories, as Spark names them.")],
+    format: Form = FileFormat.PARQUET,
+    payload: Annotated[str, typer.Option("--payload", metavar="SQL", help=f"{Sql} Default: the row as JSON.")] = "",
+    kind: Annotated[str, typer.Option("--kind", metavar="SQL", help=Sql)] = "",
+    reference: Annotated[str, typer.Option("--reference", metavar="SQL", help=Sql)] = "",
+    encoding: Annotated[str, typer.Option("--encoding", metavar="SQL", help=Sql)] = "",
+    enqueue_at: Annotated[str, typer.Option("--enqueue-at", metavar="SQL", help=Sql)] = "",
+    request_id: Annotated[
+        str, typer.Option("--request-id", metavar="ID", help="Repeating an import under its id adds what is missing.")
+    ] = "",
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006 - typer wants the value itself
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Produce the rows of files to a queue, each once.
+
+    SQL expressions say what becomes of a row; a constant kind is "'mail'". An import that broke off is repeated with
+    the same --request-id, files and --master, and then adds what is missing.
+    """
+    from querator.limits import BULK_REQUEST_ID_BYTES_MAX
+
+    spark = Spark(session, master, conf, log_file, verbose)
+    session.client.queue_info(queue)
+    if len(request_id.encode()) > BULK_REQUEST_ID_BYTES_MAX - 50:
+        raise UsageError(f"--request-id: at most {BULK_REQUEST_ID_BYTES_MAX - 50} bytes")
+    with spark.running(f"importing to '{queue}'") as running:
+        from querator.spark import moving
+
+        request_id = request_id or moving.new_request_id()
+        rows = moving.read_files(running, paths, format.value)
+        items = moving.as_items(rows, moving.Expressions(payload, kind, reference, encoding, enqueue_at))
+        if dry_run:
+            show(session, items, f"would import to '{queue}':")
+            return
+        before = held(session, queue)
+        started = time.monotonic()
+        with going_on(lambda: f"the queue holds {held(session, queue) - before:+,} items", request_id):
+            number = moving.write_items(items, spark.connection().options(queue), f"import {request_id}")
+    summary(
+        session,
+        f"imported {count(number, 'item')} to '{queue}'",
+        started,
+        number,
+        queue_name=queue,
+        request_id=request_id,
+    )
+
+
+@command(app, "export")
+def export(
+    session: Session,
+    queue: Queue,
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A new directory, as Spark names it.")],
+    format: Form = FileFormat.PARQUET,
+    partition_by: Annotated[PartitionBy, typer.Option("--partition-by", help="Directories by kind or day.")] = (
+        PartitionBy.NONE
+    ),
+    state: Annotated[str, typer.Option("--state", help="all, stored, ready, leased or scheduled.")] = "all",
+    only: Annotated[str, typer.Option("--only", metavar="A,B", help="Only these columns of an item.")] = "",
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Drain the queue: lease what is ready, write it, complete it.")
+    ] = False,
+    splits: Splits = 2,
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write a queue's items to files.
+
+    Without --complete nothing changes in the queue; what is written is what was there when the export began. With it,
+    each item ends up either in the files or with a consumer, once; a run that broke off goes on where it was.
+    """
+    spark = Spark(session, master, conf, log_file, verbose)
+    session.client.queue_info(queue)
+    directories = "" if partition_by is PartitionBy.NONE else partition_by.value
+    with spark.running(f"exporting '{queue}'") as running:
+        from querator.spark import moving
+
+        options = spark.connection().options(queue)
+        more = {"columns": only} if only else {}
+        if dry_run:
+            rows = moving.read_queue(running, options, state=state, splits=str(splits), **more)
+            show(session, moving.for_files(rows, format.value, directories)[0], f"would export '{queue}' to {to}:")
+            return
+        started = time.monotonic()
+        if complete:
+            query = moving.drain(running, options | more, to, format.value, directories)
+            query.awaitTermination()
+            number = sum(progress["numInputRows"] for progress in query.recentProgress)
+        else:
+            rows = moving.read_queue(running, options, state=state, splits=str(splits), **more)
+            number = moving.write_files(rows, to, format.value, directories, "error")
+    summary(session, f"exported {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
+
+
+@command(app, "copy")
+def copy(
+    session: Session,
+    source: Annotated[str, typer.Option("--from", metavar="[CONTEXT/]QUEUE", help="Where the items are.")],
+    target: Annotated[str, typer.Option("--to", metavar="[CONTEXT/]QUEUE", help="Where they go.")],
+    state: Annotated[str, typer.Option("--state", help="all, stored, ready, leased or scheduled.")] = "all",
+    splits: Splits = 1,
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Copy items between queues, of one daemon or two; they stay where they are, and their copies are not leased.
+
+    Every copy knows the id it was made from, so that a copy that broke off, or is repeated, adds what is missing.
+    """
+    spark = Spark(session, master, conf, log_file, verbose)
+    with spark.running(f"copying '{source}' to '{target}'") as running:
+        from querator.spark import moving
+
+        from_options, to_options = _place(spark, source), _place(spark, target)
+        if from_options == to_options:
+            raise UsageError("a queue cannot be copied into itself")
+        rows = moving.read_queue(running, from_options, state=state, splits=str(splits))
+        if dry_run:
+            show(session, moving.copied(rows), f"would copy '{source}' to '{target}':")
+            return
+        started = time.monotonic()
+        try:
+            number = moving.copy(rows, to_options)
+        except Exception as error:
+            from querator.spark.running import explained
+
+            raise type(told := explained(error))(told.message, hint="the same command adds what is missing") from error
+    summary(session, f"copied {count(number, 'item')} to '{target}'", started, number, source=source, target=target)
+
+
+def _place(spark: Spark, text: str) -> dict[str, str]:
+    context, slash, queue = text.rpartition("/")
+    return spark.connection(context if slash else None).options(queue)
+
+
+@command(app, "redrive")
+def redrive(
+    session: Session,
+    queue: Annotated[str, typer.Argument(metavar="DEADQUEUE", help="Name of the dead queue.", show_default=False)],
+    transform: Annotated[
+        str,
+        typer.Option(
+            "--transform",
+            metavar="SQL",
+            help="The new payload, of text, payload, kind, reason and the like.",
+        ),
+    ] = "",
+    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="Instead of each item's origin queue.")] = "",
+    where: Annotated[str, typer.Option("--where", metavar="SQL", help="Only items for which this holds.")] = "",
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Send dead items back to the queue in which they died, repaired with SQL.
+
+    An item whose transform fails or gives null stays where it is. Safe to interrupt and to repeat.
+    """
+    spark = Spark(session, master, conf, log_file, verbose)
+    session.client.queue_info(queue)
+    if to == queue:
+        raise UsageError("a queue cannot be redriven into itself")
+    # An expression that fails for one payload must not fail for all of them.
+    with spark.running(f"redriving '{queue}'", **{"spark.sql.ansi.enabled": "false"}) as running:
+        from querator.spark import redriving
+
+        options = spark.connection().options(queue)
+        rows = redriving.repaired(redriving.dead_items(running, options, state="ready"), transform, to)
+        rows = rows.where(where) if where else rows
+        if dry_run:
+            shown = rows.select("id", "target", "kind", "reason", "text", rows["repaired"].cast("string").alias("new"))
+            show(session, shown, f"would redrive '{queue}':")
+            return
+        started = time.monotonic()
+        outcomes = [row.asDict() for row in redriving.redrive(rows, options)]
+    done, failed = sum(row["items"] for row in outcomes), sum(row["failed"] for row in outcomes)
+    text = f"redrove {count(done, 'item')} of '{queue}'"
+    if failed:
+        for row in outcomes:
+            if row["failed"]:
+                session.note(f"{count(row['failed'], 'item')} of '{row['origin']}' stayed: {row['reason']}")
+        raise PartlyDone(f"{text}, {count(failed, 'item')} stayed")
+    summary(session, text, started, done, queue_name=queue)
+
+
+@command(app, "report")
+def report(
+    session: Session,
+    queue: Queue,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also as a page with charts.", show_default=False)
+    ] = None,
+    splits: Splits = 2,
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """What died, of what, since when: counts by reason, kind and reference, ages, attempts, and a time line."""
+    spark = Spark(session, master, conf, log_file, verbose)
+    session.client.queue_info(queue)
+    with spark.running(f"reading '{queue}'") as running:
+        from querator.spark import redriving, reporting
+
+        options = spark.connection().options(queue)
+        if dry_run:
+            show(session, redriving.dead_items(running, options), f"would report on '{queue}':")
+            return
+        made = reporting.report(running, options, splits)
+    if html is not None:
+        html.write_text(reporting.page(made, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())), encoding="utf-8")
+        session.note(f"wrote {html}")
+    records = [
+        {"section": section.title, "value": value, "items": items}
+        for section in made.sections
+        for value, items in section.rows
+    ]
+    session.output.records(records, ["section", "value", "items"], name="value", empty="nothing died")
+
+
+@command(app, "stream")
+def stream(
+    session: Session,
+    queue: Queue,
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A directory, as Spark names it.")],
+    trigger: Annotated[str, typer.Option("--trigger", metavar="DURATION", help="How often files are written.")] = "10s",
+    format: Form = FileFormat.PARQUET,
+    partition_by: Annotated[PartitionBy, typer.Option("--partition-by", help="Directories by kind or day.")] = (
+        PartitionBy.NONE
+    ),
+    checkpoint: Annotated[
+        str,
+        typer.Option("--checkpoint", metavar="PATH", help="Where Spark notes how far it is; default below --to."),
+    ] = "",
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    conf: Conf = [],  # noqa: B006
+    log_file: LogFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write a queue's items to files for as long as this runs; they are completed once they are written.
+
+    Ctrl-C or SIGTERM ends it in order. After a crash the same command goes on where it was, and each item is in the
+    files once.
+    """
+    from querator.cli.session import duration
+
+    spark = Spark(session, master, conf, log_file, verbose)
+    session.client.queue_info(queue)
+    every = f"{max(1, round(duration(trigger, '--trigger') * 1_000))} milliseconds"
+    directories = "" if partition_by is PartitionBy.NONE else partition_by.value
+    with spark.running(f"streaming '{queue}'") as running:
+        from querator.spark import moving
+
+        options = spark.connection().options(queue)
+        if dry_run:
+            show(session, moving.read_queue(running, options, state="ready"), f"would stream '{queue}' to {to}:")
+            return
+        started, number = time.monotonic(), 0
+        notes = checkpoint or f"{to.rstrip('/')}/{moving.CHECKPOINT}"
+        query = moving.drain(running, options, to, format.value, directories, checkpoint=notes, every=every)
+        with _ending_in_order():
+            try:
+                query.awaitTermination()
+            except KeyboardInterrupt:
+                query.stop()
+        number = sum(progress["numInputRows"] for progress in query.recentProgress)
+        moving.complete_last_batch(running, options, notes)
+    summary(session, f"wrote {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM is what Ctrl-C is."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,200 @@
+"""Import, export, copy and stream: DataFrames between files and queues. What the commands do, without their words."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from querator.errors import UsageError
+from querator.spark.writing import BY_SOURCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMATS: Final = ("parquet", "json", "csv", "text")
+CHECKPOINT: Final = "_querator_checkpoint"
+_COPIED: Final = (
+    "payload", "kind", "reference", "encoding", "enqueue_at", "attempts", "max_attempts", "created_at",
+    "expire_deadline", "history",
+)  # fmt: skip
+
+
+class Connection(NamedTuple):
+    """The options that lead to a daemon."""
+
+    endpoint: str
+    token_file: str = ""
+
+    def options(self, queue: str) -> dict[str, str]:
+        found = {"endpoint": self.endpoint, "queue": queue}
+        return found | {"token_file": self.token_file} if self.token_file else found
+
+
+class Expressions(NamedTuple):
+    """Spark SQL over the columns of a file: what becomes of an item. Empty means: not given."""
+
+    payload: str = ""
+    kind: str = ""
+    reference: str = ""
+    encoding: str = ""
+    enqueue_at: str = ""
+
+
+# -- into a queue
+
+
+def read_files(spark: SparkSession, paths: Sequence[str], form: str) -> DataFrame:
+    reader = spark.read
+    if form == "csv":
+        return reader.option("header", True).csv(list(paths))
+    if form == "json":
+        return reader.json(list(paths))
+    return reader.text(list(paths)) if form == "text" else reader.parquet(*paths)
+
+
+def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
+    """The columns of new items. Without an expression the payload is the row itself: its text, or all of it as JSON."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import BinaryType, StringType
+
+    if expressions.payload:
+        payload = f.expr(expressions.payload)
+    elif rows.columns == ["value"] or "payload" in rows.columns:
+        payload = rows["payload"] if "payload" in rows.columns else rows["value"]
+    else:
+        payload = f.to_json(f.struct("*"))
+    columns = [payload.alias("payload")]
+    for name in ("kind", "reference", "encoding"):
+        text = getattr(expressions, name)
+        if text:
+            columns.append(f.coalesce(f.expr(text).cast("string"), f.lit("")).alias(name))
+    if expressions.enqueue_at:
+        columns.append(f.expr(expressions.enqueue_at).cast("timestamp").alias("enqueue_at"))
+    items = rows.select(*columns)
+    if not isinstance(items.schema["payload"].dataType, BinaryType | StringType):
+        items = items.withColumn("payload", items["payload"].cast("string"))
+    return items
+
+
+def write_items(items: DataFrame, options: Mapping[str, str], request_id: str) -> int:
+    """Writes, and returns how many rows there were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    counted = items.observe(seen, f.count(f.lit(1)).alias("items"))
+    counted.write.format("querator").options(**options).option("request_id", request_id).mode("append").save()
+    return int(seen.get["items"])
+
+
+def new_request_id() -> str:
+    return str(uuid.uuid4())
+
+
+# -- out of a queue
+
+
+def read_queue(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
+    return spark.read.format("querator").options(**options, **more).load()
+
+
+def for_files(items: DataFrame, form: str, partition_by: str) -> tuple[DataFrame, list[str]]:
+    """The rows as a file format can hold them, and the columns that its directories are made of."""
+    from pyspark.sql import functions as f
+
+    if partition_by not in ("", "kind", "day"):
+        raise UsageError(f"--partition-by is '{partition_by}', not kind or day")
+    if form == "text":
+        raise UsageError("an export has columns; its format is parquet, json or csv")
+    if form != "parquet" and "payload" in items.columns:
+        items = items.withColumn("payload", f.col("payload").cast("string"))
+    if partition_by == "day":
+        items = items.withColumn("day", f.to_date("created_at"))
+    return items, [partition_by] if partition_by else []
+
+
+def write_files(items: DataFrame, path: str, form: str, partition_by: str, mode: str) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    rows, directories = for_files(items, form, partition_by)
+    seen = Observation()
+    writer = rows.observe(seen, f.count(f.lit(1)).alias("items")).write.mode(mode).partitionBy(*directories)
+    if form == "csv":
+        writer = writer.option("header", True)
+    writer.format(form).save(path)
+    return int(seen.get["items"])
+
+
+def drain(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    path: str,
+    form: str,
+    partition_by: str,
+    *,
+    checkpoint: str = "",
+    every: str = "",
+    items_per_batch: int = 50_000,
+) -> StreamingQuery:
+    """Starts to lease items, write them to files and complete them; once through, or `every` so often for ever.
+
+    Spark's file sink notes which files belong to which batch, and the source which items: each ends up in one file.
+    """
+    source = spark.readStream.format("querator").options(**options, items_per_batch=str(items_per_batch)).load()
+    rows, directories = for_files(source, form, partition_by)
+    writer: Any = rows.writeStream.format(form).option("path", path)
+    writer = writer.option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}")
+    if form == "csv":
+        writer = writer.option("header", True)
+    if directories:
+        writer = writer.partitionBy(*directories)
+    writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+    query: StreamingQuery = writer.start()
+    return query
+
+
+def complete_last_batch(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> None:
+    """After a query was stopped: its last batch is in the sink, but Spark tells the source only with the next one."""
+    import json
+
+    from querator.spark.options import Options
+    from querator.spark.streaming import Keeper, held_in
+
+    committed = _numbered(spark, f"{checkpoint}/commits")
+    if not committed:
+        return
+    lines = spark.read.text(f"{checkpoint}/offsets/{max(committed)}").collect()
+    keeper = Keeper(Options.of(options))
+    try:
+        for line in lines:
+            if line.value.startswith('{"batch"') or '"held"' in line.value:
+                keeper.complete(held_in(json.loads(line.value)))
+    finally:
+        keeper.stop()
+
+
+def _numbered(spark: SparkSession, directory: str) -> list[int]:
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(directory)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(path):
+        return []
+    names = [status.getPath().getName() for status in files.listStatus(path)]
+    return [int(name) for name in names if name.isdigit()]
+
+
+# -- between queues
+
+
+def copied(items: DataFrame) -> DataFrame:
+    """Items as another queue takes them: with their past, and with the id they have here as their source."""
+    from pyspark.sql import functions as f
+
+    return items.select(*_COPIED, f.col("id").alias("source_id"))
+
+
+def copy(source: DataFrame, target: Mapping[str, str]) -> int:
+    return write_items(copied(source), target, BY_SOURCE)

@@ -1,0 +1,128 @@
+"""Redrive on Spark: dead items, repaired with SQL, back to the queues in which they died.
+
+Each task takes a stretch of the dead queue in the order of ids, and for a few thousand items at a time: imports them
+where they came from, then deletes them here. The request id of an import is made of the ids in it, and every item
+carries its dead id as its source: whatever is repeated, after whatever, adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from querator.errors import QueratorError
+from querator.limits import BATCH_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OUTCOME: Final = "origin string, items long, failed long, reason string"
+_HISTORY: Final = "array<struct<queue_name: string, source_id: string, reason: string, attempts: int, at: bigint>>"
+CHUNK_ITEMS: Final = 2_000
+
+
+def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
+    """The items of a dead queue, and what their history says of the last death: `reason`, `origin` and `died_at`."""
+    from pyspark.sql import functions as f
+
+    items = spark.read.format("querator").options(**options, **more).load()
+    last = f.element_at(f.from_json(f.col("history"), _HISTORY), -1)
+    return (
+        items.withColumn("_death", last)
+        .withColumn("reason", f.coalesce("_death.reason", f.lit("unknown")))
+        .withColumn("origin", f.coalesce("_death.queue_name", f.lit("")))
+        .withColumn("died_at", f.timestamp_micros("_death.at"))
+        .drop("_death")
+    )
+
+
+def repaired(dead: DataFrame, transform: str, to: str) -> DataFrame:
+    """With the column `repaired`: what the transform makes of the payload, null where it fails. `text` is its text."""
+    from pyspark.sql import functions as f
+
+    rows = dead.withColumn("text", f.col("payload").cast("string"))
+    rows = rows.withColumn("repaired", f.expr(transform or "payload").cast("binary"))
+    return rows.withColumn("target", f.lit(to) if to else f.col("origin"))
+
+
+def redrive(rows: DataFrame, options: Mapping[str, str]) -> list[Any]:
+    """Carries it out; returns an outcome per target queue: how many went back, how many stayed, and why."""
+    from pyspark.sql import functions as f
+
+    chosen = rows.select("partition", "id", "target", "repaired", "kind", "reference", "encoding", "history")
+    outcomes = chosen.mapInArrow(_Redrive(dict(options)), OUTCOME)
+    totals = outcomes.groupBy("origin").agg(
+        f.sum("items").alias("items"), f.sum("failed").alias("failed"), f.max("reason").alias("reason")
+    )
+    # Put in order here: Spark would look at its input twice to sort it.
+    return sorted(totals.collect(), key=lambda row: str(row["origin"]))
+
+
+class _Redrive:
+    """What a task does with its rows."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from querator.spark.options import Options
+
+        options = Options.of(self._options)
+        with options.bulk() as bulk, options.client() as client:
+            for batch in batches:
+                for first in range(0, batch.num_rows, CHUNK_ITEMS):
+                    yield from self._chunk(bulk, client, options.queue, batch.slice(first, CHUNK_ITEMS))
+
+    def _chunk(self, bulk: Any, client: Any, queue: str, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        import pyarrow.compute as pc
+
+        whole = pc.and_(pc.is_valid(rows.column("repaired")), pc.not_equal(rows.column("target"), ""))
+        staying = rows.filter(pc.invert(whole))
+        for target in pc.unique(staying.column("target")).to_pylist():
+            count = pc.sum(pc.equal(staying.column("target"), target)).as_py()
+            yield _outcome(target, 0, count, "the transform failed" if target else "its origin is not known")
+        going = rows.filter(whole)
+        for target in pc.unique(going.column("target")).to_pylist():
+            some = going.filter(pc.equal(going.column("target"), target))
+            try:
+                self._send(bulk, target, some)
+                self._delete(client, queue, some)
+            except QueratorError as error:
+                yield _outcome(target, 0, some.num_rows, error.message)
+            else:
+                yield _outcome(target, some.num_rows, 0, "")
+
+    def _send(self, bulk: Any, target: str, rows: pa.RecordBatch) -> None:
+        from querator.spark.writing import source_name
+        from querator.wire import arrow
+
+        items = arrow.fitted(
+            pa.record_batch(
+                {
+                    "payload": rows.column("repaired"),
+                    "kind": rows.column("kind"),
+                    "reference": rows.column("reference"),
+                    "encoding": rows.column("encoding"),
+                    "source_id": rows.column("id"),
+                    "history": rows.column("history"),
+                }
+            ),
+            arrow.IMPORTED,
+        )
+        bulk.import_(target, [items], f"redrive {source_name(items)}")
+
+    def _delete(self, client: Any, queue: str, rows: pa.RecordBatch) -> None:
+        by_partition: dict[int, list[str]] = {}
+        for number, text in zip(rows.column("partition").to_pylist(), rows.column("id").to_pylist(), strict=True):
+            by_partition.setdefault(number, []).append(text)
+        for number, texts in by_partition.items():
+            for first in range(0, len(texts), BATCH_ITEMS_MAX):
+                client.delete_items(queue, texts[first : first + BATCH_ITEMS_MAX], partition=number)
+
+
+def _outcome(origin: str, items: int, failed: int, reason: str) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"origin": pa.array([origin]), "items": pa.array([items]), "failed": pa.array([failed]), "reason": [reason]}
+    )
