@@ -434,17 +434,20 @@ class TestDamage:
             """,
         )
         log = log_path(tmp_path / f"{UUID}.duckdb")
-        data = bytearray(log.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        log.write_bytes(bytes(data))
-        with opened(tmp_path) as storage:
-            for _ in range(2):
-                with pytest.raises(StorageError, match="damaged") as raised:
-                    storage.open(UUID, "orders")
-                assert raised.value.uuids == {UUID}
-            storage.open(OTHER_UUID, "orders")
-        assert log.read_bytes() == bytes(data)
-        assert any(path.read_bytes() == bytes(data) for path in (tmp_path / "quarantine").iterdir())
+        original = log.read_bytes()
+        for at in range(20, len(original), 97):
+            data = bytearray(original)
+            data[at] ^= 0xFF
+            log.write_bytes(bytes(data))
+            shutil.rmtree(tmp_path / "quarantine", ignore_errors=True)
+            with opened(tmp_path) as storage:
+                for _ in range(2):
+                    with pytest.raises(StorageError, match="damaged") as raised:
+                        storage.open(UUID, "orders")
+                    assert raised.value.uuids == {UUID}
+                storage.open(OTHER_UUID, "orders")
+            assert log.read_bytes() == bytes(data)
+            assert any(path.read_bytes() == bytes(data) for path in (tmp_path / "quarantine").iterdir())
 
     def test_a_file_that_lost_its_log_is_noticed(self, tmp_path: Path) -> None:
         in_a_process_that_is_killed(

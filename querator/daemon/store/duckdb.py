@@ -18,7 +18,7 @@ import duckdb
 import msgspec
 
 from querator import limits
-from querator.daemon.store import records
+from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import sync_directory
@@ -26,7 +26,6 @@ from querator.daemon.store.history import History
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile
 from querator.daemon.store.quarantine import Quarantine
-from querator.daemon.store.tables import SCHEMA_VERSION
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +106,7 @@ class DuckStorage:
 
     def recover(self) -> None:
         """Reads the journal, once, and puts aside whatever is not to be trusted. Raises StorageError."""
+        tables.warm_up()
         for leftover in self.directory.glob("*.creating"):
             shutil.rmtree(leftover)
         try:
@@ -228,7 +228,10 @@ class DuckStorage:
         path = self._path(uuid)
         try:
             file = self._instance.attach(_name(uuid), path)
-        except duckdb.SerializationException:
+        except duckdb.Error as error:
+            # Every kind of damage to a log has an error of its own. A file that somebody else has open is none.
+            if "lock" in str(error) or not log_path(path).exists():
+                raise
             self._repair_log(uuid, history, accept_loss)
             file = self._instance.attach(_name(uuid), path)
         return file, _checked_meta(file, uuid, path)
@@ -238,11 +241,10 @@ class DuckStorage:
 
         What that commit held is then still in the journal, all of it. If it is not, something else is wrong.
         """
-        path = self._path(uuid)
+        path, partition = self._path(uuid), UUID(uuid).bytes
         instance = Instance(self.directory, trust_torn_logs=True)
         try:
             file = instance.attach(_name(uuid), path)
-            partition = UUID(uuid).bytes
             applied = _checked_meta(file, uuid, path).applied
             is_whole = history.replay(partition, applied) and not history.missing(partition, applied)
             if is_whole or accept_loss:
@@ -252,6 +254,8 @@ class DuckStorage:
                 log_path(path).unlink(missing_ok=True)
                 sync_directory(self.directory)
                 return
+        except duckdb.Error as error:
+            _log.warning("%s: %s", log_path(path), error)
         finally:
             instance.close()
         raise self._put_aside(uuid, f"{log_path(path).name} is damaged", path, log_path(path))
@@ -415,6 +419,6 @@ def _checked_meta(file: PartitionFile, uuid: str, path: Path) -> Meta:
     meta = file.meta()
     if meta.uuid != uuid:
         raise StorageError(f"{path} is the file of another partition, {meta.uuid}", [uuid])
-    if meta.schema_version != SCHEMA_VERSION:
-        raise StorageError(f"{path} has schema version {meta.schema_version}, not {SCHEMA_VERSION}", [uuid])
+    if meta.schema_version != tables.SCHEMA_VERSION:
+        raise StorageError(f"{path} has schema version {meta.schema_version}, not {tables.SCHEMA_VERSION}", [uuid])
     return meta
