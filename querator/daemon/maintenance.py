@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,9 +18,11 @@ from querator import durations
 from querator.daemon import states
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
+from querator.daemon.requests import Read, failing
 from querator.daemon.states import Event, Standing
+from querator.daemon.store.base import Store
 from querator.daemon.stored import change
-from querator.errors import Conflict, InvalidRequest, RequestFailed
+from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US
 from querator.wire import messages
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from querator.daemon.service import Service
 
 log = logging.getLogger("querator.maintenance")
+T = TypeVar("T")
 
 
 # -- which partitions
@@ -186,6 +189,29 @@ async def reopen(logical: Logical, partition: Partition) -> str:
     return await ended
 
 
+async def at_store(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
+    """Something blocking with a partition's open store, in its turn. What goes wrong is told, and harms nobody else."""
+    store = partition.store
+    if store is None or not partition.allows.storage:
+        raise RetryRequest(failing(partition.number))
+    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T) -> None:
+        logical.reads_open -= 1
+        if not ended.done():
+            ended.set_result(result)
+
+    def failed(error: Exception) -> None:
+        logical.reads_open -= 1
+        if not ended.done():
+            ended.set_exception(error)
+
+    logical.reads_open += 1
+    logical.reads.append(Read(partition, None, lambda: work(store), done, failed))
+    logical.wake()
+    return await ended
+
+
 @contextlib.asynccontextmanager
 async def closed(service: Service, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
     """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
@@ -244,12 +270,7 @@ async def _reload(service: Service, logical: Logical, partitions: list[Partition
 async def _reload_one(service: Service, logical: Logical, partition: Partition) -> str:
     async with service.altering[logical.queue.name]:
         check_free(service, [partition])
-        old = partition.placement
-        requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
-        since = old.since if requested is old.requested else service.clock.now_us()
-        new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
-        if new != old:
-            await service.blocking(service.catalog.save_placements, [new])
+        new = await reloaded(service, partition)
 
         def run(now_us: int) -> None:
             partition.placement = new
@@ -262,6 +283,17 @@ async def _reload_one(service: Service, logical: Logical, partition: Partition) 
             return await reopen(logical, partition)
         finally:
             partition.closed_for = ""
+
+
+async def reloaded(service: Service, partition: Partition) -> Placement:
+    """Records what a partition is to be after a reload."""
+    old = partition.placement
+    requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
+    since = old.since if requested is old.requested else service.clock.now_us()
+    new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
+    if new != old:
+        await service.blocking(service.catalog.save_placements, [new])
+    return new
 
 
 # -- list

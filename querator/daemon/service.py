@@ -18,7 +18,20 @@ from typing import Any, TypeVar
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig, StorageConfig
-from querator.daemon import jobs, maintenance, metrics, migrate, queues, resize, stored, validation
+from querator.daemon import (
+    backup,
+    compaction,
+    jobs,
+    maintenance,
+    metrics,
+    migrate,
+    queues,
+    resize,
+    restore,
+    stored,
+    validation,
+    verify,
+)
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Engine
 from querator.daemon.logical import Death, Logical
@@ -68,7 +81,9 @@ class Service:
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per partition: imports go one at a time, because each asks first what is here already."""
         self._reopening = threading.Lock()
-        self.jobs = jobs.Jobs(self, migrate.KINDS | resize.KINDS)
+        self.jobs = jobs.Jobs(
+            self, migrate.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS
+        )
         self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per queue: what is asked of its partitions is recorded and takes effect one after the other."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,6 +100,10 @@ class Service:
             **maintenance.CALLS,
             **jobs.CALLS,
             **migrate.CALLS,
+            **backup.CALLS,
+            **restore.CALLS,
+            **verify.CALLS,
+            **compaction.CALLS,
             "clock.advance": _advance_clock,
             "clock.set": _set_clock,
         }
@@ -113,6 +132,7 @@ class Service:
         await queues.create_configured(self)
         self.jobs.resume()
         await resize.catch_up(self)
+        self.background(compaction.watch(self))
 
     def load(self, queue: Queue, placements: list[Placement]) -> Logical:
         logical = Logical(

@@ -21,11 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from querator.items import Item
+
+if TYPE_CHECKING:
+    from querator.daemon.store.snapshot import Snapshot
 
 
 class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -157,6 +160,19 @@ class Store(Protocol):
         """Drops lost leases and request ids that need no longer be remembered."""
 
     def size_bytes(self) -> int: ...
+
+    @property
+    def record_written(self) -> int:
+        """How many batches are durable, counted over the partition's whole life."""
+
+    def snapshot(self) -> Snapshot:
+        """The file as it is now, for reading outside of this contract while the partition goes on."""
+
+    def free_share(self) -> float:
+        """How much of the file nothing uses any more, between 0 and 1."""
+
+    def compact(self) -> None:
+        """Gives that room back: copies what is there and puts the copy in the file's place; nobody notices."""
 
     def close(self) -> None:
         """Flushes and closes the file, so that another process may open it."""

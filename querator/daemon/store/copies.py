@@ -13,46 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duckdb import Instance
-from querator.daemon.store.partition_file import Cursor
+from querator.daemon.store.files import sync_file
+from querator.daemon.store.partition_file import TABLES, Cursor
+from querator.daemon.store.snapshot import Contents, Snapshot, read_contents
 from querator.daemon.store.tables import SCHEMA_VERSION
 
 CHUNK_BYTES: Final = 4 << 20
-TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
-
-
-class Contents(msgspec.Struct):
-    """What a partition file holds: rows per table, and a hash over all of them, whatever their order.
-
-    The hash is for comparing two files with each other; another version of DuckDB may give another one.
-    """
-
-    uuid: str
-    queue: str
-    schema_version: int
-    applied: int
-    last_seq: int
-    rows: dict[str, int]
-    hashes: dict[str, int]
-
-    def same_rows(self, other: Contents) -> bool:
-        return self.rows == other.rows and self.hashes == other.hashes
-
-
-def read_contents(cursor: Cursor, name: str) -> Contents:
-    """Reads every row of an attached file."""
-    found = cursor.execute(f"SELECT uuid, queue, schema_version, applied, last_seq FROM {name}.meta").fetchall()
-    if len(found) != 1:
-        raise ValueError(f"its meta table has {len(found)} rows")
-    rows, hashes = {}, {}
-    for table in TABLES:
-        counted = cursor.execute(f"SELECT count(*), coalesce(bit_xor(hash(t)), 0) FROM {name}.{table} AS t")
-        rows[table], hashes[table] = counted.fetchall()[0]
-    uuid, queue, schema_version, applied, last_seq = found[0]
-    return Contents(uuid, queue, schema_version, applied, last_seq, rows, hashes)
+ROWS_PER_INSERT: Final = 100_000
 
 
 def contents(path: Path) -> Contents:
@@ -84,6 +53,37 @@ def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
             raise StorageError(f"{path} cannot be read: {reason}") from error
     finally:
         instance.close()
+
+
+def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None]) -> Contents:
+    """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far."""
+    wanted = snapshot.contents()
+    instance = Instance(path.parent)
+    try:
+        file = instance.attach("file", path)
+        file.create(wanted.uuid, wanted.queue)
+        path.chmod(0o600)
+        cursor = instance.cursor()
+        cursor.execute("UPDATE file.meta SET applied = ?, last_seq = ?", [wanted.applied, wanted.last_seq])
+        done = 0
+        for table in TABLES:
+            reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
+            for rows in reader:
+                check(done)
+                cursor.register("fresh", rows)
+                cursor.execute(f"INSERT INTO file.{table} BY NAME SELECT * FROM fresh")
+                cursor.unregister("fresh")
+                done += rows.num_rows
+        written = read_contents(cursor, "file")
+        file.checkpoint()
+        instance.detach("file")
+    finally:
+        instance.close()
+    if not written.same_rows(wanted):
+        raise StorageError(f"{path} does not hold what was written to it")
+    sync_file(path)
+    check(done)
+    return written
 
 
 def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable[[int], None]) -> str:

@@ -18,14 +18,16 @@ import duckdb
 import msgspec
 
 from querator import limits
+from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
-from querator.daemon.store.files import sync_directory
+from querator.daemon.store.files import sync_directory, sync_file
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile
 from querator.daemon.store.quarantine import Quarantine
+from querator.daemon.store.snapshot import Snapshot, read_contents
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,6 +62,10 @@ class Instance:
         if cursor is None:
             cursor = self._cursors.cursor = self._database.cursor()
         return cursor
+
+    def new_cursor(self) -> duckdb.DuckDBPyConnection:
+        """One for a transaction that outlives a call."""
+        return self._database.cursor()
 
     def attach(self, name: str, path: Path, options: str = "") -> PartitionFile:
         place = str(path).replace("'", "''")
@@ -373,6 +379,38 @@ class DuckStorage:
             raise StorageError(f"{store.path} was replaced while it was open", [store.uuid])
         self._detach(store.uuid)
         store.file, _ = self._attach(store.uuid, self._journal.history(), accept_loss=False)
+
+    def snapshot(self, store: DuckStore) -> Snapshot:
+        return Snapshot(self._instance.new_cursor(), store.file.name)
+
+    def compact(self, store: DuckStore) -> None:
+        """Copies a file without the room that deleted rows have left in it, and puts the copy in its place."""
+        path, staging = store.path, self.staging(store.uuid)
+        fresh = staging / path.name
+        name, copy = store.file.name, store.file.name + "_copy"
+        try:
+            file = self._instance.attach(copy, fresh)
+            cursor = self._instance.cursor()
+            file.copy_from(name)
+            if read_contents(cursor, copy) != read_contents(cursor, name):
+                raise StorageError(f"the copy of {path} does not hold what it should", [store.uuid])
+            file.checkpoint()
+            self._instance.detach(copy)
+            fresh.chmod(0o600)
+            sync_file(fresh)
+            failpoint("compact.copied")
+            self._instance.detach(name)
+            # Its log must be empty now: the file that comes could not tell that it is not its own.
+            if log_path(path).exists():
+                raise StorageError(f"{log_path(path)} is still there", [store.uuid])
+            fresh.rename(path)
+            sync_directory(self.directory)
+            failpoint("compact.switched")
+        finally:
+            self._instance.detach(copy)
+            shutil.rmtree(staging, ignore_errors=True)
+            self._instance.detach(name)
+            store.switched(self._instance.attach(name, path))
 
     def closed(self, store: DuckStore) -> None:
         self._detach(store.uuid)

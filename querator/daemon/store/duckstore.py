@@ -15,6 +15,7 @@ from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summa
 from querator.daemon.store.bulk import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.partition_file import Meta, PartitionFile
+from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
 from querator.items import Item
 
@@ -32,6 +33,10 @@ class Home(Protocol):
     def applied(self, store: DuckStore) -> None: ...
 
     def closed(self, store: DuckStore) -> None: ...
+
+    def snapshot(self, store: DuckStore) -> Snapshot: ...
+
+    def compact(self, store: DuckStore) -> None: ...
 
 
 class DuckStore(UnappliedStore):
@@ -91,6 +96,25 @@ class DuckStore(UnappliedStore):
         self.flush()
         self.checkpoint(force=True)
         self._home.closed(self)
+
+    def snapshot(self) -> Snapshot:
+        with self._home.failures(self.uuid):
+            return self._home.snapshot(self)
+
+    def compact(self) -> None:
+        self.flush()
+        self.checkpoint(force=True)
+        with self._home.failures(self.uuid):
+            self._home.compact(self)
+
+    def switched(self, file: PartitionFile) -> None:
+        """The file at the partition's path is another one, with the same contents."""
+        self.file = file
+        self._inode = _inode(self.path)
+
+    def free_share(self) -> float:
+        with self._home.failures(self.uuid):
+            return self.file.free_share()
 
     def file_replaced(self) -> bool:
         """Whether the file at the partition's path is no longer the one that is open."""

@@ -15,6 +15,14 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """A file with these contents, whole and durable, or as it was before."""
     fresh = path.with_name(path.name + ".new")

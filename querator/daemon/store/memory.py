@@ -14,6 +14,7 @@ from pathlib import Path
 
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
 from querator.items import Item
 
@@ -135,6 +136,15 @@ class MemoryStore(UnappliedStore):
 
     def size_bytes(self) -> int:
         return sum(len(item.payload) for items in (self._items, self._scheduled) for item in items.values())
+
+    def snapshot(self) -> Snapshot:
+        raise StorageError("there is no file", [self.uuid])
+
+    def free_share(self) -> float:
+        return 0.0
+
+    def compact(self) -> None:
+        pass  # there is no file
 
     def checkpoint(self, force: bool = False) -> None:
         pass  # there is no log to fold in

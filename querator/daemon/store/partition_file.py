@@ -14,6 +14,7 @@ from querator.daemon.store.base import Found, Leased, Summary
 from querator.daemon.store.delta import Delta
 from querator.items import Item
 
+TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
 _SEQ_MAX: Final = (1 << 63) - 1
 _seq_of = attrgetter("seq")
 
@@ -77,6 +78,16 @@ class PartitionFile:
             f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)",
             [uuid, queue, tables.SCHEMA_VERSION],
         )
+        cursor.execute("COMMIT")
+
+    def copy_from(self, other: str) -> None:
+        """Everything of another attached file. COPY FROM DATABASE would forget how columns are compressed."""
+        cursor = self._cursor()
+        cursor.execute("BEGIN")
+        for statement in tables.SCHEMA:
+            cursor.execute(statement.format(file=self.name))
+        for table in ("meta", *TABLES):
+            cursor.execute(f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}")
         cursor.execute("COMMIT")
 
     def meta(self) -> Meta:
@@ -153,6 +164,16 @@ class PartitionFile:
 
     def checkpoint(self) -> None:
         self._cursor().execute(f"CHECKPOINT {self.name}")
+
+    def free_share(self) -> float:
+        """How much of the file is blocks that nothing uses, and items that were deleted among others that were not."""
+        execute = self._cursor().execute
+        blocks = "SELECT total_blocks, used_blocks FROM pragma_database_size() WHERE database_name = ?"
+        rows = "SELECT estimated_size FROM duckdb_tables() WHERE database_name = ? AND table_name = 'items'"
+        ((total_blocks, used_blocks),) = execute(blocks, [self.name]).fetchall()
+        ((stored,),) = execute(rows, [self.name]).fetchall()
+        ((alive,),) = execute(f"SELECT count(*) FROM {self.name}.items").fetchall()
+        return 1.0 - (used_blocks / total_blocks if total_blocks else 1.0) * (alive / stored if stored else 1.0)
 
     def forget(self, now_us: int) -> None:
         cursor = self._cursor()

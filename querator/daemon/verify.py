@@ -1,0 +1,133 @@
+"""partitions.verify: reads every row of a partition and compares with what the daemon believes to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from querator.daemon import maintenance
+from querator.daemon.backup import check_open
+from querator.daemon.jobs import Kind
+from querator.daemon.logical import Logical
+from querator.daemon.partition import Partition
+from querator.daemon.requests import Change
+from querator.daemon.store.base import Store
+from querator.daemon.store.snapshot import Snapshot
+from querator.daemon.stored import CHANGE_TIMEOUT_NS
+from querator.errors import QueratorError, RequestFailed
+from querator.items import Job
+from querator.limits import VERIFY_TRIES_MAX
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+VERIFY = "verify"
+
+
+class Believed(NamedTuple):
+    """A partition's counters at the moment when so many batches were durable."""
+
+    record: int
+    items: int
+    leases: int
+    scheduled: int
+    created_sum: int
+
+
+async def verify(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
+    logical = service.find(request.queue_name)
+    partitions = maintenance.chosen(service, logical, request.partitions)
+    check_open("verify", partitions)
+    job = await service.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
+    return messages.JobReply(job_id=job.job_id)
+
+
+async def _run(service: Service, job: Job) -> None:
+    logical = service.logicals[job.queue]
+    partitions = [logical.partitions[number] for number in job.details["partitions"]]
+    job.done, job.total = 0, sum(partition.total + partition.scheduled_count for partition in partitions)
+    wrong = []
+    for partition in partitions:
+        service.jobs.check(job)
+        job.partition = partition.number
+        believed, snapshot = await _at_one_moment(logical, partition)
+        reading = asyncio.ensure_future(service.blocking(_compare, believed, snapshot))
+        wrong += [f"partition '{partition.number}' {reason}" for reason in await asyncio.shield(reading)]
+        job.done += believed.items + believed.scheduled
+    if wrong:
+        raise RequestFailed("; ".join(wrong))
+
+
+async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, Snapshot]:
+    """The counters and the file at the same moment, though the queue goes on."""
+    for _ in range(VERIFY_TRIES_MAX):
+        await maintenance.at_store(logical, partition, lambda store: store.flush())
+        believed = await _count(logical, partition)
+        snapshot = await maintenance.at_store(logical, partition, _apply)
+        if snapshot.applied == believed.record:
+            return believed, snapshot
+        snapshot.close()
+    raise RequestFailed(f"partition '{partition.number}' changes too fast to be compared, try again")
+
+
+async def _count(logical: Logical, partition: Partition) -> Believed:
+    """Between two passes memory says what is durable; what is durable then is set aside, to be applied as it is."""
+    counted: asyncio.Future[Believed] = asyncio.get_running_loop().create_future()
+
+    def respond(result: Any) -> None:
+        store = partition.store
+        if counted.done():
+            return
+        if isinstance(result, QueratorError) or store is None:
+            counted.set_exception(result or RequestFailed(f"partition '{partition.number}' failed"))
+            return
+        store.freeze()
+        counted.set_result(
+            Believed(
+                store.record_written,
+                partition.total,
+                partition.total_leased,
+                partition.scheduled_count,
+                partition.created_sum,
+            )
+        )
+
+    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, [partition], lambda now_us: None))
+    return await counted
+
+
+def _apply(store: Store) -> Snapshot:
+    store.apply()
+    return store.snapshot()
+
+
+def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
+    """Blocking: everything that is wrong."""
+    try:
+        name, execute = snapshot.name, snapshot.cursor.execute
+        rows = snapshot.contents().rows
+        created_sum = execute(
+            f"SELECT coalesce(sum(epoch_us(created_at)::HUGEINT), 0)::VARCHAR FROM {name}.items"
+        ).fetchall()[0][0]
+        twice = execute(f"SELECT count(*) - count(DISTINCT seq) FROM {name}.items").fetchall()[0][0]
+        astray = execute(f"SELECT count(*) FROM {name}.leases ANTI JOIN {name}.items USING (seq)").fetchall()[0][0]
+    finally:
+        snapshot.close()
+    found = {
+        "items": (rows["items"], believed.items),
+        "leases": (rows["leases"], believed.leases),
+        "scheduled items": (rows["scheduled"], believed.scheduled),
+        "microseconds in the sum of all times of creation": (int(created_sum), believed.created_sum),
+    }
+    wrong = [f"holds {stored} {what}, not {count}" for what, (stored, count) in found.items() if stored != count]
+    if twice:
+        wrong.append(f"has {twice} items twice")
+    if astray:
+        wrong.append(f"has {astray} leases of items that are not there")
+    return wrong
+
+
+KINDS = {VERIFY: Kind(_run)}
+CALLS = {"partitions.verify": verify}
