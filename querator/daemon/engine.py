@@ -52,13 +52,25 @@ class Disk:
         self.storage = storage
         self.writing = False
         self.flights: list[_Flight] = []
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
+        """A thread of its own: what waits to be acknowledged must not wait behind reads."""
+        self.seconds = 0.0
         self.seconds_mean = 0.0
         self.written_at = 0.0
         self.rolled_at = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.seconds_mean += (seconds - self.seconds_mean) * 0.05
-        self.written_at = time.monotonic()
+    def write(self, taken: object) -> Exception | None:
+        """Blocking. Measures the disk alone, not the way to a thread and back."""
+        started = time.perf_counter()
+        try:
+            self.storage.write(taken)
+        except Exception as error:
+            return error
+        finally:
+            self.seconds = time.perf_counter() - started
+            self.seconds_mean += (self.seconds - self.seconds_mean) * 0.05
+            self.written_at = time.monotonic()
+        return None
 
     @property
     def is_slow(self) -> bool:
@@ -147,13 +159,10 @@ class Engine:
             return
         flights, disk.flights = disk.flights, []
         taken = disk.storage.take()
-        started = time.perf_counter()
 
         def ended(error: BaseException | None) -> None:
             disk.writing = False
-            seconds = time.perf_counter() - started
-            disk.observe(seconds)
-            COMMIT_SECONDS.observe(seconds)
+            COMMIT_SECONDS.observe(disk.seconds)
             if error is not None:
                 self._write_failed(disk, flights, error)
             for flight in flights:
@@ -169,15 +178,10 @@ class Engine:
             ended(None)
         elif disk.is_slow:
             disk.writing = True
-            future = self._loop.run_in_executor(self._workers, disk.storage.write, taken)
-            future.add_done_callback(lambda done: ended(done.exception()))
+            future = self._loop.run_in_executor(disk.writer, disk.write, taken)
+            future.add_done_callback(lambda done: ended(done.result()))
         else:
-            try:
-                disk.storage.write(taken)
-            except Exception as error:
-                ended(error)
-            else:
-                ended(None)
+            ended(disk.write(taken))
 
     def _write_failed(self, disk: Disk, flights: list[_Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
@@ -361,3 +365,5 @@ class Engine:
         for _, timer in self._timers.values():
             timer.cancel()
         self._workers.shutdown(wait=True)
+        for disk in self.disks.values():
+            disk.writer.shutdown(wait=True)
