@@ -134,6 +134,51 @@ class TestCrashes:
                 assert ready_seqs(store) == [3, 4]
                 assert not (directory / "quarantine").exists()
 
+    def test_killed_at_any_moment_nothing_acknowledged_is_lost(self, tmp_path: Path) -> None:
+        """Items are added and removed, applied by another thread, and the process is killed in the middle of it."""
+        script = f"""
+import sys, threading
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from querator import limits
+from querator.daemon.store.base import Batch
+from querator.daemon.store.duckdb import DuckStorage
+from store_making import *
+limits.SEGMENT_BYTES_MAX = 20_000
+storage = DuckStorage("disk", {str(tmp_path)!r})
+storage.recover()
+store = storage.create(UUID, "orders") if not list(storage.directory.glob("*.duckdb")) else storage.open(UUID, "orders")
+seqs = ready_seqs(store)
+assert seqs == list(range(seqs[0], seqs[-1] + 1)) if seqs else True, seqs
+print(seqs[0] if seqs else 1, seqs[-1] if seqs else 0, flush=True)
+seq = store.summary().last_seq
+
+def keep_applying():
+    while True:
+        store.flush()
+        store.checkpoint(force=store.applied_through % 3 == 0)
+
+threading.Thread(target=keep_applying, daemon=True).start()
+while True:
+    seq += 1
+    gone = [seq - 20] if seq > 20 else []
+    write(storage, store, Batch(add=[item(seq, payload=b"x" * 300)], remove=gone, last_seq=seq))
+    print(seq, flush=True)
+"""
+        acknowledged = 0
+        for round_ in range(5):
+            daemon = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+            assert daemon.stdout is not None
+            first, last = (int(word) for word in daemon.stdout.readline().split())
+            # The last write may have become durable without having been acknowledged.
+            assert acknowledged <= last <= acknowledged + 1
+            assert first == max(1, last - 19)
+            for _ in range(40 + round_ * 37):
+                acknowledged = int(daemon.stdout.readline())
+            daemon.kill()
+            for line in daemon.stdout.read().split():
+                acknowledged = int(line)
+            daemon.wait()
+
     def test_everything_can_be_read_by_another_process_after_closing(self, tmp_path: Path) -> None:
         with opened(tmp_path) as storage:
             store = storage.create(UUID, "orders")

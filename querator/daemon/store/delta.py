@@ -124,12 +124,17 @@ class Delta:
 
     def drop_contents(self) -> None:
         """Lets go of what was applied, keeping just what `state_after` needs."""
+        applied = (self.added, self.scheduled)
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
             self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)
         else:
             self.added, self.scheduled = {}, {}
         self.lost, self.requests = {}, {}
+        # One by one, so that other threads get their turn: all at once, hundreds of thousands would hold them up.
+        for items in applied:
+            for _ in range(len(items)):
+                items.popitem()
 
 
 _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)
