@@ -108,7 +108,7 @@ def lifecycle_in_bare_duckdb(directory: Path, rounds: int) -> float:
     start = time.perf_counter()
     for items in batches:
         rows = pa.table(tables.item_rows(items))
-        leases = pa.table(tables.lease_rows({item.seq: (1, item.seq) for item in items}))
+        leases = pa.table(tables.lease_rows([(item.seq, (1, item.seq)) for item in items]))
         connection.register("fresh", rows)
         connection.register("leases", leases)
         connection.execute("INSERT INTO bare.items SELECT * FROM fresh")

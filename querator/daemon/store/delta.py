@@ -57,12 +57,12 @@ class Delta:
         self.clear_leased = False
         self.clear_scheduled = False
         self.added: dict[int, Item] = {}
-        self.removed: set[int] = set()
-        """Items of the file, not of `added`."""
+        self.removed: dict[int, None] = {}
+        """Items of the file, not of `added`. Keys in the order of removal, which is nearly that of the file."""
         self.leases: dict[int, tuple[int, int]] = {}
         """Attempts and deadline by sequence, of items of the file and of `added`."""
         self.scheduled: dict[int, Item] = {}
-        self.unscheduled: set[int] = set()
+        self.unscheduled: dict[int, None] = {}
         """Scheduled items of the file, not of `scheduled`."""
         self.lost: dict[int, tuple[int, int]] = {}
         """Birth and until by sequence."""
@@ -140,10 +140,10 @@ class Delta:
 _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)
 
 
-def _move_out(seqs: list[int], inside: dict[int, Item], outside: set[int]) -> None:
+def _move_out(seqs: list[int], inside: dict[int, Item], outside: dict[int, None]) -> None:
     """Drops what was put in by this Delta, and notes the rest as to be taken from the file."""
     if inside:
-        outside.update([seq for seq in seqs if seq not in inside])
+        outside.update(dict.fromkeys([seq for seq in seqs if seq not in inside]))
         _consume(map(inside.pop, seqs, repeat(None)))
     else:
-        outside.update(seqs)
+        outside.update(dict.fromkeys(seqs))

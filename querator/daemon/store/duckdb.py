@@ -22,7 +22,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
-from querator.daemon.store.files import sync_directory, sync_file
+from querator.daemon.store.files import make_directory, sync_directory, sync_file
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile
@@ -96,7 +96,7 @@ class DuckStorage:
     def __init__(self, name: str, directory: Path | str) -> None:
         self.name = name
         directory = Path(directory)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         # DuckDB and we must agree on what a file is called: it tells files apart by their names.
         self.directory = directory.resolve()
         self._journal = Journal(self.directory / "journal")

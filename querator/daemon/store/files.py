@@ -23,6 +23,13 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+def make_directory(directory: Path) -> None:
+    """A directory for nobody else to read, and durable: what is in it would be lost with it."""
+    if not directory.is_dir():
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_directory(directory.parent)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """A file with these contents, whole and durable, or as it was before."""
     fresh = path.with_name(path.name + ".new")

@@ -22,7 +22,7 @@ from pathlib import Path
 from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.files import sync_directory
+from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.history import History, Place
 from querator.daemon.store.kept import Kept
 from querator.daemon.store.records import (
@@ -54,7 +54,7 @@ class Segment:
 class Journal:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         self._lock_fd = _lock(directory / "LOCK")
         self._appending = threading.Lock()
         self._trimming = threading.Lock()

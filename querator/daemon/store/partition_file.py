@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from querator import limits
 from querator.daemon.store import tables
 from querator.daemon.store.base import Found, Leased, Summary
 from querator.daemon.store.delta import Delta
@@ -102,25 +103,21 @@ class PartitionFile:
         cursor.execute("BEGIN")
         try:
             self._clear(cursor, delta)
-            if delta.removed:
-                self._delete(cursor, tables.seq_column(delta.removed), "seq", "items", "leases")
-            if delta.unscheduled:
-                self._delete(cursor, tables.seq_column(delta.unscheduled), "seq", "scheduled")
+            self._delete(cursor, delta.removed, "seq", "items", "leases")
+            self._delete(cursor, delta.unscheduled, "seq", "scheduled")
             for chunk in tables.chunks(delta.added.values()):
                 self._insert(cursor, "items", tables.item_rows(chunk))
             for chunk in tables.chunks(delta.scheduled.values()):
                 self._insert(cursor, "scheduled", tables.scheduled_rows(chunk))
-            if delta.leases:
-                extended = [seq for seq in delta.leases if seq not in delta.added]
-                self._delete(cursor, tables.seq_column(extended), "seq", "leases")
-                self._insert(cursor, "leases", tables.lease_rows(delta.leases))
-            if delta.lost:
-                self._delete(cursor, tables.seq_column(delta.lost), "seq", "lost")
-                self._insert(cursor, "lost", tables.lost_rows(delta.lost))
-            if delta.requests:
-                rows = tables.request_rows(delta.requests)
-                self._delete(cursor, rows["request_id"], "request_id", "requests")
-                self._insert(cursor, "requests", rows)
+            self._delete(cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
+            for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+                self._insert(cursor, "leases", tables.lease_rows(leases))
+            self._delete(cursor, delta.lost, "seq", "lost")
+            for lost in tables.batches_of(delta.lost.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+                self._insert(cursor, "lost", tables.lost_rows(lost))
+            self._delete(cursor, delta.requests, "request_id", "requests")
+            for requests in tables.batches_of(delta.requests.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+                self._insert(cursor, "requests", tables.request_rows(requests))
             cursor.execute(
                 f"INSERT INTO {self.name}.meta SELECT uuid, queue, schema_version, ?, ? FROM {self.name}.meta",
                 [delta.record, delta.last_seq],
@@ -133,7 +130,7 @@ class PartitionFile:
 
     def _clear(self, cursor: Cursor, delta: Delta) -> None:
         if delta.clear_ready:
-            cursor.register("held", pa.table({"seq": tables.seq_column(delta.leases)}))
+            cursor.register("held", pa.table({"seq": pa.array(list(delta.leases), pa.int64())}))
             cursor.execute(
                 f"DELETE FROM {self.name}.items"
                 f" WHERE seq NOT IN (SELECT seq FROM {self.name}.leases) AND seq NOT IN (SELECT seq FROM held)"
@@ -145,9 +142,10 @@ class PartitionFile:
         if delta.clear_scheduled:
             cursor.execute(f"DELETE FROM {self.name}.scheduled")
 
-    def _delete(self, cursor: Cursor, keys: pa.Array, key: str, *names: str) -> None:
-        if len(keys):
-            cursor.register("gone", pa.table({key: keys}))
+    def _delete(self, cursor: Cursor, keys: Iterable[int] | Iterable[str], key: str, *names: str) -> None:
+        batches: Iterator[Any] = tables.batches_of(keys, limits.APPLY_KEYS_PER_DELETE_MAX)
+        for batch in batches:
+            cursor.register("gone", pa.table({key: tables.keys(batch)}))
             for name in names:
                 cursor.execute(f"DELETE FROM {self.name}.{name} WHERE {key} IN (SELECT {key} FROM gone)")
             cursor.unregister("gone")

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from zlib import crc32
 
-from querator.daemon.store.files import replace_file, sync_directory
+from querator.daemon.store.files import make_directory, replace_file, sync_directory
 
 
 class Quarantine:
@@ -28,12 +28,12 @@ class Quarantine:
         """Copies files that nobody has open, and then notes the reason, durably."""
         for path in files:
             self.copy(path)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self._directory)
         replace_file(self._reason_path(uuid), f"{reason}\n".encode())
 
     def copy(self, path: Path) -> None:
         """The name says what is in it, so that the same thing is not copied twice."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self._directory)
         if path.exists():
             copy = self._directory / f"{path.name}.{_checksum(path):08x}"
             if not copy.exists():

@@ -8,14 +8,16 @@ compress well, and makes them no smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from querator import limits
 from querator.items import Item
+
+T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
 
@@ -91,26 +93,36 @@ def scheduled_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
     return item_rows(items) | {"enqueue_at": _times([item.enqueue_at for item in items])}
 
 
-def lease_rows(leases: Mapping[int, tuple[int, int]]) -> dict[str, pa.Array]:
-    attempts, deadlines = zip(*leases.values(), strict=True)
-    return {"seq": seq_column(leases), "attempts": pa.array(attempts, pa.int64()), "deadline": _times(deadlines)}
+def lease_rows(leases: Iterable[tuple[int, tuple[int, int]]]) -> dict[str, pa.Array]:
+    seqs, terms = zip(*leases, strict=True)
+    attempts, deadlines = zip(*terms, strict=True)
+    return {"seq": keys(seqs), "attempts": pa.array(attempts, pa.int64()), "deadline": _times(deadlines)}
 
 
-def lost_rows(lost: Mapping[int, tuple[int, int]]) -> dict[str, pa.Array]:
-    births, until = zip(*lost.values(), strict=True)
-    return {"seq": seq_column(lost), "birth": pa.array(births, pa.int64()), "until": _times(until)}
+def lost_rows(lost: Iterable[tuple[int, tuple[int, int]]]) -> dict[str, pa.Array]:
+    seqs, terms = zip(*lost, strict=True)
+    births, until = zip(*terms, strict=True)
+    return {"seq": keys(seqs), "birth": pa.array(births, pa.int64()), "until": _times(until)}
 
 
-def request_rows(requests: Mapping[str, int]) -> dict[str, pa.Array]:
-    return {"request_id": pa.array(list(requests), pa.string()), "until": _times(list(requests.values()))}
+def request_rows(requests: Iterable[tuple[str, int]]) -> dict[str, pa.Array]:
+    ids, until = zip(*requests, strict=True)
+    return {"request_id": pa.array(ids, pa.string()), "until": _times(until)}
 
 
-def seq_column(seqs: Iterable[int]) -> pa.Array:
-    return pa.array(list(seqs), pa.int64())
+def keys(values: Sequence[int] | Sequence[str]) -> pa.Array:
+    return pa.array(values, pa.string() if isinstance(values[0], str) else pa.int64())
+
+
+def batches_of(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Cuts into pieces that are converted without holding up other threads for long."""
+    rest = iter(values)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Cuts items into pieces that are converted and inserted without holding up other threads for long."""
+    """The same for items, which may be large."""
     chunk: list[Item] = []
     size = 0
     for item in items:
