@@ -3,13 +3,14 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions jobs items sql top check doctor context config version completion help' ;;
+    '') echo 'daemon queues queue partitions jobs items sql pipeline top check doctor context config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume stats clear wait' ;;
     'partitions') echo 'list show pause resume drain offline reload migrate backup restore verify compact jobs cancel' ;;
     'jobs') echo 'list show cancel' ;;
     'items') echo 'list inspect delete redrive export import' ;;
+    'pipeline') echo 'import export copy redrive report stream' ;;
     'check') echo 'queue partitions daemon' ;;
     'context') echo 'add use list show remove' ;;
     'config') echo 'show' ;;
@@ -66,6 +67,13 @@ _querator_options() {
     'items export') echo '--to --partition -p --where --limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'items import') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'sql') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline') echo '--help -h' ;;
+    'pipeline import') echo '--format --payload --kind --reference --encoding --enqueue-at --request-id --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline export') echo '--to --format --partition-by --state --only --complete --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline copy') echo '--from --to --state --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline redrive') echo '--transform --to --where --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline report') echo '--html --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline stream') echo '--to --trigger --format --partition-by --checkpoint --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'top') echo '--once --interval --sort --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -478,6 +486,99 @@ _querator_value() {
     'sql --context') echo 'contexts' ;;
     'sql --token-file') echo 'files' ;;
     'sql --timeout') echo 'none' ;;
+    'pipeline import --format') echo '=parquet json csv text' ;;
+    'pipeline import --payload') echo 'none' ;;
+    'pipeline import --kind') echo 'none' ;;
+    'pipeline import --reference') echo 'none' ;;
+    'pipeline import --encoding') echo 'none' ;;
+    'pipeline import --enqueue-at') echo 'none' ;;
+    'pipeline import --request-id') echo 'ids' ;;
+    'pipeline import --master') echo 'none' ;;
+    'pipeline import --conf') echo 'none' ;;
+    'pipeline import --log-file') echo 'files' ;;
+    'pipeline import --output') echo '=table json ndjson name' ;;
+    'pipeline import -o') echo '=table json ndjson name' ;;
+    'pipeline import --columns') echo 'none' ;;
+    'pipeline import --endpoint') echo 'none' ;;
+    'pipeline import --socket') echo 'files' ;;
+    'pipeline import --context') echo 'contexts' ;;
+    'pipeline import --token-file') echo 'files' ;;
+    'pipeline import --timeout') echo 'none' ;;
+    'pipeline export --to') echo 'files' ;;
+    'pipeline export --format') echo '=parquet json csv text' ;;
+    'pipeline export --partition-by') echo '=none kind day' ;;
+    'pipeline export --state') echo 'none' ;;
+    'pipeline export --only') echo 'none' ;;
+    'pipeline export --splits') echo 'none' ;;
+    'pipeline export --master') echo 'none' ;;
+    'pipeline export --conf') echo 'none' ;;
+    'pipeline export --log-file') echo 'files' ;;
+    'pipeline export --output') echo '=table json ndjson name' ;;
+    'pipeline export -o') echo '=table json ndjson name' ;;
+    'pipeline export --columns') echo 'none' ;;
+    'pipeline export --endpoint') echo 'none' ;;
+    'pipeline export --socket') echo 'files' ;;
+    'pipeline export --context') echo 'contexts' ;;
+    'pipeline export --token-file') echo 'files' ;;
+    'pipeline export --timeout') echo 'none' ;;
+    'pipeline copy --from') echo 'none' ;;
+    'pipeline copy --to') echo 'none' ;;
+    'pipeline copy --state') echo 'none' ;;
+    'pipeline copy --splits') echo 'none' ;;
+    'pipeline copy --master') echo 'none' ;;
+    'pipeline copy --conf') echo 'none' ;;
+    'pipeline copy --log-file') echo 'files' ;;
+    'pipeline copy --output') echo '=table json ndjson name' ;;
+    'pipeline copy -o') echo '=table json ndjson name' ;;
+    'pipeline copy --columns') echo 'none' ;;
+    'pipeline copy --endpoint') echo 'none' ;;
+    'pipeline copy --socket') echo 'files' ;;
+    'pipeline copy --context') echo 'contexts' ;;
+    'pipeline copy --token-file') echo 'files' ;;
+    'pipeline copy --timeout') echo 'none' ;;
+    'pipeline redrive --transform') echo 'none' ;;
+    'pipeline redrive --to') echo 'queues' ;;
+    'pipeline redrive --where') echo 'none' ;;
+    'pipeline redrive --master') echo 'none' ;;
+    'pipeline redrive --conf') echo 'none' ;;
+    'pipeline redrive --log-file') echo 'files' ;;
+    'pipeline redrive --output') echo '=table json ndjson name' ;;
+    'pipeline redrive -o') echo '=table json ndjson name' ;;
+    'pipeline redrive --columns') echo 'none' ;;
+    'pipeline redrive --endpoint') echo 'none' ;;
+    'pipeline redrive --socket') echo 'files' ;;
+    'pipeline redrive --context') echo 'contexts' ;;
+    'pipeline redrive --token-file') echo 'files' ;;
+    'pipeline redrive --timeout') echo 'none' ;;
+    'pipeline report --html') echo 'files' ;;
+    'pipeline report --splits') echo 'none' ;;
+    'pipeline report --master') echo 'none' ;;
+    'pipeline report --conf') echo 'none' ;;
+    'pipeline report --log-file') echo 'files' ;;
+    'pipeline report --output') echo '=table json ndjson name' ;;
+    'pipeline report -o') echo '=table json ndjson name' ;;
+    'pipeline report --columns') echo 'none' ;;
+    'pipeline report --endpoint') echo 'none' ;;
+    'pipeline report --socket') echo 'files' ;;
+    'pipeline report --context') echo 'contexts' ;;
+    'pipeline report --token-file') echo 'files' ;;
+    'pipeline report --timeout') echo 'none' ;;
+    'pipeline stream --to') echo 'files' ;;
+    'pipeline stream --trigger') echo 'none' ;;
+    'pipeline stream --format') echo '=parquet json csv text' ;;
+    'pipeline stream --partition-by') echo '=none kind day' ;;
+    'pipeline stream --checkpoint') echo 'files' ;;
+    'pipeline stream --master') echo 'none' ;;
+    'pipeline stream --conf') echo 'none' ;;
+    'pipeline stream --log-file') echo 'files' ;;
+    'pipeline stream --output') echo '=table json ndjson name' ;;
+    'pipeline stream -o') echo '=table json ndjson name' ;;
+    'pipeline stream --columns') echo 'none' ;;
+    'pipeline stream --endpoint') echo 'none' ;;
+    'pipeline stream --socket') echo 'files' ;;
+    'pipeline stream --context') echo 'contexts' ;;
+    'pipeline stream --token-file') echo 'files' ;;
+    'pipeline stream --timeout') echo 'none' ;;
     'top --interval') echo 'none' ;;
     'top --sort') echo '=name ready leased scheduled rate_in rate_out oldest_seconds' ;;
     'top --output') echo '=table json ndjson name' ;;
@@ -641,6 +742,12 @@ _querator_argument() {
     'items import 0') echo 'queues' ;;
     'items import 1') echo 'files' ;;
     'sql 0') echo 'queues' ;;
+    'pipeline import 0') echo 'queues' ;;
+    'pipeline import '*) echo 'files' ;;
+    'pipeline export 0') echo 'queues' ;;
+    'pipeline redrive 0') echo 'queues' ;;
+    'pipeline report 0') echo 'queues' ;;
+    'pipeline stream 0') echo 'queues' ;;
     'check queue 0') echo 'queues' ;;
     'check partitions 0') echo 'queues' ;;
     'context use 0') echo 'contexts' ;;
@@ -651,7 +758,7 @@ _querator_argument() {
 }
 
 _querator() {
-  local line="${COMP_LINE:0:COMP_POINT}" words cur path="" word kind index=0 skip="" known i
+  local line="${COMP_LINE:0:COMP_POINT}" words cur path="" word kind index=0 skip="" first="" known i
   # Not COMP_WORDS: readline breaks words at : and =, and a queue's name may have both.
   read -ra words <<<"$line"
   [[ $line == *[[:space:]] ]] && words+=("")
@@ -669,6 +776,7 @@ _querator() {
         path="${path:+$path }$word"
         index=0
       else
+        [[ $index == 0 ]] && first="$word"
         index=$((index + 1))
       fi
     fi
@@ -679,7 +787,6 @@ _querator() {
   elif [[ $cur == --*=* ]]; then
     kind=$(_querator_value "$path" "${cur%%=*}")
     prefix="${cur#*=}"
-    words[${#words[@]}-1]="$prefix"
   elif [[ $cur == -* ]]; then
     kind="=$(_querator_options "$path")"
   else
@@ -692,7 +799,7 @@ _querator() {
     =*) COMPREPLY=($(compgen -W "${kind//[ =]/$'\n'}" -- "$prefix")) ;;
     files) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$prefix")) ;;
     directories) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$prefix")) ;;
-    *) COMPREPLY=($(querator __complete "$kind" "${words[@]}" 2>/dev/null)) ;;
+    *) COMPREPLY=($(querator __complete "$kind" "$prefix" "$first" "${words[@]}" 2>/dev/null)) ;;
   esac
   # What readline takes for the word begins after the last : of it; give back only that.
   if [[ $prefix == *:* && $COMP_WORDBREAKS == *:* ]]; then

@@ -1,7 +1,8 @@
-"""What a shell may complete from the daemon: `querator __complete KIND WORDS…` prints one candidate per line.
+"""What a shell may complete from the daemon: `querator __complete KIND PREFIX QUEUE WORDS…`, one candidate per line.
 
 Called on every press of Tab, so typer stays out of it, nothing takes longer than 300 ms, and nothing is ever said on
-standard error. `WORDS` is the command line as typed so far; the last one is what is being completed.
+standard error. PREFIX is what has been typed of the word, QUEUE the command's first argument if it has one already,
+and WORDS the whole command line, in which options may say which daemon is meant.
 """
 
 from __future__ import annotations
@@ -23,12 +24,9 @@ CONNECTION_OPTIONS: Final = {
 
 
 def answer(arguments: Sequence[str]) -> int:
-    if not arguments:
-        return 2
-    kind, words = arguments[0], list(arguments[1:])
     try:
-        prefix = words[-1] if words else ""
-        found = [text for text in _candidates(kind, words) if text.startswith(prefix)]
+        kind, prefix, queue, *words = arguments
+        found = [text for text in _candidates(kind, queue, words) if text.startswith(prefix)]
         sys.stdout.write("".join(f"{text}\n" for text in found[:CANDIDATES_MAX]))
         sys.stdout.flush()
     except Exception:
@@ -37,7 +35,7 @@ def answer(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _candidates(kind: str, words: Sequence[str]) -> Iterable[str]:
+def _candidates(kind: str, queue: str, words: Sequence[str]) -> Iterable[str]:
     if kind == "contexts":
         from querator import config
 
@@ -49,7 +47,8 @@ def _candidates(kind: str, words: Sequence[str]) -> Iterable[str]:
         return (one["job_id"] for one in daemon.ask("jobs.list"))
     if kind == "storages":
         return sorted({one["storage"] for one in daemon.ask("partitions.list")})
-    queue = _positional(words)[2]  # querator NOUN VERB QUEUE …
+    if not queue:
+        return ()
     partitions = [int(one.get("partition", 0)) for one in daemon.ask("partitions.list", queue_name=queue)]
     if kind == "partitions":
         return map(str, partitions)
@@ -83,17 +82,3 @@ class Daemon:
         answer = self._pool.exchange("POST", f"/v1/{path}", body, headers, ANSWER_SECONDS_MAX)
         found: list[dict[str, Any]] = json.loads(answer.body).get("items", [])
         return found
-
-
-def _positional(words: Sequence[str]) -> list[str]:
-    """The words that are neither options nor, as far as one can tell without the tree, their values."""
-    found: list[str] = []
-    skip = False
-    for word in words[:-1]:
-        if skip:
-            skip = False
-        elif word in CONNECTION_OPTIONS or word in ("-o", "--output", "--columns", "--timeout", "-n"):
-            skip = True
-        elif not word.startswith("-"):
-            found.append(word)
-    return found[1:]

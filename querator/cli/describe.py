@@ -12,6 +12,7 @@ from querator.cli.options import SHARED_PANEL
 
 DYNAMIC: Final = {
     "QUEUE": "queues",
+    "DEADQUEUE": "queues",
     "PARTITION": "partitions",
     "JOB": "jobs",
     "ID": "ids",

@@ -43,7 +43,10 @@ def doctor(
     session: Session,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory of the daemon.")] = None,
 ) -> None:
-    """Find out what is wrong on this machine. Exit code 1 if something fails."""
+    """Find out what is wrong on this machine.
+
+    The exit code is 1 if something fails.
+    """
     findings: list[Finding] = []
     for check in (_settings, _socket, _daemon, _lock, _space, _pipelines):
         try:

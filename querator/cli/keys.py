@@ -34,12 +34,29 @@ def unbuffered(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def read_key(descriptor: int, timeout_seconds: float) -> str | None:
-    """The name of the next key, or None when there was none in time. An ended terminal is `q`."""
-    ready, _, _ = select.select([descriptor], [], [], max(0.0, timeout_seconds))
-    if not ready:
-        return None
-    data = os.read(descriptor, 8)
-    if not data:
-        return "q"
-    return ESCAPE_SEQUENCES.get(data, data[:1].decode(errors="replace"))
+class Keyboard:
+    """Keys in the order they were pressed, however many come at once."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pending = b""
+
+    def key(self, timeout_seconds: float) -> str | None:
+        """The name of the next key, or None when there was none in time. A terminal that is gone is `q`."""
+        if not self._pending:
+            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, timeout_seconds))
+            if not ready:
+                return None
+            self._pending = os.read(self._descriptor, 256)
+            if not self._pending:
+                return "q"
+        name, self._pending = first_key(self._pending)
+        return name
+
+
+def first_key(data: bytes) -> tuple[str, bytes]:
+    """The first key, and what is left."""
+    for length in (3, 1):
+        if data[:length] in ESCAPE_SEQUENCES and len(data[:length]) == length:
+            return ESCAPE_SEQUENCES[data[:length]], data[length:]
+    return data[:1].decode(errors="replace"), data[1:]

@@ -96,7 +96,7 @@ def bash(root: Command) -> str:
 {_tables(root)}
 
 _querator() {{
-  local line="${{COMP_LINE:0:COMP_POINT}}" words cur path="" word kind index=0 skip="" known i
+  local line="${{COMP_LINE:0:COMP_POINT}}" words cur path="" word kind index=0 skip="" first="" known i
   # Not COMP_WORDS: readline breaks words at : and =, and a queue's name may have both.
   read -ra words <<<"$line"
   [[ $line == *[[:space:]] ]] && words+=("")
@@ -114,6 +114,7 @@ _querator() {{
         path="${{path:+$path }}$word"
         index=0
       else
+        [[ $index == 0 ]] && first="$word"
         index=$((index + 1))
       fi
     fi
@@ -124,7 +125,6 @@ _querator() {{
   elif [[ $cur == --*=* ]]; then
     kind=$(_querator_value "$path" "${{cur%%=*}}")
     prefix="${{cur#*=}}"
-    words[${{#words[@]}}-1]="$prefix"
   elif [[ $cur == -* ]]; then
     kind="=$(_querator_options "$path")"
   else
@@ -137,7 +137,7 @@ _querator() {{
     =*) COMPREPLY=($(compgen -W "${{kind//[ =]/$'\\n'}}" -- "$prefix")) ;;
     files) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$prefix")) ;;
     directories) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$prefix")) ;;
-    *) COMPREPLY=($(querator __complete "$kind" "${{words[@]}}" 2>/dev/null)) ;;
+    *) COMPREPLY=($(querator __complete "$kind" "$prefix" "$first" "${{words[@]}}" 2>/dev/null)) ;;
   esac
   # What readline takes for the word begins after the last : of it; give back only that.
   if [[ $prefix == *:* && $COMP_WORDBREAKS == *:* ]]; then
@@ -193,7 +193,7 @@ _querator_describe_options() {{
 }}
 
 _querator() {{
-  local wordpath="" word kind skip="" cur="${{words[CURRENT]}}"
+  local wordpath="" word kind skip="" first="" cur="${{words[CURRENT]}}"
   local -i index=0 i
   local -a found
   for ((i = 2; i < CURRENT; i++)); do
@@ -206,6 +206,7 @@ _querator() {{
       wordpath="${{wordpath:+$wordpath }}$word"
       index=0
     else
+      [[ $index == 0 ]] && first="$word"
       index+=1
     fi
   done
@@ -229,7 +230,7 @@ _querator() {{
     files) _files ;;
     directories) _files -/ ;;
     *)
-      found=(${{(f)"$(querator __complete "$kind" "${{(@)words[1,CURRENT-1]}}" "${{cur#--*=}}" 2>/dev/null)"}})
+      found=(${{(f)"$(querator __complete "$kind" "${{cur#--*=}}" "$first" "${{(@)words}}" 2>/dev/null)"}})
       compadd -- $found
       ;;
   esac
@@ -275,6 +276,7 @@ function __querator_at
     set -l path ''
     set -l index 0
     set -l skip 0
+    set -g __querator_first ''
     for word in $words[2..-1]
         if test $skip = 1
             set skip 0
@@ -287,6 +289,7 @@ function __querator_at
             if test $index = 0; and contains -- $longer $__querator_commands
                 set path $longer
             else
+                test $index = 0; and set -g __querator_first $word
                 set index (math $index + 1)
             end
         end
@@ -296,7 +299,7 @@ function __querator_at
 end
 
 function __querator_ask
-    querator __complete $argv[1] (commandline -opc) (commandline -ct) 2>/dev/null
+    querator __complete $argv[1] (commandline -ct) "$__querator_first" (commandline -opc) 2>/dev/null
 end
 
 complete -c querator -f

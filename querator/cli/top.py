@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from querator.cli.render import Format, short_duration
 from querator.cli.sampling import Order, Sampler, row_record
 from querator.cli.session import Session, duration
 from querator.errors import QueratorError
+
+if TYPE_CHECKING:
+    from querator.cli.keys import Keyboard
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -103,6 +106,7 @@ def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> Non
 
     view = View(order)
     descriptor = sys.stdin.fileno() if session.streams.terminals.stdin else None
+    keyboard = None if descriptor is None else keys.Keyboard(descriptor)
     _look(session, sampler)
     trouble = ""
     live = Live(console=session.output.console(), screen=True, auto_refresh=False)
@@ -112,7 +116,7 @@ def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> Non
             rows = sampler.sorted_rows(view.order)
             where = str(session.settings.address.value)
             live.update(screen.draw(sampler, rows, view, where, trouble), refresh=True)
-            key = _wait_for_key(descriptor, next_look - time.monotonic())
+            key = _wait_for_key(keyboard, next_look - time.monotonic())
             if key is not None:
                 view.press(key, [row.name for row in rows])
             if time.monotonic() >= next_look:
@@ -124,10 +128,8 @@ def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> Non
                 next_look = time.monotonic() + pause
 
 
-def _wait_for_key(descriptor: int | None, seconds: float) -> str | None:
-    from querator.cli import keys
-
-    if descriptor is None:
+def _wait_for_key(keyboard: Keyboard | None, seconds: float) -> str | None:
+    if keyboard is None:
         time.sleep(max(0.0, seconds))
         return None
-    return keys.read_key(descriptor, seconds)
+    return keyboard.key(seconds)

@@ -18,6 +18,7 @@ from querator import Client
 from querator.cli import streams
 from querator.cli.streams import Terminals
 from querator.cli.tree import app
+from querator.errors import QueratorError
 
 QUERATOR = [sys.executable, "-m", "querator.cli.main"]
 TERMINAL = Terminals(stdin=True, stdout=True, stderr=True, columns=120)
@@ -35,7 +36,15 @@ class Daemon:
                 [*QUERATOR, "daemon", "run", "--data", str(directory), *options], stdout=log, stderr=log
             )
         self.client = Client(f"unix:{self.socket}", timeout=30)
-        self.client.list_queues()
+        while not self._answers():
+            assert self.process.poll() is None, self.log.read_text()
+
+    def _answers(self) -> bool:
+        try:
+            self.client.list_queues(timeout=0.2)
+        except QueratorError:
+            return False
+        return True
 
     def stop(self) -> None:
         self.client.close()

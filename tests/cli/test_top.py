@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from querator import Client
+from querator.cli.keys import first_key
 from querator.cli.metrics import PartitionView, QueueView
 from querator.cli.sampling import Order, Sampler, sparkline
 from querator.cli.streams import Terminals
@@ -68,6 +69,14 @@ def test_keys_move_the_view() -> None:
     assert (seen.chosen, seen.opened, seen.order, seen.ended) == (0, None, Order.READY, False)
     seen.press("q", names)
     assert seen.ended
+
+
+def test_keys_that_come_together_are_told_apart() -> None:
+    typed, names = b"n\x1b[B\x1bOA\r\x1bq\xff", []
+    while typed:
+        name, typed = first_key(typed)
+        names.append(name)
+    assert names == ["n", "down", "up", "enter", "escape", "q", "\ufffd"]
 
 
 def test_piped_it_is_ndjson(cli: CommandLine, client: Client, queue: str) -> None:

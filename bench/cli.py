@@ -1,0 +1,118 @@
+"""How quick the command line is: `python bench/cli.py [--json FILE]`. Starts a daemon in a temporary directory.
+
+Times of commands are the best of several runs, taken in turns, so that a busy machine hurts all of them alike; what
+counts is the ratio to `python -c 'import typer'` of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from querator import Client
+
+RUNS = 15
+LINES = 1_000_000
+QUERATOR = [sys.executable, "-m", "querator.cli.main"]
+BASE = "import typer"
+TARGETS = {
+    "querator --help": ("at most 2 × import typer", 2.0, None),
+    "completion of a queue": ("at most 2 × import typer", 2.0, None),
+    "completion of a word (bash)": ("at most 2 × import typer", 2.0, None),
+    "queues list": ("below 350 ms", None, 0.350),
+    "queue produce, one item": ("below 350 ms", None, 0.350),
+}
+
+
+def best_times(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for _ in range(RUNS):
+        for name, command in commands.items():
+            started = time.perf_counter()
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+            best[name] = min(time.perf_counter() - started, best.get(name, float("inf")))
+    return best
+
+
+def lines_per_second(environment: Mapping[str, str], queue: str, *options: str) -> float:
+    """`seq 1000000 | querator queue produce q --lines`, start-up included."""
+    started = time.perf_counter()
+    numbers = subprocess.Popen(["seq", str(LINES)], stdout=subprocess.PIPE)
+    command = [*QUERATOR, "queue", "produce", queue, "--lines", "-q", *options]
+    subprocess.run(command, env=environment, stdin=numbers.stdout, check=True)
+    numbers.wait()
+    return LINES / (time.perf_counter() - started)
+
+
+def measure(directory: Path) -> dict[str, object]:
+    socket = directory / "querator.sock"
+    log = open(directory.with_suffix(".log"), "wb")  # noqa: SIM115 - lives as long as the daemon
+    daemon = subprocess.Popen([*QUERATOR, "daemon", "run", "--data", str(directory)], stdout=log, stderr=log)
+    environment = os.environ | {"QUERATOR_SOCKET": str(socket), "HOME": str(directory.parent)}
+    try:
+        with Client(f"unix:{socket}") as client:
+            for name in ("q", "mail", "other"):
+                client.create_queue(name)
+        completions = Path(__file__).parent.parent / "completions" / "querator.bash"
+        word = (
+            f"source {completions}; COMP_LINE='querator que'; COMP_POINT=12; _querator; [[ ${{#COMPREPLY[@]}} == 2 ]]"
+        )
+        commands = {
+            BASE: [sys.executable, "-c", "import typer"],
+            "querator --help": [*QUERATOR, "--help"],
+            "completion of a queue": [*QUERATOR, "__complete", "queues", "ma", "", "querator", "queues", "show"],
+            "completion of a word (bash)": ["bash", "--norc", "-c", word],
+            "queues list": [*QUERATOR, "queues", "list"],
+            "queue produce, one item": [*QUERATOR, "queue", "produce", "mail", "hello"],
+        }
+        times = best_times(commands, environment)
+        rates = {
+            "produce --lines": lines_per_second(environment, "q"),
+            "produce --lines --request-id": lines_per_second(environment, "other", "--request-id", "bench"),
+        }
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait()
+        log.close()
+    return {"seconds": times, "lines_per_second": rates}
+
+
+def report(result: dict[str, dict[str, float]]) -> bool:
+    times, rates = result["seconds"], result["lines_per_second"]
+    reached = True
+    print(f"{'':36}{'ms':>8}{'× typer':>9}   wanted")
+    for name, seconds in times.items():
+        text, ratio_max, seconds_max = TARGETS.get(name, ("", None, None))
+        ratio = seconds / times[BASE]
+        ok = (ratio_max is None or ratio <= ratio_max) and (seconds_max is None or seconds <= seconds_max)
+        reached &= ok
+        print(f"{name:36}{seconds * 1000:8.0f}{ratio:9.2f}   {text}{'' if ok else '  MISSED'}")
+    print(f"\n{'':36}{'lines/s':>8}")
+    for name, rate in rates.items():
+        ok = rate >= 40_000
+        reached &= ok
+        print(f"{name:36}{rate:8,.0f}            40,000 or more{'' if ok else '  MISSED'}")
+    return reached
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="How quick the command line is.")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="querator-bench-") as directory:
+        result = measure(Path(directory) / "data")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 0 if report(result) else 1  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
