@@ -50,7 +50,9 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
     hint = f"apt install {JAVA_PACKAGE}, or the like; then querator doctor"
     try:
-        answer = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
+        if java is None:
+            raise FileNotFoundError
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         raise QueratorError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none", hint=hint) from None
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)

@@ -1,0 +1,208 @@
+"""`querator pipeline …` in process, on the tests' Spark session."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from querator.bulk import BulkClient
+from querator.calls import produce_item
+from querator.cli.tree import app
+from querator.client import Client
+from querator.errors import RetryRequest
+from tests.bulk.daemons import Daemon
+from tests.spark.seen import numbers, payloads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Pipeline:
+    def __init__(self, daemon: Daemon, home: Path) -> None:
+        self._environment = {"HOME": str(home), "QUERATOR_ENDPOINT": daemon.endpoint, "XDG_STATE_HOME": str(home)}
+
+    def __call__(self, *words: str) -> Result:
+        return CliRunner().invoke(app, ["pipeline", *words], env=self._environment)
+
+    def json(self, *words: str) -> Any:
+        result = self(*words, "-o", "json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, daemon: Daemon, tmp_path: Path) -> Iterator[Pipeline]:
+    yield Pipeline(daemon, tmp_path / "home")
+
+
+def test_import_then_export_gives_the_same_rows(
+    spark: SparkSession, pipeline: Pipeline, client: Client, queue: str, tmp_path: Path
+) -> None:
+    given = spark.range(20_000).selectExpr("id", "concat('text ', id) as text", "concat('k', id % 4) as family")
+    given.write.parquet(str(tmp_path / "in"))
+    words = ("import", queue, str(tmp_path / "in"), "--payload", "text", "--kind", "family", "--reference", "id")
+    sample = pipeline(*words, "--dry-run")
+    assert sample.exit_code == 0
+    assert "payload" in sample.output and "text 0" in sample.output
+    assert sum(p.total for q in client.stats(queue).logical_queues for p in q.partitions) == 0
+    answer = pipeline.json(*words, "--request-id", "the import")
+    assert answer["items"] == 20_000
+    again = pipeline.json(*words, "--request-id", "the import")
+    assert again["items"] == 20_000
+    out = tmp_path / "out"
+    assert pipeline.json("export", queue, "--to", str(out), "--partition-by", "kind")["items"] == 20_000
+    exported = spark.read.parquet(str(out))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {f"kind=k{n}" for n in range(4)}
+    hashed = "bit_xor(xxhash64(cast({} as string), {}, cast({} as string)))"
+    (before,) = given.selectExpr(hashed.format("text", "family", "id")).collect()[0]
+    (after,) = exported.selectExpr(hashed.format("payload", "kind", "reference")).collect()[0]
+    assert (before, exported.count()) == (after, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "expected"),
+    [
+        ("text", "one\ntwo\n", ["one", "two"]),
+        ("json", '{"a": 1}\n{"a": 2}\n', ['{"a":1}', '{"a":2}']),
+        ("csv", "a,b\n1,x\n", ['{"a":"1","b":"x"}']),
+    ],
+)
+def test_other_formats(
+    pipeline: Pipeline, bulk: BulkClient, queue: str, tmp_path: Path, form: str, content: str, expected: list[str]
+) -> None:
+    (tmp_path / "file").write_text(content)
+    pipeline.json("import", queue, str(tmp_path / "file"), "--format", form)
+    assert payloads(bulk, queue) == expected
+
+
+def test_what_cannot_be_imported_is_told_in_a_line(
+    pipeline: Pipeline, bulk: BulkClient, queue: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("one\n")
+    (tmp_path / "large").write_bytes(b"ok\n" + bytes([65]) * 5_000_001 + b"\n")
+    text = str(tmp_path / "file")
+    for words, reason, code in (
+        (("import", "no-such-queue", text), "no such queue", 4),
+        (("import", queue, str(tmp_path / "nothing")), "does not exist", 2),
+        (("import", queue, text), "parquet", 1),
+        (("import", queue, text, "--format", "text", "--payload", "nope"), "nope", 2),
+        (("import", queue, text, "--format", "text", "--payload", "value +"), "does not parse", 2),
+        (("import", queue, text, "--format", "text", "--conf", "odd"), "KEY=VALUE", 2),
+        (("import", queue, str(tmp_path / "large"), "--format", "text"), "5,000,001 bytes", 1),
+        (("export", queue, "--to", text), "already exists", 2),
+    ):
+        result = pipeline(*words)
+        assert (result.exit_code, reason in result.output) == (code, True), result.output
+        assert len(result.stderr.splitlines()) <= 5, result.stderr
+        assert "Traceback" not in result.output
+    assert "--request-id" in pipeline("import", queue, str(tmp_path / "large"), "--format", "text").output
+
+
+def test_draining_with_a_consumer_on_the_same_queue(
+    spark: SparkSession, pipeline: Pipeline, daemon: Daemon, client: Client, queue: str, tmp_path: Path
+) -> None:
+    for start in range(0, 6_000, 1_000):
+        client.produce(queue, [str(start + n) for n in range(1_000)])
+    consumed: list[int] = []
+    done = threading.Event()
+
+    def consume() -> None:
+        with daemon.client() as other:
+            while not done.is_set():
+                try:
+                    items = other.lease(queue, 50, timeout=0.2).items
+                except RetryRequest:
+                    continue
+                other.complete(queue, [item.id for item in items])
+                consumed.extend(int(item.payload) for item in items)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    out = tmp_path / "lake"
+    answer = pipeline("export", queue, "--to", str(out), "--complete")
+    done.set()
+    consumer.join()
+    assert answer.exit_code == 0, answer.output
+    written = [int(row.payload) for row in spark.read.parquet(str(out)).select("payload").collect()]
+    assert sorted(written + consumed) == list(range(6_000))
+    assert sum(p.total for q in client.stats(queue).logical_queues for p in q.partitions) == 0
+
+
+def test_copy_keeps_the_past_and_can_be_repeated(
+    spark: SparkSession, pipeline: Pipeline, client: Client, bulk: BulkClient, queue: str
+) -> None:
+    for start in range(0, 3_000, 1_000):
+        client.produce(queue, [produce_item(str(start + n), kind="k", reference="r") for n in range(1_000)])
+    client.produce(queue, [produce_item("-1", enqueue_at="2999-01-01T00:00:00Z")])
+    target = f"{queue}-copy"
+    client.create_queue(target)
+    words = ("copy", "--from", queue, "--to", target)
+    assert pipeline.json(*words)["items"] == 3_001
+    assert numbers(bulk, target) == list(range(3_000))
+    assert numbers(bulk, target, "scheduled") == [-1]
+    taken = client.lease(target, 10).items  # consumers of the copy do not make it come again
+    client.complete(target, [item.id for item in taken])
+    pipeline.json(*words)
+    assert len(numbers(bulk, target)) == 2_990
+    assert pipeline("copy", "--from", queue, "--to", queue).exit_code == 2
+
+
+@pytest.fixture
+def dead(client: Client, queue: str) -> str:
+    """A dead queue with items of two kinds, some of which cannot be repaired."""
+    name = f"{queue}-dead"
+    client.create_queue(name, partitions=2)
+    client.update_queue(queue, dead_queue=name)
+    client.produce(queue, [produce_item(json.dumps({"n": n}), kind="good", reference="r1") for n in range(30)])
+    client.produce(queue, [produce_item("not json", kind="bad", reference="r2") for _ in range(5)])
+    while True:
+        try:
+            items = client.lease(queue, 100, timeout=0.2).items
+        except RetryRequest:
+            break
+        client.retry(queue, [item.id for item in items], dead=True)
+    return name
+
+
+def test_redrive_repairs_what_it_can_and_leaves_the_rest(
+    pipeline: Pipeline, bulk: BulkClient, queue: str, dead: str
+) -> None:
+    transform = "to_json(named_struct('n', get_json_object(text, '$.n') + 100)) "
+    words = ("redrive", dead, "--transform", f"case when get_json_object(text, '$.n') is not null then {transform} end")
+    shown = pipeline(*words, "--dry-run")
+    assert shown.exit_code == 0 and "repaired" not in payloads(bulk, queue), shown.output
+    result = pipeline(*words)
+    assert (result.exit_code, "5 items stayed" in result.output) == (3, True), result.output
+    back = sorted(float(json.loads(text)["n"]) for text in payloads(bulk, queue))
+    assert back == [100 + n for n in range(30)]
+    assert payloads(bulk, dead) == ["not json"] * 5
+    assert pipeline(*words).exit_code == 3
+    assert len(payloads(bulk, queue)) == 30
+
+
+def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, dead: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    rows = pipeline.json("report", dead, "--html", str(page))
+    counts = {(row["section"], row["value"]): row["items"] for row in rows}
+    assert counts["Reasons", "client"] == 35
+    assert counts["Kinds", "good"] == 30
+    assert counts["References", "r2"] == 5
+    assert counts["Origins", queue] == 35
+    assert sum(n for (section, _), n in counts.items() if section == "Time line") == 35
+    text = page.read_text()
+    assert text.count("<svg") == 7
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_page_shows_names_as_they_are_and_runs_nothing(needs_spark: None) -> None:
+    from querator.spark.reporting import Report, Section, page
+
+    text = page(Report("<q>", 1, [Section("Kinds", ("kind", "items"), [("<script>alert(1)</script>", 1)])]), "now")
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
