@@ -582,6 +582,31 @@ class TestFiles:
         assert store.path.stat().st_mode & 0o077 == 0
         assert not list(storage.directory.glob("*.creating"))
 
+    def test_a_file_that_another_process_has_open_is_refused(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path
+    ) -> None:
+        put(storage, store, added(1))
+        store.close()
+        script = (
+            f"import duckdb, sys; c = duckdb.connect({str(store.path)!r}); c.execute('DELETE FROM requests');"
+            "print('open', flush=True); sys.stdin.read()"
+        )
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) as shell:
+            assert shell.stdin is not None
+            assert shell.stdout is not None
+            assert shell.stdout.readline() == "open\n"
+            with pytest.raises(StorageError, match=str(shell.pid)):
+                storage.open(UUID, "orders")
+            shell.stdin.close()
+        assert ready_seqs(storage.open(UUID, "orders")) == [1]
+        assert not (tmp_path / "quarantine").exists()
+
+    def test_other_files_in_the_directory_do_no_harm(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.duckdb").write_bytes(b"somebody's own")
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.create(UUID, "orders")) == []
+
     def test_a_half_made_partition_is_swept_up(self, tmp_path: Path) -> None:
         (tmp_path / f"{UUID}.creating").mkdir()
         with opened(tmp_path) as storage:

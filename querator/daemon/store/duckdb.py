@@ -115,13 +115,13 @@ class DuckStorage:
         tables.warm_up()
         for leftover in self.directory.glob("*.creating"):
             shutil.rmtree(leftover)
+        self._unopened = {path.stem for path in self.directory.glob("*.duckdb") if _is_uuid(path.stem)}
         try:
             self._history = self._journal.recover()
+            if self._history.wounds:
+                self._judge()
         except OSError as error:
             raise StorageError(f"journal of storage {self.name}: {error}") from error
-        self._unopened = {path.stem for path in self.directory.glob("*.duckdb")}
-        if self._history.wounds:
-            self._judge()
 
     def _judge(self) -> None:
         """Decides who is concerned by damage now, so that damaged segments need not be kept for that."""
@@ -198,7 +198,8 @@ class DuckStorage:
         if not path.is_file() or path.is_symlink():
             raise StorageError(f"{path} is missing", [uuid])
         if accept_loss:
-            self._quarantine.copy(path)
+            for untouched in (path, log_path(path)):
+                self._quarantine.copy(untouched)
             self._quarantine.lift(uuid)
         elif reason := self._quarantine.reason(uuid):
             raise StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
@@ -213,12 +214,12 @@ class DuckStorage:
                 store = DuckStore(self, self._lock, file, path, meta)
                 self._replay(store, history)
                 file.drop_orphans()
+                if accept_loss:
+                    self._journal.append_closed({partition: store.record_applied}, always=True)
         except StorageError:
             with contextlib.suppress(StorageError):
                 self._detach(uuid)
             raise
-        if accept_loss:
-            self._journal.append_closed({partition: store.record_applied}, always=True)
         self.applied(store)
         self._unopened.discard(uuid)
         self._history.places.pop(partition, None)
@@ -235,8 +236,8 @@ class DuckStorage:
         try:
             file = self._instance.attach(_name(uuid), path)
         except duckdb.Error as error:
-            # Every kind of damage to a log has an error of its own. A file that somebody else has open is none.
-            if "lock" in str(error) or not log_path(path).exists():
+            # Every kind of damage to a log has an error of its own. That somebody else has the file open is none.
+            if "Could not set lock" in str(error) or not log_path(path).exists():
                 raise
             self._repair_log(uuid, history, accept_loss)
             file = self._instance.attach(_name(uuid), path)
@@ -447,6 +448,13 @@ class DuckStorage:
                 _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
         self._instance.close()
         self._journal.close()
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def _name(uuid: str) -> str:
