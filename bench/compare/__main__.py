@@ -25,7 +25,7 @@ from bench.compare.wire import PeerError
 
 SHAPES = ((1, 1), (1, 32), (100, 4), (1000, 2))
 PAYLOAD_BYTES = 200
-SHAPE_SECONDS_MAX = 110.0
+SHAPE_SECONDS_MAX = 90.0
 """No new round of a shape after this, so that a run ends in time on a machine that others keep busy too."""
 BACKLOG_SECONDS = 4.0
 
