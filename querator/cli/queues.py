@@ -194,7 +194,10 @@ def update(
             session.note(f"would change {field} of '{name}' from {before[field] or '-'} to {value or '-'}")
         return
     session.client.update_queue(info)
-    _tell(session, name, f"updated queue '{name}'")
+    text = f"updated queue '{name}'"
+    if partitions is not None and partitions < before["requested_partitions"]:
+        text += "; the partitions that go are emptied by a job, see querator jobs list"
+    _tell(session, name, text)
 
 
 @command(app, "delete")

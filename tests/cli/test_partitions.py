@@ -116,6 +116,37 @@ def test_a_reload_of_which_some_failed_is_partly_done(tmp_path: Path) -> None:
 # Jobs
 
 
+def test_jobs_on_the_daemon(cli: CommandLine, client: Client, wide_queue: str, tmp_path: Path) -> None:
+    client.produce(wide_queue, ["a", "b", "c"])
+    for words in (
+        ["migrate", wide_queue, "0", "--to", "1"],
+        ["verify", wide_queue],
+        ["compact", wide_queue, "1"],
+        ["backup", wide_queue, "--to", str(tmp_path / "backup")],
+        ["restore", wide_queue, "--from", str(tmp_path / "backup"), "--yes"],
+    ):
+        job = cli.json("partitions", *words, "--wait")
+        assert (job["state"], job["queue_name"]) == ("done", wide_queue)
+        assert cli.json("jobs", "show", job["job_id"]) == job
+        assert job["job_id"] in cli.ok("partitions", "jobs", "-q").split()
+    assert [one["total"] for one in cli.json("partitions", "list", wide_queue)] == [0, 3]
+
+
+def test_resizing(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    cli.ok("queues", "update", wide_queue, "--partitions", "3")
+    assert len(client.list_partitions(wide_queue)) == 3
+    assert "by a job" in cli("queues", "update", wide_queue, "--partitions", "1").stderr
+    while len(client.list_partitions(wide_queue)) > 1:
+        pass
+
+
+def test_what_jobs_cannot_do(cli: CommandLine, wide_queue: str) -> None:
+    assert cli("jobs", "show", "nope").exit_code == 4
+    assert cli("jobs", "cancel", "nope").exit_code == 4
+    assert cli("partitions", "migrate", wide_queue, "0", "--to-storage", "nope").exit_code == 4
+    assert cli("partitions", "migrate", wide_queue, "0", "--to", "0").exit_code == 1
+
+
 class JobDaemon:
     """Starts a job whatever it is asked for, and ends it after two looks."""
 

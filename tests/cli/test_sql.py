@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from querator import Client, calls
 from querator.cli.filters import query
 from tests.cli.running import TERMINAL, CommandLine
+from tests.cli.test_items import dead_pair, kill
 from tests.scripted import Answer, Asked, ScriptedDaemon
 
 ROWS = [{"kind": "a", "n": 2}, {"kind": None, "n": 1}]
@@ -20,6 +22,70 @@ BODIES = {
     "csv": b"kind,n\na,2\n,1\n",
     "arrow": b"ARROW\xff",
 }
+
+
+# On the daemon
+
+
+def test_a_question_to_a_live_queue(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, [calls.produce_item("1", kind="a"), calls.produce_item("2", kind="b")])
+    client.produce(wide_queue, [calls.produce_item("3", kind="a")])
+    question = "select kind, count(*) as n from items group by all order by all"
+    assert cli.json("sql", wide_queue, question) == [{"kind": "a", "n": 2}, {"kind": "b", "n": 1}]
+    assert cli.ok("sql", wide_queue, question) == "KIND  N\na     2\nb     1\n"
+    assert cli.ok("sql", wide_queue, question, "-o", "csv").splitlines() == ["kind,n", "a,2", "b,1"]
+    arrow = cli("sql", wide_queue, question, "-o", "arrow")
+    assert arrow.exit_code == 0
+    assert len(arrow.stdout_bytes) > 100
+    assert cli.json("sql", wide_queue, "select distinct partition from items order by all") == [
+        {"partition": 0},
+        {"partition": 1},
+    ]
+
+
+@pytest.mark.parametrize("question", ["drop table items", "select * from nowhere", "select 1; select 2", "nonsense"])
+def test_what_cannot_be_asked(cli: CommandLine, queue: str, question: str) -> None:
+    result = cli("sql", queue, question)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_queue_cannot_be_asked(cli: CommandLine) -> None:
+    assert cli("sql", "nope", "select 1").exit_code == 4
+
+
+def test_filters_on_a_live_queue(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, [calls.produce_item("1", kind="a"), calls.produce_item(b"\xff", kind="it's")])
+    client.produce(wide_queue, [calls.produce_item("3", kind="a", enqueue_at="2099-01-01T00:00:00Z")])
+    (one,) = cli.json("items", "list", wide_queue, "--kind", "it's")
+    assert one["bytes"] == "/w=="
+    assert one == cli.json("items", "list", wide_queue, "--where", "kind = 'it''s' -- the second")[0]
+    found = cli.json("items", "list", wide_queue, "--kind", "a")
+    assert [item["state"] for item in found] == ["ready", "scheduled"]
+    unfiltered = {item["id"]: item for item in cli.json("items", "list", wide_queue)}
+    assert found == [unfiltered[item["id"]] for item in found]
+    assert cli.json("items", "list", wide_queue, "--kind", "a", "--state", "scheduled") == found[1:]
+    assert cli("items", "list", wide_queue, "--where", "nonsense here").exit_code == 1
+
+
+def test_filters_page_through_long_queues(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    for _ in range(3):
+        client.produce(wide_queue, [calls.produce_item(str(n), kind="k") for n in range(900)])
+    found = cli.ok("items", "list", wide_queue, "--where", "kind = 'k'", "--limit", "0", "-q").split()
+    assert len(set(found)) == len(found) == 2_700
+
+
+def test_redrive_by_condition(cli: CommandLine, client: Client) -> None:
+    name, dead = dead_pair(client)
+    kill(client, name, "a", kind="good")
+    kill(client, name, "b", kind="bad")
+    assert cli.json("items", "redrive", dead, "--where", "kind = 'good'")["redriven"] == 1
+    assert [item.payload for item in client.list_items(name)] == [b"a"]
+    assert [item.payload for item in client.list_items(dead)] == [b"b"]
+
+
+# On a daemon that says what the test tells it to
 
 
 def serve(asked: Asked) -> Answer:
