@@ -58,6 +58,9 @@ check-generated: $(MADE_FOR_WORK) ## fail if one of them is stale
 	$(BIN)/python packaging/generate.py --check
 	$(BIN)/python -m querator.wire.generate --check
 
+picture: $(MADE_FOR_WORK) ## record the terminal picture of the README anew
+	$(BIN)/python demo/picture.py docs/terminal.svg
+
 bench: $(MADE_FOR_WORK) ## the life of an item against Redis, PostgreSQL, RabbitMQ, beanstalkd, SQLite; 6 minutes
 	$(BIN)/python -m bench.compare --docs docs
 

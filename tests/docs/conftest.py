@@ -1,0 +1,62 @@
+"""One daemon for all pages, with two storages, on its socket and on TCP."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from tests.cli.running import Daemon
+
+CONFIG = """
+[[storages]]
+name = "default"
+directory = "{directory}/partitions"
+
+[[storages]]
+name = "archive"
+directory = "{directory}/archive"
+affinity = 0
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Served(Daemon):
+    def __init__(self, directory: Path) -> None:
+        self.http = f"localhost:{free_port()}"
+        self.config = directory / "querator.toml"
+        self.config.write_text(CONFIG.format(directory=directory))
+        super().__init__(directory, "--config", str(self.config), "--http", self.http)
+
+    def empty(self) -> None:
+        """No queue is left of an earlier page."""
+        for info in self.client.list_queues():
+            self.client.delete_queue(info.queue_name, force=True)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    running = Served(tmp_path_factory.mktemp("d"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home whose name is short: the path of a socket below it must not have more than 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="q") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def client(served: Served) -> Client:
+    return served.client

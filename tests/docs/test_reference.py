@@ -1,0 +1,99 @@
+"""The reference pages say what the code says: configuration, the example file, the OpenAPI file, the decisions."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import config
+from querator.daemon import routes
+from tests.docs.pages import PAGES, ROOT
+
+EXAMPLE = ROOT / "packaging" / "querator.toml"
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+VARIABLES = sorted(set(re.findall(r"QUERATOR_[A-Z]+[A-Z_]*", (ROOT / "querator" / "config.py").read_text())))
+
+
+def keys(schema: Any = config._SCHEMA, prefix: str = "") -> list[str]:
+    found = []
+    for name, inner in schema.items():
+        inner = inner[0] if isinstance(inner, list) else inner
+        found += keys(inner, f"{prefix}{name}.") if isinstance(inner, dict) else [f"{prefix}{name}"]
+    return found
+
+
+def uncommented() -> str:
+    """The example with every setting live."""
+    return re.sub(r"^#(?=\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", keys())
+def test_every_key_is_in_the_example(key: str):
+    found: Any = tomllib.loads(uncommented())
+    for part in key.split("."):
+        found = next((one[part] for one in found if part in one), None) if isinstance(found, list) else found[part]
+    assert found is not None
+
+
+@pytest.mark.parametrize("key", keys())
+def test_every_key_is_in_the_reference(key: str):
+    noun, _, name = key.rpartition(".")
+    assert f"`{key}`" in CONFIGURATION or (noun in ("storages", "queues") and f"`{name}`" in CONFIGURATION)
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_every_variable_is_in_the_reference(variable: str):
+    assert f"`{variable}`" in CONFIGURATION
+
+
+def test_the_example_states_the_defaults(tmp_path: Path):
+    """With or without its `#` the file means the same, but for the queues and storages that it shows."""
+    live = tmp_path / "live.toml"
+    live.write_text(uncommented())
+    environ = {"HOME": str(tmp_path)}
+    as_shipped = config.daemon_config(config=EXAMPLE, environ=environ)
+    nothing = config.daemon_config(environ=environ)
+    stated = tomllib.loads(uncommented())
+    assert as_shipped.limits == nothing.limits and as_shipped.storages == nothing.storages
+    assert stated["limits"] == vars(nothing.limits)
+    assert (stated["logging"]["level"], stated["logging"]["format"]) == (nothing.log_level, nothing.log_format)
+    assert stated["http"] is False and nothing.http is None
+    state = tmp_path / ".local" / "state" / "querator"
+    assert stated["data"].replace("~", str(tmp_path)) == str(nothing.data) == str(state)
+    assert stated["socket"].replace("~", str(tmp_path)) == str(nothing.socket)
+    assert stated["storages"][0]["directory"].replace("~", str(tmp_path)) == str(nothing.storages[0].directory)
+    assert len(config.daemon_config(config=live, environ=environ).queues) == 2
+
+
+def test_the_openapi_file_has_every_call_and_no_dangling_reference():
+    described = json.loads((ROOT / "docs" / "openapi.json").read_text())
+    wanted = {path for path, route in routes.table(test_clock=True).items() if not route.refusal}
+    assert wanted <= set(described["paths"])
+    for reference in re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(described)):
+        found = described
+        for part in reference.split("/"):
+            found = found[part]
+    operations = [call.get("operationId") for verbs in described["paths"].values() for call in verbs.values()]
+    assert len(operations) == len(set(operations) - {None}) + operations.count(None)
+
+
+def test_decisions_have_numbers():
+    pages = [page for page in PAGES if page.parent.name == "adr" and page.name != "README.md"]
+    numbers = [page.name[:4] for page in pages]
+    assert len(numbers) == len(set(numbers)) and all(number.isdigit() for number in numbers)
+    for page in pages:
+        assert (ROOT / page).read_text().startswith(f"# {int(page.name[:4])}. ")
+
+
+def test_prose_uses_the_words_of_the_project():
+    """Item, dead queue, partition: one word for a thing."""
+    for page in PAGES:
+        if page.name in ("benchmarks.md", "CHANGELOG.md"):
+            continue  # names other systems' things by their names
+        prose = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / page).read_text(), flags=re.DOTALL)
+        assert not re.search(r"\b(DLQ|dead[- ]letter queue|shards?|acks?)\b", prose), page

@@ -1,0 +1,117 @@
+"""Every command and snippet of README and docs/ is run. A page is one test: its blocks build on each other."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from querator import config
+from tests.docs import running
+from tests.docs.conftest import Served, free_port
+from tests.docs.pages import INDENTED, PAGES, ROOT, Block, blocks
+
+pytestmark = pytest.mark.xdist_group("docs")
+
+NOT_CODE = {"text", "json", "http", "xml", "mermaid"}
+CHECKED_APART = {"toml", "go", "ini", "cron", "sql"}
+ALL = [block for page in PAGES for block in blocks(page)]
+PLAIN = re.compile(r"^(make|python -m bench|\.venv/bin/python -m bench)\b")
+"""Commands that are looked at but not run here: they take minutes, or run these tests."""
+
+
+def runnable(block: Block) -> bool:
+    return block.language in (*running.SHELL, "python") and not block.excuse and not plain(block)
+
+
+def plain(block: Block) -> bool:
+    lines = [line for line in _lines(block) if line]
+    return block.language in running.SHELL and bool(lines) and all(PLAIN.match(line) for line in lines)
+
+
+def _lines(block: Block) -> list[str]:
+    return [line.removeprefix("$ ").partition("  #")[0].strip() for line in block.text.splitlines()]
+
+
+def of_language(*languages: str) -> list[object]:
+    found = [block for block in ALL if block.language in languages]
+    return [pytest.param(block, id=block.place) for block in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(runnable, blocks(page)))], ids=str)
+def test_a_page_does_what_it_says(page: Path, served: Served, home: Path, tmp_path: Path):
+    """A page that starts a daemon of its own talks to that one; the others find one that runs."""
+    wanted = [command for block in filter(runnable, blocks(page)) for command in running.commands(block)]
+    if any("querator daemon run" in command.text for command in wanted):
+        http, more = f"localhost:{free_port()}", {}
+    else:
+        served.empty()
+        http, more = served.http, {"QUERATOR_SOCKET": str(served.socket), "QUERATOR_CONFIG": str(served.config)}
+    wanted = [command._replace(text=running.free_address(http, command.text)) for command in wanted]
+    for ran in running.run(wanted, tmp_path, running.environment(home, **more)):
+        shown = f"{ran.command.block.place}\n$ {ran.command.text}\n{ran.output}"
+        assert ran.exit_code is not None, f"the page ended here: {shown}"
+        assert ran.exit_code == 0 or ran.command.may_fail, f"exit code {ran.exit_code}: {shown}"
+        if ran.command.expected:
+            assert running.same(ran.command.expected, ran.output), f"shows something else: {shown}"
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in ALL if plain(block)])
+def test_commands_that_take_minutes_are_spelled_right(block: Block):
+    lines = [line.split() for line in _lines(block) if line]
+    targets = [word for words in lines for word in words[1:] if words[0] == "make"]
+    if targets:
+        subprocess.run(["make", "-n", *targets], cwd=ROOT, check=True, capture_output=True)
+    for words in lines:
+        if words[0] == "make":
+            continue
+        module = words[words.index("-m") + 1]
+        told = subprocess.run(
+            [sys.executable, "-m", module, "--help"], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        assert all(word in told.stdout for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in ALL])
+def test_no_block_is_left_out(block: Block):
+    """A block is run, checked apart, or says above itself why not."""
+    known = runnable(block) or plain(block) or block.language in NOT_CODE | CHECKED_APART or bool(block.excuse)
+    assert known, f"nobody runs this block of language '{block.language}'"
+    if block.excuse.startswith("run by "):
+        assert (ROOT / block.excuse.split()[2]).exists()
+    assert block.language != INDENTED or plain(block) or block.excuse, "indented blocks are for make and bench commands"
+
+
+@pytest.mark.parametrize("block", of_language("toml"))
+def test_configuration_in_the_docs_is_understood(block: Block, tmp_path: Path):
+    tomllib.loads(block.text)
+    path = tmp_path / "querator.toml"
+    path.write_text(block.text)
+    config.daemon_config(config=path, environ={"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("block", of_language("go"))
+def test_go_examples_run(block: Block, served: Served, tmp_path: Path):
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go on this machine; apt-get install golang-go")
+    served.empty()
+    served.client.create_queue("mail")
+    served.client.produce("mail", ["from the test"])
+    (tmp_path / "main.go").write_text(running.free_address(served.http, block.text))
+    cache = {"GOCACHE": str(ROOT / ".cache" / "go"), "GOPATH": str(tmp_path / "go")}
+    done = subprocess.run(
+        [go, "run", "main.go"],
+        cwd=tmp_path,
+        env=running.environment(tmp_path, **cache),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "from the test" in done.stdout
+    assert served.client.list_items("mail") == []
