@@ -25,6 +25,7 @@ _LOW: Final = [a + b for a in _DIGITS for b in _DIGITS]
 _LOW_SIZE: Final = len(_LOW)
 _HIGH_LENGTH: Final = TEXT_LENGTH - 2
 _ID_LIMIT: Final = 1 << 160
+_SECONDS_MAX: Final = 0xFFFFFFFF
 
 
 class Decoded(NamedTuple):
@@ -33,7 +34,8 @@ class Decoded(NamedTuple):
 
 
 def _number(prefix: int, seq: int) -> int:
-    seconds = max(0, seq // US_PER_SECOND - KSUID_EPOCH_SECONDS) & 0xFFFFFFFF
+    # What lies outside the reach of a KSUID, 2014 to 2150, has its nearest second; the sequence keeps the order.
+    seconds = min(max(0, seq // US_PER_SECOND - KSUID_EPOCH_SECONDS), _SECONDS_MAX)
     return seconds << 128 | prefix << 64 | seq
 
 
@@ -94,9 +96,10 @@ def first_sequence_from(prefix: int, pivot: str) -> int:
     number = 0
     for digit in pivot:
         number = number * 62 + _VALUE[digit]
-    second = (number >> 128) + KSUID_EPOCH_SECONDS
-    # Everything before the epoch of KSUIDs carries second 0.
-    start, end = second * US_PER_SECOND if number >> 128 else 0, (second + 1) * US_PER_SECOND
+    carried = number >> 128
+    second = carried + KSUID_EPOCH_SECONDS
+    start = second * US_PER_SECOND if carried else 0
+    end = (second + 1) * US_PER_SECOND if carried < _SECONDS_MAX else 1 << 63
     if decoded.prefix < prefix:
         return start
     if decoded.prefix > prefix:

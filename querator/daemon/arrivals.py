@@ -7,17 +7,18 @@ item carries a key that the destination remembers, so a move that is repeated, e
 from __future__ import annotations
 
 import heapq
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from querator import ids
-from querator.daemon.lifecycle import dead_copy
+from querator.daemon import lifecycle
 from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition
 from querator.daemon.requests import Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
 from querator.items import Item, State
-from querator.limits import NS_PER_US, RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
+from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
@@ -49,7 +50,8 @@ def let_die(
         return
     items = [lease.item for lease in leases]
     copies = [
-        dead_copy(lease.item, lease.id, lease.attempts, logical.queue.name, reason, logical.now_us) for lease in leases
+        lifecycle.dead_copy(lease.item, lease.id, lease.attempts, logical.queue.name, reason, logical.now_us)
+        for lease in leases
     ]
     move = Move(partition, target, reason, items, copies, [f"dead {lease.id}" for lease in leases])
     move.leases = leases
@@ -68,7 +70,7 @@ def let_expire(logical: Logical, partition: Partition, items: list[Item], reason
         _tell(logical, partition, told, reason, "")
         return
     copies = [
-        dead_copy(item, text, item.attempts, logical.queue.name, reason, logical.now_us)
+        lifecycle.dead_copy(item, text, item.attempts, logical.queue.name, reason, logical.now_us)
         for item, text in zip(items, texts, strict=True)
     ]
     move = Move(partition, target, reason, items, copies, [f"dead {text}" for text in texts])
@@ -120,6 +122,16 @@ def finish_moves(logical: Logical) -> None:
             _try_again(logical, move)
         else:
             _arrived(logical, move)
+
+
+def call_off(logical: Logical, failed: Container[Partition]) -> None:
+    """Moves that were decided in a pass that did not become durable: they have not begun, and do not begin."""
+    for move in logical.moves:
+        if move.partition in failed:
+            logical.moves_open -= 1
+            if move.retry is not None:
+                move.retry.answer(RetryRequest(failing(move.partition.number)))
+    logical.moves = [move for move in logical.moves if move.partition not in failed]
 
 
 def _arrived(logical: Logical, move: Move) -> None:
@@ -203,7 +215,7 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
     ]
     if fresh:
         first = partition.allocate(len(fresh), now)
-        expire = now + logical.queue.expire_timeout_ns // NS_PER_US
+        expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
         items = [
             msgspec.structs.replace(
                 item, seq=seq, created_at=item.created_at or now, expire_deadline=item.expire_deadline or expire

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
 import msgspec
 
+from querator.errors import QueratorError
 from querator.items import Job, Placement, Queue, State
 
 SCHEMA_VERSION = 1
@@ -41,16 +42,17 @@ class Leftover(NamedTuple):
     storage: str
 
 
-class CatalogError(Exception):
+class CatalogError(QueratorError):
     """The catalog cannot be read."""
 
 
 class Catalog:
     def __init__(self, path: Path) -> None:
-        is_new = not path.exists()
+        self.is_new = is_new = not path.exists()
         self._lock = threading.Lock()
         try:
-            self._connection = duckdb.connect(str(path))
+            # A log that ends badly is an error then, and not a catalog that has silently lost its last changes.
+            self._connection = duckdb.connect(str(path), config={"debug_abort_on_wal_failure": True})
             self._connection.execute(_SCHEMA)
             found = self._connection.execute("select schema_version from meta").fetchone()
         except duckdb.Error as error:
@@ -73,10 +75,16 @@ class Catalog:
     def leftovers(self) -> list[Leftover]:
         return [Leftover(**row) for row in self._rows("select * from leftovers")]
 
+    def announce(self, placements: Sequence[Placement]) -> None:
+        """Files are about to be made for these. Until the partitions are added, they are leftovers."""
+        with self._transaction():
+            self._insert("leftovers", [Leftover(one.uuid, one.storage) for one in placements])
+
     def add(self, queue: Queue, placements: Sequence[Placement]) -> None:
+        """A new queue and its partitions, whose files are there."""
         with self._transaction():
             self._insert("queues", [queue])
-            self._insert("partitions", placements)
+            self._insert_placements(placements)
 
     def save_queues(self, queues: Sequence[Queue]) -> None:
         with self._transaction():
@@ -98,7 +106,7 @@ class Catalog:
         with self._transaction():
             self._connection.execute("delete from queues where name = ?", [queue.name])
             self._insert("queues", [queue])
-            self._insert("partitions", placements)
+            self._insert_placements(placements)
 
     def shrink(self, placement: Placement) -> None:
         """A partition is no more; its file becomes a leftover."""
@@ -153,9 +161,14 @@ class Catalog:
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def _insert(self, table: str, rows: Sequence[msgspec.Struct]) -> None:
+    def _insert_placements(self, placements: Sequence[Placement]) -> None:
+        for one in placements:
+            self._connection.execute("delete from leftovers where uuid = ?", [one.uuid])
+        self._insert("partitions", placements)
+
+    def _insert(self, table: str, rows: Sequence[msgspec.Struct | Leftover]) -> None:
         for row in rows:
-            values = msgspec.structs.asdict(row)
+            values = row._asdict() if isinstance(row, Leftover) else msgspec.structs.asdict(row)
             columns = ", ".join(values)
             marks = ", ".join("?" * len(values))
             self._connection.execute(f"insert into {table} ({columns}) values ({marks})", list(values.values()))
@@ -170,6 +183,9 @@ class Catalog:
                 self._connection.execute("rollback")
                 raise
             self._connection.execute("commit")
+            # So that the file alone has it all. If there is no room for that, the log has it.
+            with suppress(duckdb.Error):
+                self._connection.execute("checkpoint")
 
 
 def _sync_directory(path: Path) -> None:

@@ -24,6 +24,7 @@ from querator.daemon.store.base import Storage, StorageError
 from querator.limits import (
     APPLY_BYTES,
     APPLY_IDLE_SECONDS,
+    APPLY_RETRY_SECONDS_MAX,
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
     UPKEEP_SECONDS,
@@ -314,7 +315,7 @@ class Engine:
                     self.wake(logical)
                 partition.congested = congested
                 if everyone or partition.placement.uuid in lagging:
-                    self._catch_up(partition)
+                    self._catch_up(logical, partition)
             if everyone and not waiting_bytes and disk.rolled_at < disk.written_at:
                 disk.rolled_at = now
                 self._workers.submit(disk.storage.roll)
@@ -325,12 +326,14 @@ class Engine:
                 if partition.placement.storage == disk.storage.name:
                     yield logical, partition
 
-    def _catch_up(self, partition: Partition) -> None:
+    def _catch_up(self, logical: Logical, partition: Partition) -> None:
         """Applies to one partition's file what it does not have yet, and lets it forget what is old."""
         store = partition.store
         now_us = self.clock.now_us()
         forgets = now_us - partition.forgot_at >= FORGET_EVERY_US
         if store is None or partition in self._reads or not (store.unapplied_bytes or forgets):
+            return
+        if partition.apply_after > time.monotonic():
             return
 
         def work() -> None:
@@ -339,12 +342,22 @@ class Engine:
                 store.forget(now_us)
 
         def failed(error: Exception) -> None:
-            # The journal still has it all, so the queue goes on; upkeep tries again.
-            log.warning("cannot apply to the file yet", extra={"partition": partition.number, "reason": str(error)})
+            if store.file_replaced():
+                logical.partition_failed(partition, str(error))
+                return
+            # The journal still has it all, so the queue goes on; upkeep tries again, less and less often.
+            partition.apply_failures += 1
+            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2**partition.apply_failures)
+            partition.apply_after = time.monotonic() + wait
+            log.warning(
+                "cannot apply to the file yet",
+                extra={"queue": logical.queue.name, "partition": partition.number, "reason": str(error)},
+            )
 
         started = time.perf_counter()
 
         def done(result: object) -> None:
+            partition.apply_failures = 0
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us

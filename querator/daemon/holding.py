@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import ids
-from querator.daemon import arrivals
-from querator.daemon.lifecycle import CLIENT
+from querator.daemon import arrivals, lifecycle
 from querator.daemon.partition import Lease, Partition
 from querator.daemon.requests import Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store.base import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
-from querator.limits import NS_PER_US, SCHEDULE_AHEAD_MIN_US
+from querator.limits import SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
@@ -109,7 +108,7 @@ def _retry(logical: Logical, request: Retry) -> None:
         del partition.leased[lease.id]
         request.touched.add(partition)
         if item.dead:
-            moving.setdefault((partition, CLIENT), []).append(lease)
+            moving.setdefault((partition, lifecycle.CLIENT), []).append(lease)
         elif item.retry_at is not None and item.retry_at >= soon:
             partition.lost([lease], now)
             seq = partition.allocate(1, now)
@@ -140,7 +139,7 @@ def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
     if error is not None:
         return error
     timeout_ns = request.lease_timeout_ns or logical.queue.lease_timeout_ns
-    deadline = logical.now_us + timeout_ns // NS_PER_US
+    deadline = lifecycle.deadline(logical.now_us, timeout_ns)
     by_partition: dict[Partition, list[Lease]] = {}
     for partition, lease in held:
         by_partition.setdefault(partition, []).append(lease)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from querator.daemon import lifecycle
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Intake
 from querator.errors import InvalidRequest
-from querator.limits import BULK_REQUEST_ID_KEPT_US, NS_PER_US, SCHEDULE_AHEAD_MIN_US
+from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
@@ -28,7 +29,7 @@ def enter(logical: Logical, request: Intake, partition: Partition) -> None:
     """Answers with how many items were added, once they are durable. (A repetition is answered with None.)"""
     now = logical.now_us
     items = request.items
-    expire = now + logical.queue.expire_timeout_ns // NS_PER_US
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
     first = partition.allocate(len(items), now)
     for seq, item in enumerate(items, first):
         item.seq = seq

@@ -5,12 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from querator.items import Death, Item
+from querator.limits import NS_PER_US
 
 MAX_ATTEMPTS = "max_attempts"
 EXPIRED = "expired"
 CLIENT = "client"
 
+LAST_US = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, which is as far as the wire can tell a time."""
+
 _deaths = msgspec.json.Decoder(list[Death])
+
+
+def deadline(now_us: int, timeout_ns: int) -> int:
+    return min(now_us + timeout_ns // NS_PER_US, LAST_US)
 
 
 def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) -> str:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from querator.config import LimitsConfig
-from querator.daemon import arrivals, distribution, holding, intake, timers
-from querator.daemon.partition import DEFAULT_BOUNDS, NEVER, Lease, Partition, read_snapshot
+from querator.daemon import arrivals, distribution, holding, intake, producing, serving, timers
+from querator.daemon.partition import DEFAULT_BOUNDS, NEVER, Partition, read_snapshot
 from querator.daemon.requests import (
     BULK_PREFIX,
     Arrival,
     Change,
     Complete,
-    Delivery,
     Extend,
     Intake,
     LeaseItems,
@@ -34,17 +34,16 @@ from querator.daemon.requests import (
     failing,
 )
 from querator.daemon.store.base import Store
-from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (
-    NS_PER_US,
     RECOVERY_BACKOFF_MAX_NS,
     RECOVERY_BACKOFF_MIN_NS,
     REQUEST_ID_KEPT_US,
-    SCHEDULE_AHEAD_MIN_US,
 )
 
-DUPLICATE_CLIENT = "duplicate client id; a client cannot make multiple leased requests to the same queue"
+log = logging.getLogger("querator.partitions")
+
 LEASE_TIMEOUT = "request timeout; no items are in the queue, try again"
 PRODUCE_TIMEOUT = "request timeout; no partition is available, try again"
 OVERLOADED = "queue is overloaded; try again later"
@@ -140,10 +139,10 @@ class Logical:
         self.stopping = False
         self.now_us = 0
         self.now_ns = 0
-        self._newly_parked: list[LeaseItems] = []
+        self.newly_parked: list[LeaseItems] = []
         self._taken: list[Request] = []
         """What the pass under way was to answer."""
-        self._orders = itertools.count(1)
+        self.orders = itertools.count(1)
         self._pass = Pass()
 
     # -- requests come
@@ -176,9 +175,8 @@ class Logical:
         timers.run(self)
         produces, completes = self._collect()
         distribution.sort(self.order)
-        for produce in produces:
-            self._place(produce)
-        self._serve_parked()
+        producing.place(self, produces)
+        serving.serve(self)
         for request in completes:
             holding.proceed(self, request)
         for partition in self.partitions:
@@ -224,7 +222,7 @@ class Logical:
                 if not request.request_id or self._is_new(request):
                     produces.append(request)
             elif isinstance(request, LeaseItems):
-                self._arrive_lease(request)
+                serving.arrive(self, request)
             elif isinstance(request, Arrival):
                 produces.append(request)
             else:
@@ -242,6 +240,10 @@ class Logical:
             result = error
         self.answer(request, result, set(request.partitions))
 
+    @property
+    def answers(self) -> list[tuple[Request, Any, Partition | set[Partition] | None]]:
+        return self._pass.answers
+
     def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
         """Answers when the partitions it depends on are durable."""
         self._pass.answers.append((request, result, after))
@@ -257,6 +259,8 @@ class Logical:
         if failed:
             self._settle_failed(this, failed)
             return
+        for partition in this.partitions:
+            partition.settled()
         for request, result, _ in this.answers:
             request.answer(result)
         counters = self.counters
@@ -276,15 +280,16 @@ class Logical:
             elif isinstance(request, Produce | Arrival):
                 self._forget(request)
                 self.held_up.append(request)
-                self._watch(request)
+                self.watch(request)
             elif isinstance(request, LeaseItems):
-                self._park(request)
-                self._watch(request)
+                serving.park(self, request)
+                self.watch(request)
             else:
                 request.answer(RetryRequest(failing(bad.number)))
         for death in this.deaths:
             if death.partition not in failed:
                 self._tell_death(death)
+        arrivals.call_off(self, failed)
         self.parked = dict(sorted(self.parked.items()))
         self.wake()
 
@@ -303,69 +308,10 @@ class Logical:
         first = self.under_way.get(request.request_id)
         if first is not None and not first.answered and first is not request:
             first.followers.append(request)
-            self._watch(request)
+            self.watch(request)
             return False
         self.under_way[request.request_id] = request
         return True
-
-    def _place(self, request: Produce | Arrival) -> None:
-        """Gives a produce to the partition in front; without one it waits for its time to run out."""
-        if request.answered:
-            return
-        order = self.order
-        at = next((at for at, p in enumerate(order) if not p.congested and p.allows.produce), None)
-        if at is None:
-            self.held_up.append(request)
-            self._watch(request)
-            return
-        partition = order[at]
-        if isinstance(request, Arrival):
-            if not arrivals.enter(self, request, partition):
-                return
-        elif isinstance(request, Intake):
-            intake.enter(self, request, partition)
-        else:
-            self._produce(request, partition)
-        distribution.grew(order, at)
-
-    def _produce(self, request: Produce, partition: Partition) -> None:
-        now = self.now_us
-        drafts = request.drafts
-        count = len(drafts)
-        expire = now + self.queue.expire_timeout_ns // NS_PER_US
-        first = partition.allocate(count, now)
-        if request.timed:
-            soon = now + SCHEDULE_AHEAD_MIN_US
-            items = [
-                Item(
-                    seq,
-                    now,
-                    expire,
-                    d.bytes_ or d.utf8.encode(),
-                    d.kind,
-                    d.reference,
-                    d.encoding,
-                    enqueue_at=d.enqueue_at or 0,
-                )
-                for seq, d in enumerate(drafts, first)
-            ]
-            later = [item for item in items if item.enqueue_at >= soon]
-            items = [item for item in items if item.enqueue_at < soon]
-            for item in items:
-                item.enqueue_at = 0
-            if later:
-                partition.schedule(later)
-        else:
-            items = [
-                Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
-                for seq, d in enumerate(drafts, first)
-            ]
-        if items:
-            partition.add(items, request.size_bytes, now * len(items), expire)
-        if request.request_id:
-            self.remember(partition, [request.request_id])
-        self.answer(request, None, partition)
-        self.tally("produced", count)
 
     def remember(self, partition: Partition, request_ids: list[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
         until = self.now_us + kept_us
@@ -399,82 +345,13 @@ class Logical:
                     break
                 del known[oldest]
 
-    # -- lease
-
-    def _arrive_lease(self, request: LeaseItems) -> None:
-        if request.abandoned:
-            return
-        if request.order == 0 and request.client_id in self.clients:
-            self.answer(request, InvalidRequest(DUPLICATE_CLIENT))
-            return
-        if request.completes is not None:
-            completes = request.completes
-            request.order = request.order or next(self._orders)
-            self.clients.add(request.client_id)
-            if not holding.complete_for_lease(self, request, completes):
-                return
-        self._park(request)
-
-    def _park(self, request: LeaseItems) -> None:
-        if request.abandoned:
-            self.clients.discard(request.client_id)
-            return
-        if request.order == 0:
-            request.order = next(self._orders)
-        self.parked[request.order] = request
-        self.clients.add(request.client_id)
-        self._newly_parked.append(request)
-
-    def _serve_parked(self) -> None:
-        """Deals what waits to those who wait, in arrival order."""
-        if not self.parked:
-            return
-        for partition, requests in self._assign():
-            self._deal(partition, requests)
-        for request in self._newly_parked:
-            if request.order in self.parked:
-                self._watch(request)
-        self._newly_parked.clear()
-
-    def _assign(self) -> list[tuple[Partition, list[LeaseItems]]]:
-        """Which partition serves whom: each request the last healthy one, whose count drops by what it may take."""
-        order = [p for p in self.order if p.allows.lease and p.failures == 0]
-        if not order:
-            return []
-        if len(order) == 1:
-            only = order[0]
-            return [(only, list(itertools.islice(self.parked.values(), only.waiting)))] if only.waiting else []
-        standing = [_Standing(partition) for partition in order]
-        for request in self.parked.values():
-            last = standing[-1]
-            if not last.waiting and len(last.requests) >= last.partition.waiting:
-                break
-            last.requests.append(request)
-            last.waiting -= min(last.waiting, request.batch_size)
-            distribution.shrank(standing, len(standing) - 1)
-        return [(s.partition, s.requests) for s in standing if s.requests]
-
-    def _deal(self, partition: Partition, requests: list[LeaseItems]) -> None:
-        wanted = sum([request.batch_size for request in requests])
-        deadline = self.now_us + self.queue.lease_timeout_ns // NS_PER_US
-        leases = partition.lease(wanted, deadline)
-        if not leases:
-            return
-        self.tally("leased", len(leases))
-        hands: list[list[Lease]] = distribution.deal(leases, [request.batch_size for request in requests])
-        for request, hand in zip(requests, hands, strict=True):
-            if hand:
-                del self.parked[request.order]
-                self.clients.discard(request.client_id)
-                self.answer(request, Delivery(partition.number, hand), partition)
-
     # -- time runs out for requests
 
-    def _watch(self, request: Request) -> None:
+    def watch(self, request: Request) -> None:
         """Its deadline is watched from now on."""
         if not request.watched:
             request.watched = True
-            heapq.heappush(self.timeouts, (request.deadline_ns, next(self._orders), request))
+            heapq.heappush(self.timeouts, (request.deadline_ns, next(self.orders), request))
             if len(self.timeouts) > 2 * (len(self.parked) + len(self.held_up)) + 1_000:
                 self.timeouts = [entry for entry in self.timeouts if not entry[2].answered]
                 heapq.heapify(self.timeouts)
@@ -550,6 +427,11 @@ class Logical:
     # -- partitions fail and recover
 
     def partition_failed(self, partition: Partition, reason: str) -> None:
+        if not partition.error:
+            log.error(
+                "partition is in error",
+                extra={"queue": self.queue.name, "partition": partition.number, "reason": reason},
+            )
         backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.failures, 16))
         partition.fail(reason, self.now_us, self.now_ns + backoff)
         self.wake()
@@ -672,15 +554,3 @@ class Logical:
             elif isinstance(request, Complete | Retry | Extend):
                 kinds["complete"] += 1
         return kinds
-
-
-class _Standing:
-    """A partition while leases are assigned: what it would have left."""
-
-    __slots__ = ("failures", "partition", "requests", "waiting")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.failures = partition.failures
-        self.waiting = partition.waiting
-        self.requests: list[LeaseItems] = []

@@ -25,6 +25,8 @@ from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Store, Summary
 from querator.items import ZERO_TIME_US, Item, Placement, State
 from querator.limits import (
+    ATTEMPTS_MAX,
+    LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
     READY_WINDOW_LOW_PERCENT,
     SCHEDULED_WINDOW_ITEMS_MAX,
@@ -104,10 +106,14 @@ class Partition:
         self.congested = False
         """Whether its storage cannot follow: it takes no new items for now."""
         self.opened_at = 0
+        self.apply_failures = 0
+        self.apply_after = 0.0
+        """When applying to its file is tried again, after failures."""
         self.forgot_at = 0
         """When its file was last rid of lost leases and request ids that are too old."""
         self.batch: Batch | None = None
         self.last_seq = 0
+        self.settled_counts = (0, 0, 0, 0)
         self._empty()
 
     def _empty(self) -> None:
@@ -122,7 +128,9 @@ class Partition:
         self.loading = False
         self.waiting = 0
         self.leased: dict[str, Lease] = {}
-        self.lease_ends: list[tuple[int, int, list[Lease]]] = []
+        self.lease_ends: list[tuple[int, int, list[str]]] = []
+        """A heap of deadlines and the ids that had them; an id that is no longer leased until then is passed over."""
+        self.lease_ends_ids = 0
         self.dying: dict[int, Item] = {}
         """Items on their way to the dead queue, in storage until they have arrived there."""
         self.dying_leased: set[int] = set()
@@ -186,13 +194,22 @@ class Partition:
         self.failures += 1
         self.retry_at_ns = retry_at_ns
 
+    def settled(self) -> None:
+        """What was counted so far is durable: this is what is told of a partition that fails or is closed."""
+        self.settled_counts = (
+            self.total - self.total_leased,
+            self.total_leased,
+            self.scheduled_count,
+            self.created_sum,
+        )
+
     def close(self) -> None:
         """Forgets everything but the last counts, which are still told while the partition is closed."""
-        counts = self.waiting, self.total_leased, self.scheduled_count, self.created_sum
+        counts = self.settled_counts
         self.store = None
         self.batch = None
         self._empty()
-        self.waiting, self.last_leased, self.scheduled_count, self.created_sum = counts
+        self.waiting, self.last_leased, self.scheduled_count, self.created_sum = self.settled_counts = counts
 
     def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
         self._empty()
@@ -212,10 +229,10 @@ class Partition:
         for text, leased in zip(ids.encode_many(self.prefix, seqs), snapshot.leased, strict=True):
             lease = Lease(text, leased.item, leased.attempts, leased.deadline)
             self.leased[text] = lease
-            self.lease_ends.append((leased.deadline, leased.item.seq, [lease]))
-        heapq.heapify(self.lease_ends)
+        self._rebuild_lease_ends()
         self.scheduled_count = summary.scheduled
         self.scheduled_loaded(snapshot.scheduled)
+        self.settled()
 
     # -- the pass's batch
 
@@ -351,13 +368,28 @@ class Partition:
     def _hold(self, items: Sequence[Item], deadline: int) -> list[Lease]:
         seqs = [item.seq for item in items]
         leases = [
-            Lease(text, item, item.attempts + 1, deadline)
+            Lease(text, item, item.attempts + 1 if item.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX, deadline)
             for text, item in zip(ids.encode_many(self.prefix, seqs), items, strict=True)
         ]
         self.leased.update([(lease.id, lease) for lease in leases])
-        heapq.heappush(self.lease_ends, (deadline, seqs[0], leases))
+        self._expect_end(deadline, leases)
         self._write_leases(leases)
         return leases
+
+    def _expect_end(self, deadline: int, leases: Sequence[Lease]) -> None:
+        heapq.heappush(self.lease_ends, (deadline, leases[0].item.seq, [lease.id for lease in leases]))
+        self.lease_ends_ids += len(leases)
+        if self.lease_ends_ids > 2 * len(self.leased) + LEASE_ENDS_IDS_MIN:
+            # Most of them were completed in time, which is the rule; they must not pile up until then.
+            self._rebuild_lease_ends()
+
+    def _rebuild_lease_ends(self) -> None:
+        by_deadline: dict[int, list[str]] = {}
+        for lease in self.leased.values():
+            by_deadline.setdefault(lease.deadline, []).append(lease.id)
+        self.lease_ends = [(deadline, 0, texts) for deadline, texts in by_deadline.items()]
+        heapq.heapify(self.lease_ends)
+        self.lease_ends_ids = len(self.leased)
 
     def _write_leases(self, leases: Sequence[Lease], deadline: int | None = None) -> None:
         batch = self.changes()
@@ -372,7 +404,7 @@ class Partition:
     def extend(self, leases: list[Lease], deadline: int) -> None:
         for lease in leases:
             lease.deadline = deadline
-        heapq.heappush(self.lease_ends, (deadline, leases[0].item.seq, leases))
+        self._expect_end(deadline, leases)
         self._write_leases(leases)
 
     def add_leased(self, items: Sequence[tuple[Item, int]]) -> None:
@@ -385,7 +417,7 @@ class Partition:
             leases.append(lease)
             self.leased[text] = lease
             self.created_sum += item.created_at
-            heapq.heappush(self.lease_ends, (deadline, item.seq, [lease]))
+            self._expect_end(deadline, [lease])
             batch.add.append(item)
         self._write_leases(leases)
 
@@ -410,10 +442,12 @@ class Partition:
         ended: list[Lease] = []
         ends = self.lease_ends
         while ends and ends[0][0] < now_us and len(ended) < leases_max:
-            deadline, _, leases = heapq.heappop(ends)
-            for lease in leases:
-                if lease.deadline == deadline and self.leased.get(lease.id) is lease:
-                    del self.leased[lease.id]
+            deadline, _, texts = heapq.heappop(ends)
+            self.lease_ends_ids -= len(texts)
+            for text in texts:
+                lease = self.leased.get(text)
+                if lease is not None and lease.deadline == deadline:
+                    del self.leased[text]
                     ended.append(lease)
         return ended
 
@@ -464,7 +498,7 @@ class Partition:
         """A lease that was on its way out is held again."""
         self.leased[lease.id] = lease
         self._write_leases([lease])
-        heapq.heappush(self.lease_ends, (lease.deadline, lease.item.seq, [lease]))
+        self._expect_end(lease.deadline, [lease])
 
     def sweep_ended(self, now_us: int) -> None:
         """Looks again at once, when everything that the last sweep found has left."""
@@ -617,6 +651,7 @@ class Partition:
         if leased:
             self.leased.clear()
             self.lease_ends.clear()
+            self.lease_ends_ids = 0
             self.dying_leased.clear()
         self.dying = {seq: item for seq, item in self.dying.items() if seq in self.dying_leased or not ready}
         held = [lease.item for lease in self.leased.values()] + [self.dying[seq] for seq in self.dying_leased]

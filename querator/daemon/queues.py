@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("querator.queues")
 
 OK = Reply(code=200)
+DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
 SYSTEM_NAMESPACE = "_system"
 
 
@@ -55,6 +56,7 @@ async def create(service: Service, request: messages.QueueInfo) -> Reply:
         validation.new_timeouts(queue)
         validation.timeouts_agree(queue)
         placements = place(service, queue.name, queue.requested_partitions, first=0)
+        await service.blocking(service.catalog.announce, placements)
         await service.blocking(create_files, service, placements)
         await service.blocking(service.catalog.add, queue, placements)
         logical = service.load(queue, placements)
@@ -77,7 +79,7 @@ def place(service: Service, queue: str, count: int, first: int) -> list[Placemen
 
 
 def create_files(service: Service, placements: list[Placement]) -> None:
-    """Blocking. A file whose queue never reaches the catalog is in nobody's way: its name is its own UUID."""
+    """Blocking."""
     for one in placements:
         service.storages[one.storage].create(one.uuid, one.queue)
 
@@ -246,7 +248,7 @@ async def stats(service: Service, request: messages.QueueStatsRequest) -> messag
 
 def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionStats:
     total = partition.total
-    age_us = now - partition.created_sum // total if total else 0
+    age_us = max(0, now - partition.created_sum // total) if total else 0
     leases = partition.leased.values()
     left_us = sum(lease.deadline - now for lease in leases) // len(leases) if leases else 0
     return messages.QueuePartitionStats(
@@ -255,7 +257,7 @@ def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionS
         total_leased=partition.total_leased,
         failures=partition.failures,
         average_age=durations.text(age_us * NS_PER_US),
-        average_leased_age=durations.text(left_us * NS_PER_US),
+        average_leased_age=durations.text(min(left_us, DURATION_US_MAX) * NS_PER_US),
         scheduled=partition.scheduled_count,
     )
 

@@ -50,6 +50,7 @@ async def grow(service: Service, logical: Logical, queue: Queue) -> None:
     """Records the queue's settings together with its new partitions, and opens them."""
     first = len(logical.partitions)
     placements = queues.place(service, queue.name, queue.requested_partitions - first, first)
+    await service.blocking(service.catalog.announce, placements)
     await service.blocking(queues.create_files, service, placements)
     failpoint("resize.created")
     await service.blocking(service.catalog.grow, queue, placements)

@@ -123,6 +123,7 @@ class Service:
         placements: dict[str, list[Placement]] = {}
         for placement in await self.blocking(self.catalog.placements):
             placements.setdefault(placement.queue, []).append(placement)
+        self._look_for_strangers({placement.uuid for known in placements.values() for placement in known})
         await self.jobs.load()
         for queue in self.queues.values():
             self.load(queue, placements.get(queue.name, []))
@@ -133,6 +134,18 @@ class Service:
         self.jobs.resume()
         await resize.catch_up(self)
         self.background(compaction.watch(self))
+
+    def _look_for_strangers(self, known: set[str]) -> None:
+        """Partition files that the catalog does not know: they are left alone, but nobody must think all is well."""
+        for storage in self.storages.values():
+            strangers = sorted(path for path in storage.directory.glob("*.duckdb") if path.stem not in known)
+            if strangers and self.catalog.is_new:
+                raise RequestFailed(
+                    f"the catalog is missing, but there are partition files, such as {strangers[0]}",
+                    hint="put catalog.duckdb back from a backup, or move these files away to start empty",
+                )
+            for path in strangers:
+                log.warning("partition file is in no queue", extra={"storage": storage.name, "file": path.name})
 
     def load(self, queue: Queue, placements: list[Placement]) -> Logical:
         logical = Logical(
@@ -217,6 +230,9 @@ class Service:
                 result = error
             except asyncio.CancelledError:
                 result = RequestFailed("service is shutting down")
+            except StorageError as error:
+                log.error("storage failed", extra={"reason": str(error)})
+                result = InternalError()
             except Exception:
                 log.exception("a call failed")
                 result = InternalError()

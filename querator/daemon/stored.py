@@ -15,7 +15,7 @@ from querator.daemon.requests import Change, failing
 from querator.daemon.store.base import Found, Leased, Store
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.items import ZERO_TIME_US, Item
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND
 from querator.wire import messages
 from querator.wire.messages import Reply, StorageItem
 
@@ -183,7 +183,7 @@ def _import(
             fresh.append(one)
             known.add(one.source_id)
     first = partition.allocate(len(fresh), now) if fresh else 0
-    expire = now + logical.queue.expire_timeout_ns // NS_PER_US
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
     ready: list[Item] = []
     leased: list[tuple[Item, int]] = []
     rows: dict[int, Leased] = {}

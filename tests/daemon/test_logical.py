@@ -127,6 +127,19 @@ class TestLease:
         assert second.error.startswith("request timeout;")
         assert d.stored() == []
 
+    def test_leases_that_were_completed_do_not_pile_up(self, d):
+        logical = d.create(lease_s=3600)
+        for _ in range(30):
+            d.produce(1000)
+            d.complete(ids(d.lease(1000)))
+        assert logical.partitions[0].lease_ends_ids <= 6_000
+
+    def test_attempts_stop_at_what_the_wire_can_tell(self, d):
+        logical = d.create()
+        d.produce(1)
+        logical.partitions[0].ready[0].attempts = (1 << 31) - 1
+        assert d.lease().leases[0].attempts == (1 << 31) - 1
+
 
 class TestComplete:
     def test_twice_is_once(self, d):
@@ -332,7 +345,6 @@ class TestLifecycle:
         d.run()
         assert arrived and (d.stored(), d.stored("dead")) == ([], ["a"])
 
-
     def test_a_client_s_dead_letter_is_finished_after_a_crash(self, d):
         d.create("dead")
         d.create(dead_queue="dead")
@@ -425,6 +437,28 @@ class TestFailures:
         assert lease.waiting
         d.elapse(1)
         assert d.payloads(lease.leases) == ["a"]
+
+    def test_a_death_that_is_not_durable_does_not_happen(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(["a"])
+        leased = ids(d.lease())
+        reasons = ["fsync failed"]
+        d.failing_writes = lambda: reasons.pop() if reasons else None
+        assert d.retry(leased, dead=True).error == "partition not available; partition '0' is failing, retry again"
+        d.elapse(1)
+        assert (d.stored(), d.stored("dead")) == (["a"], [])
+        assert d.retry(leased, dead=True).result is None
+        assert (d.stored(), d.stored("dead")) == ([], ["a"])
+
+    def test_what_is_counted_while_it_fails_is_what_was_durable(self, d):
+        logical = d.create()
+        d.produce(5)
+        d.failing_writes = lambda: "disk full"
+        d.produce(3)
+        assert logical.partitions[0].total == 5
+        d.failing_writes = lambda: None
+        d.elapse(60)
 
     def test_a_plan_that_breaks_off_changes_nothing(self, d, monkeypatch):
         logical = d.create()

@@ -159,6 +159,9 @@ class Store(Protocol):
     def forget(self, now_us: int) -> None:
         """Drops lost leases and request ids that need no longer be remembered."""
 
+    def file_replaced(self) -> bool:
+        """Whether what was opened is no longer what its name stands for."""
+
     def size_bytes(self) -> int: ...
 
     @property

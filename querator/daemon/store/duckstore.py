@@ -60,6 +60,9 @@ class DuckStore(UnappliedStore):
         return self.record_applied
 
     def _apply(self, delta: Delta) -> None:
+        if self.file_replaced():
+            # What is applied now would go into a file that nobody will find again.
+            raise StorageError(f"{self.path} was replaced while it was open", [self.uuid])
         with self._home.failures(self.uuid):
             if self._is_doubtful:
                 self._look_again()

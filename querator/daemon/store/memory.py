@@ -134,6 +134,9 @@ class MemoryStore(UnappliedStore):
         }
         self._requests = dict(self.request_ids(now_us))
 
+    def file_replaced(self) -> bool:
+        return False
+
     def size_bytes(self) -> int:
         return sum(len(item.payload) for items in (self._items, self._scheduled) for item in items.values())
 

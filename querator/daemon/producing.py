@@ -1,0 +1,109 @@
+"""New items find their partition. Part of the Logical's pass.
+
+Each request goes to the partition in front of the order. What one pass brings to one partition is then made into items
+in one go, because under load most of what a small request costs is paid per request and not per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from querator.daemon import arrivals, distribution, intake, lifecycle
+from querator.daemon.partition import Partition
+from querator.daemon.requests import Arrival, Intake, Produce
+from querator.items import Item
+from querator.limits import SCHEDULE_AHEAD_MIN_US
+
+if TYPE_CHECKING:
+    from querator.daemon.logical import Logical
+
+
+def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
+    """Gives every request to a partition; one that no partition takes waits for its time to run out."""
+    order = logical.order
+    together: dict[Partition, list[Produce]] = {}
+    for request in requests:
+        if request.answered:
+            continue
+        at = _front(order)
+        if at is None:
+            logical.held_up.append(request)
+            logical.watch(request)
+            continue
+        partition = order[at]
+        if type(request) is Produce and not request.timed:
+            partition.waiting += len(request.drafts)  # reserved, so that the next request sees it
+            together.setdefault(partition, []).append(request)
+        else:
+            # Items enter in the order of their requests.
+            _produce_all(logical, together)
+            if isinstance(request, Arrival):
+                if not arrivals.enter(logical, request, partition):
+                    continue
+            elif isinstance(request, Intake):
+                intake.enter(logical, request, partition)
+            else:
+                _produce_timed(logical, request, partition)
+        if len(order) > 1:
+            distribution.grew(order, at)
+    _produce_all(logical, together)
+
+
+def _front(order: Sequence[Partition]) -> int | None:
+    for at, partition in enumerate(order):
+        if not partition.congested and partition.allows.produce:
+            return at
+    return None
+
+
+def _produce_all(logical: Logical, together: dict[Partition, list[Produce]]) -> None:
+    for partition, requests in together.items():
+        _produce(logical, requests, partition)
+    together.clear()
+
+
+def _produce(logical: Logical, requests: list[Produce], partition: Partition) -> None:
+    now = logical.now_us
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
+    count = len(drafts)
+    first = partition.allocate(count, now)
+    items = [
+        Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
+        for seq, d in enumerate(drafts, first)
+    ]
+    partition.waiting -= count
+    partition.add(items, sum([request.size_bytes for request in requests]), now * count, expire)
+    answers = logical.answers
+    for request in requests:
+        if request.request_id:
+            logical.remember(partition, [request.request_id])
+        answers.append((request, None, partition))
+    logical.tally("produced", count)
+
+
+def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> None:
+    """A request in which some items are to be enqueued later."""
+    now = logical.now_us
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    first = partition.allocate(len(request.drafts), now)
+    ready: list[Item] = []
+    later: list[Item] = []
+    for seq, d in enumerate(request.drafts, first):
+        item = Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
+        if d.enqueue_at is not None and d.enqueue_at >= soon:
+            item.enqueue_at = d.enqueue_at
+            later.append(item)
+        else:
+            ready.append(item)
+    if ready:
+        partition.enter(ready)
+    if later:
+        partition.schedule(later)
+    if request.request_id:
+        logical.remember(partition, [request.request_id])
+    logical.answer(request, None, partition)
+    logical.tally("produced", len(request.drafts))

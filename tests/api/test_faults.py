@@ -1,0 +1,77 @@
+"""What operators do to a daemon's files, and what becomes of it: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+
+def partition_file(daemon):
+    (path,) = (daemon.directory / "data" / "partitions").glob("*.duckdb")
+    return path
+
+
+def test_a_file_that_is_replaced_under_the_daemon_loses_nothing_silently(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    daemon.produce(q, "a", "b")
+    daemon.items(q)  # has the file catch up
+    path = partition_file(daemon)
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").rename(path)
+    daemon.produce(q, "c")
+    status, reply = daemon.post("storage/items.list", queue_name=q)
+    assert (status, reply["code"]) == (454, 454)
+    daemon.until(lambda: any(line.get("message") == "partition is in error" for line in daemon.log))
+    daemon.restart()
+    status, reply = daemon.post("storage/items.list", queue_name=q)
+    assert status == 454 or len(reply["items"]) == 3
+
+
+def test_a_partition_that_cannot_be_opened_is_logged_and_recovers(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    daemon.produce(q, "a")
+    daemon.stop()
+    path = partition_file(daemon)
+    path.rename(path.with_suffix(".away"))
+    daemon.start()
+    (line,) = [line for line in daemon.log if line.get("message") == "partition is in error"]
+    assert (line["queue"], line["partition"]) == (q, 0) and "is missing" in line["reason"]
+    path.with_suffix(".away").rename(path)
+    daemon.until(lambda: daemon.post("storage/items.list", queue_name=q)[0] == 200)
+    assert len(daemon.items(q)) == 1
+
+
+def test_a_catalog_that_is_gone_is_not_an_empty_daemon(fresh):
+    daemon = fresh()
+    daemon.create()
+    daemon.stop(signal.SIGKILL)
+    for name in ("catalog.duckdb", "catalog.duckdb.wal"):
+        (daemon.directory / "data" / name).unlink(missing_ok=True)
+    try:
+        daemon.start()
+    except (AssertionError, ValueError):
+        pass
+    else:
+        raise AssertionError("it started as if nothing had happened")
+
+
+def test_a_catalog_keeps_everything_in_its_file(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    daemon.stop(signal.SIGKILL)
+    (daemon.directory / "data" / "catalog.duckdb.wal").unlink(missing_ok=True)
+    daemon.start()
+    assert daemon.ok("queues.info", queue_name=q)["queue_name"] == q
+
+
+def test_far_clocks(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    daemon.ok("clock.set", now="9999-12-31T23:59:59.999Z")
+    daemon.produce(q, "a", "b")
+    items = daemon.items(q)
+    assert len(items) == 2
+    assert [i["id"] for i in daemon.items(q, pivot=items[1]["id"])] == [items[1]["id"]]
+    assert daemon.take(q)[0]["lease_deadline"].startswith("9999-12-31")
