@@ -37,7 +37,7 @@ class System(NamedTuple):
     server: type[Server]
     transport: str
     partitions: int = 1
-    dialect: str = "protobuf"
+    dialect: str = "json"
     transaction: bool = False
 
 
@@ -49,7 +49,7 @@ SYSTEMS = (
     System("redis unix", Redis, "unix"),
     System("querator unix, 8 partitions", Querator, "unix", partitions=8),
     System("querator tcp, 8 partitions", Querator, "tcp", partitions=8),
-    System("querator unix, 1 partition, JSON", Querator, "unix", dialect="json"),
+    System("querator unix, 1 partition, protobuf", Querator, "unix", dialect="protobuf"),
     System("redis tcp, MULTI", Redis, "tcp", transaction=True),
     System("postgres", Postgres, "tcp"),
     System("rabbitmq", RabbitMq, "tcp"),

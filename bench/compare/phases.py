@@ -33,7 +33,7 @@ class CellSpec(msgspec.Struct, kw_only=True):
     server_pid: int = 0
     queues: tuple[str, ...] = ("bench",)
     """For Querator: connection i works on queue i modulo their number; items are shared out evenly."""
-    dialect: str = "protobuf"
+    dialect: str = "json"
     transaction: bool = False
     """For Redis: a batch goes in between MULTI and EXEC."""
     with_in_one: bool = False

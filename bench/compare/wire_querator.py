@@ -31,7 +31,7 @@ class QueratorConnection(Connection):
         *,
         index: int = 0,
         payload_bytes: int = 200,
-        dialect: str = "protobuf",
+        dialect: str = "json",
         in_one: bool = False,
     ) -> None:
         self.sock = connect(address)

@@ -7,7 +7,7 @@ refuses those that have no text. Unknown fields are ignored, as protobuf wants i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from keyword import iskeyword
 from typing import Any, Final, TypeVar
 
@@ -45,6 +45,7 @@ def _time_to_us(time: Any) -> int:
     return us
 
 
+@lru_cache(maxsize=256)  # what is leased together has the same deadline
 def _time_from_us(us: int | None) -> Any:
     if us is None:
         return None
