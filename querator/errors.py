@@ -165,7 +165,8 @@ def from_wire(code: int, message: str) -> QueratorError:
     """The error that a reply's code and message stand for; tells the kinds of 400 apart by their text."""
     if code == InvalidRequest.code:
         subject = message.partition(";")[0]
-        if subject in ("queue does not exist", "job does not exist", "storage does not exist") or message.endswith("is not a valid partition"):
+        missing = ("queue does not exist", "job does not exist", "storage does not exist")
+        if subject in missing or message.endswith("is not a valid partition"):
             return NotFound(message)
         if subject in ("reload is already running", "partition is busy") or message.endswith("already exists"):
             return Conflict(message)
