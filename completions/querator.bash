@@ -33,9 +33,9 @@ _querator_options() {
     'queue') echo '--help -h' ;;
     'queue produce') echo '--file -f --lines --ndjson --kind --reference --encoding --enqueue-at --delay --request-id --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue lease') echo '--batch-size -n --client-id --complete --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queue complete') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queue retry') echo '--at --delay --dead --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queue extend') echo '--by --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue complete') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue retry') echo '--at --delay --dead --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue extend') echo '--by --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue consume') echo '--exec --batch-size -n --concurrency --backoff --client-id --limit --until-empty --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue stats') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue clear') echo '--queue --scheduled --destructive --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -52,7 +52,7 @@ _querator_options() {
     'partitions backup') echo '--to --wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions restore') echo '--from --wait --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions verify') echo '--wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'partitions compact') echo '--wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'partitions compact') echo '--wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions jobs') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions cancel') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'jobs') echo '--help -h' ;;

@@ -199,6 +199,29 @@ class Client(_Calls):
             raise
         self.complete(queue, ids)
 
+    def batches(
+        self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
+    ) -> Iterator[list[messages.QueueLeaseItem]]:
+        """Batch after batch, until none came in time. One request completes a batch and leases the next.
+
+        Asking for the next batch says that the one at hand is done; leaving the loop hands it back.
+        """
+        done: list[str] = []
+        while True:
+            try:
+                items = self.lease(queue, n, client_id=client_id, complete_ids=done, timeout=timeout).items
+            except RetryRequest:
+                if done:
+                    self.complete(queue, done)  # again, perhaps: a busy daemon may not have come to it
+                return
+            done = [item.id for item in items]
+            try:
+                yield items
+            except BaseException:
+                with contextlib.suppress(QueratorError):
+                    self.retry(queue, done)
+                raise
+
     def health(self) -> dict[str, Any]:
         """What `GET /health` says, also when it says that something fails."""
         return dict(msgspec.json.decode(self._get("/health").body))
@@ -243,6 +266,7 @@ class AsyncClient(_Calls):
         self.address, headers = _address_and_headers(endpoint, token)
         self.timeout = timeout
         self._patient = patient
+        self._has_connected = False
         if transport is None and self.address.socket:
             transport = httpx.AsyncHTTPTransport(uds=self.address.socket)
         base_url = "http://localhost" if self.address.socket else str(self.address)
@@ -253,7 +277,7 @@ class AsyncClient(_Calls):
         import asyncio  # costs a command half of its time, and commands are synchronous
 
         timeout = self.timeout if call.timeout is None else call.timeout
-        attempts = Attempts(call, timeout, patient=self._patient)
+        attempts = Attempts(call, timeout, patient=self._patient or self._has_connected)
         while True:
             body, listen = _body(call, attempts.remaining)
             try:
@@ -274,6 +298,7 @@ class AsyncClient(_Calls):
             raise TimedOut(f"no answer from {self.address} within {listen:.3g}s", hint="querator doctor") from error
         except httpx.TransportError as error:
             raise ConnectionLost(f"lost the connection to {self.address}: {error}", hint="querator doctor") from error
+        self._has_connected = True
         return Answer(response.status_code, response.headers.get("Content-Type", ""), response.content)
 
     @contextlib.asynccontextmanager
@@ -299,6 +324,31 @@ class AsyncClient(_Calls):
                 await self.retry(queue, ids)
             raise
         await self.complete(queue, ids)
+
+    async def batches(
+        self,
+        queue: str,
+        n: int = 1,
+        *,
+        client_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels to the daemon
+    ) -> AsyncIterator[list[messages.QueueLeaseItem]]:
+        """As `Client.batches`. Close it (`contextlib.aclosing`) if the loop may be left early."""
+        done: list[str] = []
+        while True:
+            try:
+                reply = await self.lease(queue, n, client_id=client_id, complete_ids=done, timeout=timeout)
+            except RetryRequest:
+                if done:
+                    await self.complete(queue, done)
+                return
+            done = [item.id for item in reply.items]
+            try:
+                yield reply.items
+            except BaseException:
+                with contextlib.suppress(QueratorError):
+                    await self.retry(queue, done)
+                raise
 
     async def health(self) -> dict[str, Any]:
         return dict(msgspec.json.decode((await self._exchange("GET", "/health", b"", self.timeout)).body))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from querator.client import Method, _Calls
 from querator.connection import Address, ConnectionLost, parse_address
 from querator.errors import Conflict, NotFound, QueratorError, RetryRequest, TimedOut, Unreachable, UsageError
 from querator.wire.messages import QueueStatsRequest
-from tests.scripted import OK, Drop, ScriptedDaemon, refusal
+from tests.scripted import OK, Answer, Asked, Drop, ScriptedDaemon, refusal
 
 NO_ITEMS = refusal(454, "request timeout; no items are in the queue, try again")
 LEASE = (200, {"queue_name": "q", "partition": 1, "items": [{"id": "a", "bytes": "b25l"}, {"id": "b"}]})
@@ -237,6 +238,35 @@ def test_leased_is_empty_when_nothing_came(tmp_path: Path) -> None:
             assert items == []
 
 
+# Batches
+
+
+def two_batches() -> Callable[[Asked], Answer]:
+    leases = [LEASE, LEASE]
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/v1/queue.lease":
+            return leases.pop(0) if leases else NO_ITEMS
+        return OK
+
+    return answer
+
+
+def test_a_batch_is_completed_by_the_request_that_leases_the_next(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, two_batches()) as daemon, client_of(daemon, timeout=0.02) as client:
+        assert [[item.id for item in items] for items in client.batches("q", 2)] == [["a", "b"], ["a", "b"]]
+    leases = [asked.request.get("complete_ids", []) for asked in daemon.asked if asked.path == "/v1/queue.lease"]
+    assert leases[:3] == [[], ["a", "b"], ["a", "b"]]
+    assert daemon.asked[-1].path == "/v1/queue.complete"
+
+
+def test_leaving_the_loop_hands_the_batch_back(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, LEASE, OK) as daemon, client_of(daemon) as client:
+        for _ in client.batches("q", 2):
+            break
+    assert [asked.path for asked in daemon.asked] == ["/v1/queue.lease", "/v1/queue.retry"]
+
+
 # The same without waiting
 
 
@@ -272,6 +302,16 @@ def test_the_async_client_speaks_to_a_socket(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, Drop(), OK) as daemon:
         asyncio.run(scenario(daemon.endpoint))
     assert len(daemon.asked) == 2
+
+
+def test_async_batches(tmp_path: Path) -> None:
+    async def scenario(endpoint: str) -> list[str]:
+        async with AsyncClient(endpoint, timeout=0.02) as client:
+            return [item.id async for items in client.batches("q", 2) for item in items]
+
+    with ScriptedDaemon(tmp_path, two_batches()) as daemon:
+        assert asyncio.run(scenario(daemon.endpoint)) == ["a", "b", "a", "b"]
+    assert daemon.asked[-1].path == "/v1/queue.complete"
 
 
 def test_the_async_client_says_that_nobody_is_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli.session import Session
-from querator.errors import InvalidRequest, PartlyDone, UsageError
+from querator.errors import InvalidRequest, NotFound, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX
 
 Ids = Annotated[
@@ -63,6 +63,21 @@ class Verdicts:
                 continue
             self.done += batch
             return
+
+    def foresee(self, session: Session, queue: str, batch: list[str]) -> None:
+        """What would become of each, for a dry run: only what is leased can be completed, retried or extended."""
+        for id in batch:
+            try:
+                state = session.client.inspect_item(queue, id).state
+            except InvalidRequest as error:
+                if isinstance(error, NotFound):
+                    raise
+                self.failed[id] = error.message
+                continue
+            if state == "leased":
+                self.done.append(id)
+            else:
+                self.failed[id] = f"it is {state}, not leased"
 
     def report(self, session: Session, done: str) -> None:
         """One record per id for a script; a remark for a person. Raises PartlyDone, or the error if all failed."""

@@ -19,7 +19,7 @@ from querator.errors import NotFound, PartlyDone, QueratorError, UsageError
 
 app = noun(NOUNS["partitions"].help)
 
-COLUMNS = ("queue_name", "partition", "storage", "state", "total", "leased", "scheduled", "bytes", "since", "reason")
+COLUMNS = ("queue_name", "partition", "state", "reason", "total", "leased", "scheduled", "storage", "since", "bytes")
 
 RELOAD_SECONDS_MAX = 3_600.0
 """Reading a large file again takes its time; --timeout says otherwise."""
@@ -356,8 +356,14 @@ def verify(session: Session, queue: Queue, partitions: Partitions = None, wait: 
 
 
 @command(app, "compact")
-def compact(session: Session, queue: Queue, partitions: Partitions = None, wait: Wait = False) -> None:
+def compact(
+    session: Session, queue: Queue, partitions: Partitions = None, wait: Wait = False, dry_run: DryRun = False
+) -> None:
     """Give the space of deleted items back, as a job, while the queue goes on."""
+    if dry_run:
+        _states(session, queue, partitions or [])
+        session.note(f"would compact {_named(queue, partitions or [])}")
+        return
     job_id = session.client.compact_partitions(queue, partitions or [])
     jobs.started(session, job_id, f"compact {_named(queue, partitions or [])}", wait=wait)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,12 +72,37 @@ def lease_records(reply: QueueLeaseResponse) -> list[dict[str, Any]]:
 
 
 @command(app, "complete")
-def complete(session: Session, queue: Queue, item_ids: Ids) -> None:
+def complete(session: Session, queue: Queue, item_ids: Ids, dry_run: DryRun = False) -> None:
     """Complete leased items: they are done with. Safe to repeat."""
+    _settle(
+        session,
+        queue,
+        item_ids,
+        "completed",
+        lambda some: session.client.complete(queue, some),
+        keeps_earlier=True,
+        dry_run=dry_run,
+    )
+
+
+def _settle(
+    session: Session,
+    queue: str,
+    item_ids: list[str],
+    done: str,
+    send: Callable[[list[str]], Any],
+    *,
+    keeps_earlier: bool,
+    dry_run: bool,
+) -> None:
+    """Do something to each of these items, and tell what became of it."""
     verdicts = Verdicts()
     for batch in ids.batches(ids.given(session, item_ids)):
-        verdicts.apply(batch, lambda some: session.client.complete(queue, some), keeps_earlier=True)
-    verdicts.report(session, "completed")
+        if dry_run:
+            verdicts.foresee(session, queue, batch)
+        else:
+            verdicts.apply(batch, send, keeps_earlier=keeps_earlier)
+    verdicts.report(session, f"would have {done}" if dry_run else done)
 
 
 @command(app, "retry")
@@ -87,15 +113,21 @@ def retry(
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this time (RFC 3339).")] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Straight to the dead queue.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Hand leased items back, for another try now or later."""
     if sum((at is not None, delay is not None, dead)) > 1:
         raise UsageError("--at, --delay and --dead exclude each other")
     when = later(at, delay, "--at")
-    verdicts = Verdicts()
-    for batch in ids.batches(ids.given(session, item_ids)):
-        verdicts.apply(batch, lambda some: session.client.retry(queue, some, at=when, dead=dead), keeps_earlier=True)
-    verdicts.report(session, "retried")
+    _settle(
+        session,
+        queue,
+        item_ids,
+        "retried",
+        lambda some: session.client.retry(queue, some, at=when, dead=dead),
+        keeps_earlier=True,
+        dry_run=dry_run,
+    )
 
 
 def later(at: str | None, delay: str | None, option: str) -> int | None:
@@ -115,22 +147,18 @@ def extend(
     by: Annotated[
         str | None, typer.Option("--by", metavar="DURATION", help="From now; the queue's own if absent.")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Keep leased items for longer."""
     if by is not None:
         duration(by, "--by")
-    verdicts = Verdicts()
-    deadlines: dict[str, int] = {}
 
     def send(some: list[str]) -> None:
-        for item in session.client.extend(queue, some, lease_timeout=by):
-            deadlines[item.id] = item.lease_deadline or 0
+        extended = session.client.extend(queue, some, lease_timeout=by)
+        if session.format is Format.TABLE:
+            session.note(f"leased until {times.text(min(item.lease_deadline or 0 for item in extended))}")
 
-    for batch in ids.batches(ids.given(session, item_ids)):
-        verdicts.apply(batch, send, keeps_earlier=False)
-    if deadlines and session.format is Format.TABLE:
-        session.note(f"leased until {times.text(min(deadlines.values()))}")
-    verdicts.report(session, "extended")
+    _settle(session, queue, item_ids, "extended", send, keeps_earlier=False, dry_run=dry_run)
 
 
 consume.register(app)

@@ -131,7 +131,7 @@ def show(session: Session, name: Queue) -> None:
     session.output.columns = None
     session.output.records(
         partitions,
-        ("partition", "storage", "state", "total", "leased", "scheduled", "bytes", "reason"),
+        ("partition", "state", "reason", "total", "leased", "scheduled", "storage", "bytes"),
         name="partition",
     )
 

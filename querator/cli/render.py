@@ -10,7 +10,7 @@ import base64
 import enum
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,8 +21,11 @@ from querator.errors import UsageError
 Record = Mapping[str, Any]
 
 EMPTY: Final = "-"
-NARROW_COLUMNS: Final = 60
-"""Below this width a table that does not fit is shown as one block of lines per record."""
+SHORT_COLUMNS: Final = 12
+"""On a terminal, a cell up to this width is never cut."""
+BORDER_COLUMNS: Final = 3
+COLUMNS_MIN: Final = 3
+"""A table that has no room for so many columns is shown as one block of lines per record."""
 
 
 class Format(enum.StrEnum):
@@ -110,6 +113,12 @@ def cell(value: Any, *, fancy: bool, now_us: int) -> str:
     return visible(str(value))
 
 
+def check_columns(record: Record, columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in record:
+            raise UsageError(f"there is no column '{column}'", hint=f"columns are {', '.join(record)}")
+
+
 class Renderer:
     """Writes records to standard output in the form that was asked for."""
 
@@ -136,7 +145,7 @@ class Renderer:
         elif self.form is Format.JSON:
             self._write_json([self._chosen(record) for record in records])
         else:
-            self._table(list(records), self.columns or list(columns), empty)
+            self._table(list(records), columns, name, empty)
 
     def record(self, record: Record, *, name: str, columns: Sequence[str] = ()) -> None:
         """One thing with many fields."""
@@ -152,13 +161,8 @@ class Renderer:
     def _chosen(self, record: Record) -> Record:
         if self.columns is None:
             return record
-        self._check(record, self.columns)
+        check_columns(record, self.columns)
         return {column: record[column] for column in self.columns}
-
-    def _check(self, record: Record, columns: Sequence[str]) -> None:
-        for column in columns:
-            if column not in record:
-                raise UsageError(f"there is no column '{column}'", hint=f"columns are {', '.join(record)}")
 
     def _write(self, text: str) -> None:
         self.streams.stdout.write(text)
@@ -166,45 +170,47 @@ class Renderer:
     def _write_json(self, value: Any) -> None:
         self._write(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode() + "\n")
 
-    def _table(self, records: Sequence[Record], columns: Sequence[str], empty: str) -> None:
-        fancy, now_us = self.streams.fancy, time.time_ns() // 1_000
+    def _table(self, records: Sequence[Record], columns: Sequence[str], name: str, empty: str) -> None:
+        fancy = self.streams.fancy
         if not records:
             if fancy and empty:
                 self.streams.note(empty)
             elif not fancy:
-                self._write("  ".join(map(header, columns)) + "\n")
+                self._write("  ".join(map(header, self.columns or columns)) + "\n")
             return
-        self._check(records[0], columns)
-        rows = [[cell(record[column], fancy=fancy, now_us=now_us) for column in columns] for record in records]
-        headers = [header(column) for column in columns]
-        widths = [max(map(len, texts)) for texts in zip(headers, *rows, strict=True)]
-        numeric = [type(records[0][column]) in (int, float) for column in columns]
+        table = Columns(records, self.columns or columns, name, fancy=fancy)
         if not fancy:
-            for row in [headers, *rows]:
+            for row in table.rows():
                 line = "  ".join(
                     text.rjust(width) if right else text.ljust(width)
-                    for text, width, right in zip(row, widths, numeric, strict=True)
+                    for text, width, right in zip(row, table.widths(), table.numeric(), strict=True)
                 )
                 self._write(line.rstrip() + "\n")
-        elif sum(widths) + 3 * len(widths) + 1 > self.streams.width < NARROW_COLUMNS:
+            return
+        left_out = table.fit(self.streams.width) if self.columns is None else []
+        if table.least_width() > self.streams.width:
             for number, record in enumerate(records):
                 if number:
                     self._write("\n")
-                self._block(record, columns)
-        else:
-            self._boxed(headers, rows, numeric)
+                self._block(record, self.columns or columns)
+            return
+        self._boxed(table)
+        if left_out:
+            self.streams.note(f"not shown, for want of room: {', '.join(left_out)}")
 
-    def _boxed(self, headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    def _boxed(self, table: Columns) -> None:
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.ROUNDED, header_style="bold", border_style="dim")
-        for title, right in zip(headers, numeric, strict=True):
-            table.add_column(title, justify="right" if right else "left", overflow="fold" if right else "ellipsis")
+        boxed = Table(box=box.ROUNDED, header_style="bold", border_style="dim")
+        headers, *rows = table.rows()
+        for title, right, width in zip(headers, table.numeric(), table.shared_out(self.streams.width), strict=True):
+            justify: Literal["left", "right"] = "right" if right else "left"
+            boxed.add_column(title, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
         for row in rows:
-            table.add_row(*(Text(text, style=state_style(text)) for text in row))
-        self.console().print(table)
+            boxed.add_row(*(Text(text, style=state_style(text)) for text in row))
+        self.console().print(boxed)
 
     def console(self) -> Any:
         """Rich, for a person at a terminal."""
@@ -220,7 +226,7 @@ class Renderer:
 
     def _block(self, record: Record, columns: Sequence[str]) -> None:
         """`field  value` lines, one per field."""
-        self._check(record, columns)
+        check_columns(record, columns)
         fancy, now_us = self.streams.fancy, time.time_ns() // 1_000
         width = max(map(len, columns))
         for column in columns:
@@ -230,6 +236,62 @@ class Renderer:
                 text += f"  ({relative(value, now_us)})"
             name = f"{column:<{width}}"
             self._write(f"{bold(name) if self.streams.colour else name}  {text}\n")
+
+
+class Columns:
+    """The cells of a table, column by column, and how much room they need."""
+
+    def __init__(self, records: Sequence[Record], columns: Sequence[str], name: str, *, fancy: bool) -> None:
+        check_columns(records[0], columns)
+        now_us = time.time_ns() // 1_000
+        self._name = name
+        self._first = records[0]
+        self._cells = {
+            column: [cell(record[column], fancy=fancy, now_us=now_us) for record in records] for column in columns
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The headers, and then what is below them."""
+        return [tuple(map(header, self._cells)), *zip(*self._cells.values(), strict=True)]
+
+    def widths(self) -> list[int]:
+        return [max(len(column), *map(len, cells)) for column, cells in self._cells.items()]
+
+    def numeric(self) -> list[bool]:
+        return [type(self._first[column]) in (int, float) for column in self._cells]
+
+    def _least(self) -> list[int]:
+        """What names a record is for copying, and cutting short words is in vain: these are shown whole."""
+        return [
+            width if column == self._name else min(width, SHORT_COLUMNS)
+            for column, width in zip(self._cells, self.widths(), strict=True)
+        ]
+
+    def least_width(self) -> int:
+        return sum(self._least()) + BORDER_COLUMNS * len(self._cells) + 1
+
+    def fit(self, width: int) -> list[str]:
+        """Drops columns until the rest fits: first those with nothing in them, then from the right. Returns which."""
+        dropped: list[str] = []
+        empty = [column for column, cells in self._cells.items() if set(cells) == {EMPTY}]
+        for column in [*reversed(empty), *reversed(list(self._cells))]:
+            if self.least_width() <= width or len(self._cells) <= COLUMNS_MIN:
+                break
+            if column in self._cells and column != self._name:
+                del self._cells[column]
+                if column not in empty:
+                    dropped.append(column)
+        return dropped
+
+    def shared_out(self, width: int) -> list[int]:
+        """Each column gets what it needs at least, and what is left goes to those that want more, from the left."""
+        given = self._least()
+        left = width - self.least_width()
+        for at, wanted in enumerate(self.widths()):
+            more = min(left, wanted - given[at])
+            given[at] += more
+            left -= more
+        return given
 
 
 def header(column: str) -> str:

@@ -28,7 +28,7 @@ from querator.wire.messages import QueueLeaseItem
 
 LEASE_WAIT_SECONDS: Final = 60.0
 EMPTY_WAIT_SECONDS: Final = 0.2
-KEEPER_TICK_SECONDS: Final = 0.2
+TICK_SECONDS: Final = 0.1
 EXTEND_SHARE: Final = 1 / 3
 """Leases are extended when this share of the queue's lease timeout has passed."""
 
@@ -87,8 +87,9 @@ class Worker:
         self._done: list[str] = []
         self._todo: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
         self._room = threading.Semaphore(0)
-        self._stopping = threading.Event()
         self._ended = threading.Event()
+        # Set by a signal handler, which runs in the main thread at any moment, perhaps while that holds a lock.
+        self._stopping = False
         self._killing = False
         self._started = 0
         self.tally = Tally()
@@ -96,11 +97,9 @@ class Worker:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Lease no more; `at_once` ends the running commands too. Called from a signal handler: takes no lock."""
-        self._stopping.set()
+        self._stopping = True
+        self._killing = self._killing or at_once
         self._leaser.abort()
-        self._room.release()
-        if at_once:
-            self._killing = True
 
     def run(self) -> Tally:
         runners = [
@@ -114,13 +113,13 @@ class Worker:
             self._lease_until_stopped()
         except QueratorError as error:
             self.failure = error
-        self._stopping.set()
+        self._stopping = True
         self._hand_back_waiting()
         for _ in runners:
             self._todo.put(None)
         for thread in runners:
             while thread.is_alive():
-                thread.join(KEEPER_TICK_SECONDS)
+                thread.join(TICK_SECONDS)
                 if self._killing:
                     self._kill_running()
         self._ended.set()
@@ -137,7 +136,7 @@ class Worker:
 
     def _lease_until_stopped(self) -> None:
         plan = self._plan
-        while not self._stopping.is_set():
+        while not self._stopping:
             wanted = plan.batch_size if plan.limit is None else min(plan.batch_size, plan.limit - self._started)
             if wanted == 0:
                 return
@@ -154,9 +153,9 @@ class Worker:
                 self._todo.put(held)
             # The next lease waits until the runners have begun with all of these.
             for _ in holding:
-                self._room.acquire()
-                if self._stopping.is_set():
-                    return
+                while not self._room.acquire(timeout=TICK_SECONDS):
+                    if self._stopping:
+                        return
 
     def _lease(self, wanted: int) -> list[QueueLeaseItem]:
         done = self._take_done()
@@ -176,7 +175,7 @@ class Worker:
             return []
         except QueratorError:
             self._give_done_back(done)
-            if self._stopping.is_set():
+            if self._stopping:
                 return []
             raise
         self._count(completed=len(done))
@@ -191,7 +190,7 @@ class Worker:
     def _run_commands(self) -> None:
         while (held := self._todo.get()) is not None:
             self._room.release()
-            if self._stopping.is_set() and not self._claim(held):
+            if self._stopping and not self._claim(held):
                 continue
             code = self._run_command(held)
             if code == 0:
@@ -315,7 +314,7 @@ class Worker:
     def _keep(self) -> None:
         pause = self._plan.lease_seconds * EXTEND_SHARE
         extend_at = time.monotonic() + pause
-        while not self._ended.wait(min(KEEPER_TICK_SECONDS, pause)):
+        while not self._ended.wait(min(TICK_SECONDS, pause)):
             self._complete_done()
             if time.monotonic() >= extend_at:
                 self._extend_held()

@@ -13,7 +13,7 @@ from tests.cli.running import CommandLine, Daemon, fresh_name
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("daemon"), "--test-clock")
+    running = Daemon(tmp_path_factory.mktemp("daemon"), "--test-clock", "--http", "localhost:0")
     yield running
     running.stop()
 

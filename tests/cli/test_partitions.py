@@ -27,7 +27,7 @@ def test_list_and_show(cli: CommandLine, wide_queue: str) -> None:
     assert cli.ok("partitions", "list", wide_queue).splitlines()[0].split()[:3] == [
         "QUEUE_NAME",
         "PARTITION",
-        "STORAGE",
+        "STATE",
     ]
     assert wide_queue in {one["queue_name"] for one in cli.json("partitions", "list")}
     shown = cli.json("partitions", "show", wide_queue, "1")

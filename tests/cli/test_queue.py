@@ -117,6 +117,20 @@ def test_extend_keeps_an_item(cli: CommandLine, client: Client, daemon: Daemon, 
     assert "its lease was lost" in cli("queue", "complete", queue, lost).stderr
 
 
+@pytest.mark.parametrize("verb", ["complete", "retry", "extend"])
+def test_dry_run_tells_which_are_leased_and_does_nothing(
+    cli: CommandLine, client: Client, queue: str, verb: str
+) -> None:
+    (leased,) = leased_ids(client, queue, "a")
+    client.produce(queue, "b")
+    (ready,) = [item.id for item in client.list_items(queue) if not item.is_leased]
+    result = cli("queue", verb, queue, leased, ready, "garbage", "--dry-run")
+    assert result.exit_code == 3
+    assert f"{ready}: it is ready, not leased" in result.stderr
+    assert "1 item, 2 failed" in result.stderr
+    assert totals(client, queue) == (1, 1, 0)
+
+
 def test_extend_leaves_out_a_bad_id(cli: CommandLine, client: Client, queue: str) -> None:
     (good,) = leased_ids(client, queue, "a")
     result = cli("queue", "extend", queue, "garbage", good)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from querator.cli import streams
-from querator.cli.render import Format, Moment, Payload, Renderer, relative, short_duration, visible
+from querator.cli.render import Columns, Format, Moment, Payload, Renderer, relative, short_duration, visible
 from querator.cli.streams import Streams, Terminals
 
 RECORDS: list[dict[str, Any]] = [
@@ -50,6 +50,40 @@ def test_a_narrow_terminal_gets_a_block_per_record(show: Show) -> None:
     assert all(len(line) <= 60 for line in shown.splitlines())
     assert "╭" not in shown
     assert shown.count("id") == 2
+
+
+def test_what_names_a_record_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"text": "x" * 200, "id": "3MAxgirI7FyXiulbc4qG8mp8wmE"}]
+    with streams.pretend(Terminals(stdout=True, columns=80)):
+        Renderer(Streams()).records(records, ("text", "id"), name="id")
+    shown = capsys.readouterr().out
+    assert "3MAxgirI7FyXiulbc4qG8mp8wmE" in shown
+    assert "x…" in shown
+
+
+def wide_record(**values: str) -> dict[str, Any]:
+    return {"id": "i" * 27, "kind": "k" * 5, "empty": "", "text": "t" * 50, "more": "m" * 5} | values
+
+
+def test_room_is_shared_out_from_left_to_right() -> None:
+    table = Columns([wide_record()], ("id", "text", "kind"), "id", fancy=True)
+    assert table.least_width() == 27 + 12 + 5 + 10
+    assert table.shared_out(64) == [27, 22, 5]
+    assert table.shared_out(200) == [27, 50, 5]
+
+
+def test_columns_give_way_the_empty_ones_first() -> None:
+    table = Columns([wide_record()], ("id", "empty", "kind", "text", "more"), "id", fancy=True)
+    assert table.fit(200) == []
+    assert table.fit(66) == []
+    assert table.rows()[0] == ("ID", "KIND", "TEXT", "MORE")
+    assert table.fit(60) == ["more"]
+
+
+def test_what_is_not_shown_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with streams.pretend(Terminals(stdout=True, columns=60)):
+        Renderer(Streams()).records([wide_record()], ("id", "kind", "text", "more"), name="id")
+    assert "not shown, for want of room: more" in capsys.readouterr().err
 
 
 def test_json_has_everything_in_plain_values(show: Show) -> None:

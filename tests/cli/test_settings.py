@@ -70,6 +70,13 @@ def test_a_context_reaches_its_daemon(bare: CommandLine, daemon: Daemon) -> None
     assert bare("queues", "list", "--context", "nope").exit_code == 4
 
 
+def test_the_daemon_is_reached_over_tcp_too(bare: CommandLine, daemon: Daemon) -> None:
+    address = bare.json("daemon", "status", "--data", str(daemon.data))["http"].split(",")[0]
+    assert bare("queues", "list", "--endpoint", f"http://{address}").exit_code == 0
+    assert bare("queues", "list", "--endpoint", f"http://{address}/").exit_code == 0
+    assert bare("queues", "list", env={"QUERATOR_ENDPOINT": f"http://{address}"}).exit_code == 0
+
+
 def test_config_show_is_a_table_too(bare: CommandLine) -> None:
     lines = bare.ok("config", "show").splitlines()
     assert lines[0].split() == ["NAME", "VALUE", "ORIGIN"]
