@@ -146,7 +146,8 @@ def run_driver(daemon: Daemon, queue: str, path: Path, kill: str) -> int:
     return subprocess.run([sys.executable, str(DRIVER), arguments], env=environment, timeout=240).returncode
 
 
-@pytest.mark.parametrize("kill", ["inside", pytest.param("between", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", ["inside", "between"])
 def test_a_driver_that_is_killed_and_started_again_delivers_each_item_once(
     spark: SparkSession, daemon: Daemon, client: Client, queue: str, tmp_path: Path, kill: str
 ) -> None:
