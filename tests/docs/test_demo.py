@@ -1,0 +1,46 @@
+"""`make demo` without its last part, which has tests of its own (tests/spark); and the picture of the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import running
+from tests.docs.pages import ROOT
+
+pytestmark = pytest.mark.xdist_group("docs")
+
+
+def test_the_demo_ends_by_itself_and_leaves_nothing_behind(home: Path):
+    done = subprocess.run(
+        [sys.executable, "demo/demo.py", "--without-spark"],
+        cwd=ROOT,
+        env=running.environment(home, TMPDIR=str(home)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr
+    assert os.listdir(home) == []
+    for shown in ("completed 1 item", "dead after 2 attempts", "redrove 1 item", "0 refused", "daemon run --http"):
+        assert shown in done.stdout
+
+
+def test_the_picture_shows_commands_that_can_be_recorded(home: Path):
+    recorded = home / "terminal.svg"
+    subprocess.run(
+        [sys.executable, "demo/picture.py", str(recorded)],
+        cwd=ROOT,
+        env=running.environment(home, TMPDIR=str(home)),
+        check=True,
+    )
+    assert _commands(recorded) == _commands(ROOT / "docs" / "terminal.svg")
+
+
+def _commands(picture: Path) -> list[str]:
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+    return [text for text in texts if text.startswith(("querator&#160;", "seq&#160;"))]
