@@ -137,7 +137,7 @@ def call_off(logical: Logical, failed: Container[Partition]) -> None:
 def _arrived(logical: Logical, move: Move) -> None:
     partition = move.partition
     if move.scheduled:
-        partition.unschedule([item for item in move.items if partition.scheduled.get(item.seq) is item])
+        partition.unschedule([item for item in move.items if partition.schedule.items.get(item.seq) is item])
         return
     present = partition.stop_dying(move.items)
     if present:
@@ -166,7 +166,7 @@ def _try_again(logical: Logical, move: Move) -> None:
                 partition.take_back(lease)
         logical.answer(move.retry, RetryRequest(failing(partition.number)))
         return
-    still_here = partition.scheduled if move.scheduled else partition.dying
+    still_here = partition.schedule.items if move.scheduled else partition.dying
     if not any(still_here.get(item.seq) is item for item in move.items):
         return
     if move.reason and not logical.queue.dead_queue:
@@ -226,7 +226,7 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
         if ready:
             partition.enter(ready)
         if len(ready) < len(items):
-            partition.schedule([item for item in items if item.enqueue_at])
+            partition.add_scheduled([item for item in items if item.enqueue_at])
         logical.remember(partition, [key for _, key in fresh])
     logical.answer(request, None, partition)
     return True

@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from querator.clock import Clock, ManualClock
 from querator.daemon.logical import Logical, Pass
 from querator.daemon.metrics import CHECKPOINT_SECONDS, COMMIT_SECONDS, PASS_SECONDS
-from querator.daemon.partition import NEVER, Partition
+from querator.daemon.partition import Partition
 from querator.daemon.requests import Move, Read
+from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Storage, StorageError
 from querator.limits import (
     APPLY_BYTES,

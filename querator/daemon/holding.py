@@ -116,7 +116,7 @@ def _retry(logical: Logical, request: Retry) -> None:
             again = msgspec.structs.replace(
                 lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth
             )
-            partition.schedule([again])
+            partition.add_scheduled([again])
         elif arrivals.must_leave(logical, partition):
             moving.setdefault((partition, ""), []).append(lease)
         else:

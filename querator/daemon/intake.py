@@ -44,7 +44,7 @@ def enter(logical: Logical, request: Intake, partition: Partition) -> None:
         for item in ready:
             item.enqueue_at = 0
         if later:
-            partition.schedule(later)
+            partition.add_scheduled(later)
     if ready:
         partition.enter(ready)
     if request.request_id:

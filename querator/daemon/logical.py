@@ -17,7 +17,7 @@ from typing import Any
 
 from querator.config import LimitsConfig
 from querator.daemon import arrivals, distribution, holding, intake, producing, serving, timers
-from querator.daemon.partition import DEFAULT_BOUNDS, NEVER, Partition, read_snapshot
+from querator.daemon.partition import DEFAULT_BOUNDS, Partition, read_snapshot
 from querator.daemon.requests import (
     BULK_PREFIX,
     Arrival,
@@ -33,6 +33,7 @@ from querator.daemon.requests import (
     Retry,
     failing,
 )
+from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Store
 from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
@@ -380,8 +381,8 @@ class Logical:
         """The window runs low: reads the next stretch of what waits on disk."""
         store = partition.store
         assert store is not None
-        partition.loading = True
-        after, before = partition.disk_range()
+        partition.window.loading = True
+        after, before = partition.window.disk_range()
 
         def work() -> list[Item]:
             return store.ready(after, before, self.bounds.ready_window_items, self.bounds.ready_window_bytes)
@@ -389,9 +390,10 @@ class Logical:
         def done(items: list[Item]) -> None:
             if partition.store is not store:
                 return
-            partition.loading = False
+            window = partition.window
+            window.loading = False
             partition.loaded(items)
-            if not items and before is None and partition.on_disk > 0 and partition.disk_range() == (after, None):
+            if not items and before is None and window.on_disk > 0 and window.disk_range() == (after, None):
                 self.partition_failed(partition, "storage holds fewer items than were counted")
             self.wake()
 

@@ -1,11 +1,7 @@
 """What the loop remembers of one partition: the head of its items, its leases, what is due, and its counters.
 
-    ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
-
-Items enter at the tail end and leave at the head, in the order of their sequence. Memory holds a window of the head
-and whatever the file does not have yet; what lies between is only counted. Every change goes into the pass's batch at
-the same time as into memory. If that batch cannot be made durable, the whole memory is thrown away and read again from
-storage, so nothing here needs to be undone.
+Every change goes into the pass's batch at the same time as into memory. If that batch cannot be made durable, the whole
+memory is thrown away and read again from storage, so nothing here needs to be undone.
 """
 
 from __future__ import annotations
@@ -14,25 +10,24 @@ import enum
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import Final
 
 import msgspec
 
 from querator import ids
 from querator.config import LimitsConfig
+from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Store, Summary
+from querator.daemon.window import Window
 from querator.items import ZERO_TIME_US, Item, Placement, State
 from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
-    READY_WINDOW_LOW_PERCENT,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
 
-NEVER: Final = 1 << 62
 # Deadlines that nobody asks for. They stand in storage for leases whose holder has let go of them, and say what becomes
 # of the item, in case this process does not live to see to it.
 TO_DIE_US: Final = ZERO_TIME_US + 1
@@ -117,16 +112,8 @@ class Partition:
         self._empty()
 
     def _empty(self) -> None:
-        self.ready: deque[Item] = deque()
-        self.ready_bytes = 0
-        self.tail: deque[list[Item]] = deque()
-        self.tail_items = 0
-        self.gone: set[int] = set()
-        """Sequences in ready or tail that were removed where they stand."""
-        self.cursor = 0
-        """Everything up to this sequence has been in memory; what waits on disk lies beyond it."""
-        self.loading = False
-        self.waiting = 0
+        self.window = Window(self.bounds)
+        self.schedule = Schedule()
         self.leased: dict[str, Lease] = {}
         self.lease_ends: list[tuple[int, int, list[str]]] = []
         """A heap of deadlines and the ids that had them; an id that is no longer leased until then is passed over."""
@@ -141,12 +128,6 @@ class Partition:
         self.sweep = Sweep.IDLE
         self.swept: list[tuple[list[Item], int | None]] = []
         """Results of sweeps that the next pass acts on."""
-        self.scheduled: dict[int, Item] = {}
-        self.scheduled_order: list[tuple[int, int]] = []
-        self.scheduled_count = 0
-        self.scheduled_horizon = NEVER
-        """Every scheduled item due before this is in memory."""
-        self.scheduled_loading = False
         self.departing: dict[int, Item] = {}
         """Scheduled items on their way to another partition, in storage until they have arrived there."""
 
@@ -181,9 +162,20 @@ class Partition:
         return len(self.leased) + len(self.dying_leased) + self.last_leased
 
     @property
-    def on_disk(self) -> int:
-        """How many items wait on disk only."""
-        return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
+    def ready(self) -> deque[Item]:
+        return self.window.ready
+
+    @property
+    def waiting(self) -> int:
+        return self.window.waiting
+
+    @waiting.setter
+    def waiting(self, count: int) -> None:
+        self.window.waiting = count
+
+    @property
+    def scheduled_count(self) -> int:
+        return self.schedule.count
 
     def fail(self, reason: str, now_us: int, retry_at_ns: int) -> None:
         """The storage failed: nothing in memory can be trusted any more. Counters stay as the last that were known."""
@@ -209,7 +201,8 @@ class Partition:
         self.store = None
         self.batch = None
         self._empty()
-        self.waiting, self.last_leased, self.scheduled_count, self.created_sum = self.settled_counts = counts
+        self.settled_counts = counts
+        self.waiting, self.last_leased, self.schedule.count, self.created_sum = counts
 
     def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
         self._empty()
@@ -224,13 +217,13 @@ class Partition:
         self.waiting = summary.ready
         self.created_sum = summary.created_sum
         self.next_expiry = NEVER if summary.next_expiry is None else summary.next_expiry
-        self._window(snapshot.ready)
+        self.window.extend(snapshot.ready)
         seqs = [leased.item.seq for leased in snapshot.leased]
         for text, leased in zip(ids.encode_many(self.prefix, seqs), snapshot.leased, strict=True):
             lease = Lease(text, leased.item, leased.attempts, leased.deadline)
             self.leased[text] = lease
         self._rebuild_lease_ends()
-        self.scheduled_count = summary.scheduled
+        self.schedule.count = summary.scheduled
         self.scheduled_loaded(snapshot.scheduled)
         self.settled()
 
@@ -261,17 +254,10 @@ class Partition:
     def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
         """New items at the tail; their sequences come from `allocate`, in order. The sums are over these items."""
         self.changes().add += items
-        self.waiting += len(items)
         self.created_sum += created_sum
         if first_expiry < self.next_expiry:
             self.next_expiry = first_expiry
-        if not self.tail and self._window_has_room() and self.waiting == len(self.ready) + len(items) - len(self.gone):
-            self.ready.extend(items)
-            self.ready_bytes += size_bytes
-            self.cursor = items[-1].seq
-        else:
-            self.tail.append(items)
-            self.tail_items += len(items)
+        self.window.append(items, size_bytes)
 
     def requeue(self, items: Iterable[tuple[Item, int]], now_us: int) -> None:
         """Items come back at the tail under new sequences, with the attempts that are told."""
@@ -288,82 +274,29 @@ class Partition:
             min([item.expire_deadline for item in items]),
         )
 
-    # -- the window
+    # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        """Whether the window runs low while more waits on disk; takes the tail in when nothing is between."""
-        low = self.bounds.ready_window_items * READY_WINDOW_LOW_PERCENT // 100
-        if self.loading or len(self.ready) > low or self.store is None:
-            return False
-        if self.tail and self.on_disk <= 0:
-            self._tail_to_ready()
-        return self.on_disk > 0 and self._window_has_room()
-
-    def _window_has_room(self) -> bool:
-        bounds = self.bounds
-        return len(self.ready) < bounds.ready_window_items and self.ready_bytes < bounds.ready_window_bytes
-
-    def _tail_to_ready(self) -> None:
-        while self.tail and self._window_has_room():
-            chunk = self.tail.popleft()
-            self.tail_items -= len(chunk)
-            self.ready.extend(chunk)
-            self.ready_bytes += sum([len(item.payload) for item in chunk])
-            self.cursor = chunk[-1].seq
-
-    def disk_range(self) -> tuple[int, int | None]:
-        """What lies on disk only is after the first and before the second sequence."""
-        return self.cursor, self.tail[0][0].seq if self.tail else None
+        return self.store is not None and self.window.wants_loading()
 
     def loaded(self, items: list[Item]) -> None:
-        """A stretch of the disk range has been read, from its start."""
+        """A stretch of what waits on disk has been read, from its start."""
         store = self.store
         assert store is not None
-        fresh = [item for item in items if item.seq > self.cursor and not store.is_removed(item.seq)]
-        self._window([item for item in fresh if item.seq not in self.dying] if self.dying else fresh)
-
-    def _window(self, items: list[Item]) -> None:
-        if items:
-            self.ready.extend(items)
-            self.ready_bytes += sum([len(item.payload) for item in items])
-            self.cursor = items[-1].seq
+        cursor, dying = self.window.cursor, self.dying
+        self.window.extend([i for i in items if i.seq > cursor and not store.is_removed(i.seq) and i.seq not in dying])
 
     def applied(self) -> None:
-        """The file has caught up: the tail need not stay in memory."""
-        store = self.store
-        if store is None:
-            return
-        through = store.applied_through
-        while self.tail and self.tail[0][-1].seq <= through:
-            chunk = self.tail.popleft()
-            self.tail_items -= len(chunk)
-            if self.gone:
-                self.gone.difference_update([item.seq for item in chunk])
+        """The file has caught up."""
+        if self.store is not None:
+            self.window.applied(self.store.applied_through)
 
     # -- leases
 
     def lease(self, count: int, deadline: int) -> list[Lease]:
         """Up to so many items from the head, leased until the deadline."""
-        ready = self.ready
-        if self.gone:
-            taken: list[Item] = []
-            while ready and len(taken) < count:
-                item = ready.popleft()
-                if item.seq in self.gone:
-                    self.gone.discard(item.seq)
-                    self.ready_bytes -= len(item.payload)
-                else:
-                    taken.append(item)
-        elif count >= len(ready):
-            taken = list(ready)
-            ready.clear()
-        else:
-            taken = [ready.popleft() for _ in repeat(None, count)]
-        if not taken:
-            return []
-        self.waiting -= len(taken)
-        self.ready_bytes -= sum([len(item.payload) for item in taken])
-        return self._hold(taken, deadline)
+        taken = self.window.take(count)
+        return self._hold(taken, deadline) if taken else []
 
     def _hold(self, items: Sequence[Item], deadline: int) -> list[Lease]:
         seqs = [item.seq for item in items]
@@ -465,16 +398,7 @@ class Partition:
         """Which of these items, as read from storage a moment ago, still wait."""
         store = self.store
         assert store is not None
-        in_memory = self._in_memory({item.seq for item in items})
-        first_of_tail = self.tail[0][0].seq if self.tail else NEVER
-        return [
-            item
-            for item in items
-            if (item.seq in in_memory or self.cursor < item.seq < first_of_tail)
-            and item.seq not in self.gone
-            and item.seq not in self.dying
-            and not store.is_removed(item.seq)
-        ]
+        return self.window.among(items, self.dying, store.is_removed)
 
     def start_dying(self, items: Sequence[Item], leased: bool) -> None:
         """These are on their way out, taken out of `leased` or of what waits; storage still has them."""
@@ -507,99 +431,43 @@ class Partition:
             self.next_expiry = min(self.next_expiry, now_us - 1)
 
     def forget_waiting(self, items: Sequence[Item]) -> None:
-        """These items wait no longer: marks those in memory, and counts."""
-        self.gone |= self._in_memory({item.seq for item in items})
-        self.waiting -= len(items)
+        self.window.forget(items)
         self.created_sum -= sum([item.created_at for item in items])
-
-    def _in_memory(self, seqs: set[int]) -> set[int]:
-        found = seqs.intersection([item.seq for item in self.ready])
-        for chunk in self.tail:
-            found |= seqs.intersection([item.seq for item in chunk])
-        return found
 
     # -- scheduled items
 
-    def schedule(self, items: Sequence[Item]) -> None:
+    def add_scheduled(self, items: Sequence[Item]) -> None:
         self.changes().schedule += items
-        self.scheduled_count += len(items)
-        for item in items:
-            self._remember_scheduled(item)
-        if len(self.scheduled) > 2 * SCHEDULED_WINDOW_ITEMS_MAX:
-            self._shorten_scheduled()
-
-    def _remember_scheduled(self, item: Item) -> None:
-        if item.enqueue_at < self.scheduled_horizon:
-            self.scheduled[item.seq] = item
-            heapq.heappush(self.scheduled_order, (item.enqueue_at, item.seq))
-
-    def _shorten_scheduled(self) -> None:
-        """Keeps what is due first in memory; the rest is read again when its time comes."""
-        kept = sorted((item.enqueue_at, seq) for seq, item in self.scheduled.items())
-        horizon = kept[SCHEDULED_WINDOW_ITEMS_MAX][0]
-        kept = [entry for entry in kept if entry[0] < horizon]
-        self.scheduled_horizon = horizon
-        self.scheduled = {seq: self.scheduled[seq] for _, seq in kept}
-        self.scheduled_order = kept
-
-    def due_items(self, now_us: int, items_max: int) -> list[Item]:
-        """Scheduled items that are due, in the order of their times; still in `scheduled` until `unschedule`."""
-        due: list[Item] = []
-        while self.scheduled_order and self.scheduled_order[0][0] < now_us and len(due) < items_max:
-            item = self.scheduled.get(heapq.heappop(self.scheduled_order)[1])
-            if item is not None:
-                due.append(item)
-        return due
+        self.schedule.add(items)
 
     def unschedule(self, items: Sequence[Item]) -> None:
         self.changes().unschedule += [item.seq for item in items]
-        self.scheduled_count -= len(items)
-        for item in items:
-            self.scheduled.pop(item.seq, None)
+        self.schedule.remove(items)
 
     def wants_scheduled(self) -> bool:
-        return (
-            not self.scheduled
-            and self.scheduled_count > len(self.departing)
-            and not self.scheduled_loading
-            and self.store is not None
-        )
+        schedule = self.schedule
+        more = schedule.count > len(self.departing)
+        return more and not schedule.items and not schedule.loading and self.store is not None
 
     def scheduled_loaded(self, items: list[Item]) -> None:
-        """The items that are due first have been read again, everything stored taken into account."""
+        """The items that are due first have been read, everything stored taken into account."""
         store = self.store
         assert store is not None
-        # What was scheduled while the read was under way may be in memory only.
-        self.scheduled |= {
-            item.seq: item for item in items if not store.is_removed(item.seq) and item.seq not in self.departing
-        }
-        self.scheduled_order = [(item.enqueue_at, item.seq) for item in self.scheduled.values()]
-        heapq.heapify(self.scheduled_order)
-        complete = len(items) < SCHEDULED_WINDOW_ITEMS_MAX
-        self.scheduled_horizon = NEVER if complete else items[-1].enqueue_at
+        horizon = items[-1].enqueue_at if len(items) == SCHEDULED_WINDOW_ITEMS_MAX else NEVER
+        present = [i for i in items if not store.is_removed(i.seq, "scheduled") and i.seq not in self.departing]
+        self.schedule.loaded(present, horizon)
 
     # -- moving into another partition
 
     def depart(self, items_max: int, bytes_max: int) -> list[Item]:
         """Items from the head that nobody gets here any more; storage has them until `departed`."""
-        taken: list[Item] = []
-        size = 0
-        while self.ready and len(taken) < items_max and size < bytes_max:
-            item = self.ready.popleft()
-            size += len(item.payload)
-            if item.seq in self.gone:
-                self.gone.discard(item.seq)
-            else:
-                taken.append(item)
-        self.ready_bytes -= size
-        self.waiting -= len(taken)
+        taken = self.window.take(items_max, bytes_max)
         self.dying.update([(item.seq, item) for item in taken])
         return taken
 
     def depart_scheduled(self, items_max: int) -> list[Item]:
         """The same for scheduled items, those that are due first."""
-        first = heapq.nsmallest(items_max, [(item.enqueue_at, seq) for seq, item in self.scheduled.items()])
-        taken = [self.scheduled.pop(seq) for _, seq in first]
+        taken = self.schedule.take(items_max)
         self.departing.update([(item.seq, item) for item in taken])
         return taken
 
@@ -619,13 +487,8 @@ class Partition:
 
     def stay(self, items: Sequence[Item], now_us: int) -> None:
         """They have not arrived and come back, in front of what waits."""
-        present = self.stop_dying(items)
-        self.ready.extendleft(reversed(present))
-        self.ready_bytes += sum([len(item.payload) for item in present])
-        self.waiting += len(present)
-        for item in items:
-            if self.departing.pop(item.seq, None) is item:
-                self._remember_scheduled(item)
+        self.window.put_back(self.stop_dying(items))
+        self.schedule.remember([item for item in items if self.departing.pop(item.seq, None) is item])
         self.sweep_ended(now_us)
 
     # -- clearing
@@ -642,11 +505,7 @@ class Partition:
         if scheduled:
             batch.schedule = []
         if ready:
-            self.ready.clear()
-            self.tail.clear()
-            self.gone.clear()
-            self.ready_bytes = self.tail_items = self.waiting = 0
-            self.cursor = self.last_seq
+            self.window.clear(self.last_seq)
             self.next_expiry = NEVER
         if leased:
             self.leased.clear()
@@ -658,11 +517,8 @@ class Partition:
         if ready:
             self.created_sum = sum([item.created_at for item in held])
         if scheduled:
-            self.scheduled.clear()
-            self.scheduled_order.clear()
+            self.schedule.clear()
             self.departing.clear()
-            self.scheduled_count = 0
-            self.scheduled_horizon = NEVER
 
     # -- time
 
@@ -675,8 +531,8 @@ class Partition:
             times.append(self.lease_ends[0][0])
         if self.sweep is Sweep.IDLE:
             times.append(self.next_expiry)
-        if self.scheduled_order and self.state is not State.PAUSED:
-            times.append(self.scheduled_order[0][0])
+        if self.state is not State.PAUSED:
+            times.append(self.schedule.next_due)
         return min(times)
 
 

@@ -102,7 +102,7 @@ def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> 
     if ready:
         partition.enter(ready)
     if later:
-        partition.schedule(later)
+        partition.add_scheduled(later)
     if request.request_id:
         logical.remember(partition, [request.request_id])
     logical.answer(request, None, partition)

@@ -11,7 +11,8 @@ import msgspec
 
 from querator.daemon import arrivals
 from querator.daemon.lifecycle import CLIENT, EXPIRED, cause_of_death
-from querator.daemon.partition import NEVER, TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep
+from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep
+from querator.daemon.schedule import NEVER
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
@@ -74,7 +75,7 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
 def _enqueue_due(logical: Logical, partition: Partition) -> None:
     if partition.state is State.PAUSED:
         return
-    due = partition.due_items(logical.now_us, LIFECYCLE_ITEMS_PER_PASS_MAX)
+    due = partition.schedule.due(logical.now_us, LIFECYCLE_ITEMS_PER_PASS_MAX)
     if not due:
         return
     if arrivals.must_leave(logical, partition):
@@ -87,11 +88,11 @@ def _enqueue_due(logical: Logical, partition: Partition) -> None:
 def _load_scheduled(logical: Logical, partition: Partition) -> None:
     store = partition.store
     assert store is not None
-    partition.scheduled_loading = True
+    partition.schedule.loading = True
 
     def done(items: list[Item]) -> None:
         if partition.store is store:
-            partition.scheduled_loading = False
+            partition.schedule.loading = False
             partition.scheduled_loaded(items)
             logical.wake()
 

@@ -130,7 +130,7 @@ class Mover:
         first = destination.allocate(len(items), now_us)
         copies = [msgspec.structs.replace(item, seq=seq, birth=0) for seq, item in enumerate(items, first)]
         if items[0].enqueue_at:
-            destination.schedule(copies)
+            destination.add_scheduled(copies)
         else:
             destination.enter(copies)
         batch = destination.changes()

@@ -1,0 +1,79 @@
+"""The scheduled items of one partition: those that are due first in memory, the rest counted."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from querator.items import Item
+from querator.limits import SCHEDULED_WINDOW_ITEMS_MAX
+
+NEVER: Final = 1 << 62
+
+
+class Schedule:
+    def __init__(self) -> None:
+        self.items: dict[int, Item] = {}
+        self._order: list[tuple[int, int]] = []
+        self.count = 0
+        """All of them, wherever they are."""
+        self._horizon = NEVER
+        """Every item due before this is in memory."""
+        self.loading = False
+
+    @property
+    def next_due(self) -> int:
+        return self._order[0][0] if self._order else NEVER
+
+    def add(self, items: Sequence[Item]) -> None:
+        self.count += len(items)
+        self.remember(items)
+        if len(self.items) > 2 * SCHEDULED_WINDOW_ITEMS_MAX:
+            self._shorten()
+
+    def remember(self, items: Iterable[Item]) -> None:
+        """Items that are counted already, and may have to be in memory."""
+        for item in items:
+            if item.enqueue_at < self._horizon:
+                self.items[item.seq] = item
+                heapq.heappush(self._order, (item.enqueue_at, item.seq))
+
+    def _shorten(self) -> None:
+        """Keeps what is due first in memory; the rest is read again when its time comes."""
+        kept = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
+        self._horizon = kept[SCHEDULED_WINDOW_ITEMS_MAX][0]
+        self._order = [entry for entry in kept if entry[0] < self._horizon]
+        self.items = {seq: self.items[seq] for _, seq in self._order}
+
+    def due(self, now_us: int, items_max: int) -> list[Item]:
+        """What is due, in the order of its times; it stays scheduled until `remove`."""
+        due: list[Item] = []
+        while self._order and self._order[0][0] < now_us and len(due) < items_max:
+            item = self.items.get(heapq.heappop(self._order)[1])
+            if item is not None:
+                due.append(item)
+        return due
+
+    def remove(self, items: Sequence[Item]) -> None:
+        self.count -= len(items)
+        for item in items:
+            self.items.pop(item.seq, None)
+
+    def take(self, items_max: int) -> list[Item]:
+        """Those that are due first leave memory, but are still counted."""
+        first = heapq.nsmallest(items_max, [(item.enqueue_at, seq) for seq, item in self.items.items()])
+        return [self.items.pop(seq) for _, seq in first]
+
+    def loaded(self, items: Iterable[Item], horizon: int) -> None:
+        """All items due before the horizon have been read. What was scheduled meanwhile may be in memory only."""
+        self.items |= {item.seq: item for item in items}
+        self._order = [(item.enqueue_at, item.seq) for item in self.items.values()]
+        heapq.heapify(self._order)
+        self._horizon = horizon
+
+    def clear(self) -> None:
+        self.items.clear()
+        self._order.clear()
+        self.count = 0
+        self._horizon = NEVER
