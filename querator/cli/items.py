@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 app = noun(NOUNS["items"].help)
 
 PAGE_ITEMS = 1_000
-COLUMNS = ("id", "partition", "state", "kind", "reference", "attempts", "created_at", "payload")
+COLUMNS = ("id", "partition", "state", "kind", "reference", "attempts", "payload", "created_at")
 
 
 class ItemState(enum.StrEnum):

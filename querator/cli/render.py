@@ -220,7 +220,7 @@ class Renderer:
             file=self.streams.stdout,
             width=self.streams.width,
             force_terminal=self.streams.fancy,
-            no_color=not self.streams.colour,
+            color_system="auto" if self.streams.colour else None,
             highlight=False,
         )
 
@@ -245,6 +245,7 @@ class Columns:
         check_columns(records[0], columns)
         now_us = time.time_ns() // 1_000
         self._name = name
+        self._fancy = fancy
         self._first = records[0]
         self._cells = {
             column: [cell(record[column], fancy=fancy, now_us=now_us) for record in records] for column in columns
@@ -252,10 +253,15 @@ class Columns:
 
     def rows(self) -> list[tuple[str, ...]]:
         """The headers, and then what is below them."""
-        return [tuple(map(header, self._cells)), *zip(*self._cells.values(), strict=True)]
+        headers = tuple(header(column, stacked=self._fancy) for column in self._cells)
+        return [headers, *zip(*self._cells.values(), strict=True)]
 
     def widths(self) -> list[int]:
-        return [max(len(column), *map(len, cells)) for column, cells in self._cells.items()]
+        headers, *_ = self.rows()
+        return [
+            max(max(map(len, title.split("\n"))), *map(len, cells))
+            for title, cells in zip(headers, self._cells.values(), strict=True)
+        ]
 
     def numeric(self) -> list[bool]:
         return [type(self._first[column]) in (int, float) for column in self._cells]
@@ -294,8 +300,10 @@ class Columns:
         return given
 
 
-def header(column: str) -> str:
-    return column.upper()
+def header(column: str, *, stacked: bool = False) -> str:
+    """A column's title; on a terminal its words stand on top of each other, because columns are dear there."""
+    title = column.upper()
+    return title.replace("_", "\n") if stacked else title
 
 
 def bold(text: str) -> str:

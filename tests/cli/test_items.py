@@ -64,7 +64,7 @@ def test_list_in_tables_and_names(cli: CommandLine, client: Client, queue: str) 
     client.produce(queue, ["two\nlines\x1b[2J"])
     lines = cli.ok("items", "list", queue).splitlines()
     assert len(lines) == 2
-    assert lines[1].endswith("two\\nlines\\x1b[2J")
+    assert "  two\\nlines\\x1b[2J  " in lines[1]
     assert cli.ok("items", "list", queue, "-q").split() == ids_of(client, queue)
     assert "no such items" in cli("items", "list", queue, "--state", "leased", terminals=TERMINAL).stderr
 

@@ -45,6 +45,13 @@ def test_a_table_on_a_terminal_has_boxes_and_relative_times(show: Show) -> None:
     assert "ago" in shown
 
 
+def test_no_color_means_no_escapes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = show(terminals=Terminals(stdout=True, columns=100))
+    assert "╭" in shown
+    assert "\x1b" not in shown
+
+
 def test_a_narrow_terminal_gets_a_block_per_record(show: Show) -> None:
     shown = show(terminals=Terminals(stdout=True, columns=20))
     assert all(len(line) <= 60 for line in shown.splitlines())
