@@ -1,0 +1,130 @@
+"""kill -9 at every step of every job: after the next start the job finishes or is undone, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from process import Process
+
+from querator.errors import TimedOut, Unreachable
+from querator.wire import messages as m
+
+Trigger = Callable[[Process, Path], None]
+
+
+def migrate_to_storage(daemon: Process, to: Path) -> None:
+    daemon.client.migrate_partition("q", 1, to_storage="other")
+
+
+def migrate_into_partition(daemon: Process, to: Path) -> None:
+    daemon.client.migrate_partition("q", 1, to_partition=0)
+
+
+def grow(daemon: Process, to: Path) -> None:
+    daemon.client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=5))
+
+
+def shrink(daemon: Process, to: Path) -> None:
+    daemon.client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=1))
+
+
+def compact(daemon: Process, to: Path) -> None:
+    daemon.client.compact_partitions("q")
+
+
+def backup(daemon: Process, to: Path) -> None:
+    daemon.client.backup_partitions("q", str(to / "again"))
+
+
+def restore(daemon: Process, to: Path) -> None:
+    daemon.client.restore_partitions("q", str(to / "backup"))
+
+
+STEPS: dict[str, Trigger] = {
+    "migrate.closed": migrate_to_storage,
+    "migrate.copied": migrate_to_storage,
+    "migrate.verified": migrate_to_storage,
+    "migrate.placed": migrate_to_storage,
+    "migrate.switched": migrate_to_storage,
+    "migrate.deleted": migrate_to_storage,
+    "transfer.arrived": migrate_into_partition,
+    "transfer.arrived:2": migrate_into_partition,
+    "transfer.removed": migrate_into_partition,
+    "transfer.removed:2": migrate_into_partition,
+    "transfer.arrived:3": shrink,
+    "transfer.removed:3": shrink,
+    "resize.created": grow,
+    "resize.recorded": grow,
+    "resize.emptied": shrink,
+    "resize.remembered": shrink,
+    "resize.removed": shrink,
+    "resize.removed:2": shrink,
+    "compact.copied": compact,
+    "compact.switched": compact,
+    "compact.switched:2": compact,
+    "backup.written": backup,
+    "restore.staged": restore,
+    "restore.closed": restore,
+    "restore.placed": restore,
+    "restore.recorded": restore,
+    "restore.placed:2": restore,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at(step: str, tmp_path: Path):
+    daemon = Process(tmp_path, step)
+    try:
+        client = daemon.client
+        client.create_queue("q", partitions=3, lease_timeout="10m", expire_timeout="24h")
+        texts = [f"{n}" for n in range(9000)]
+        for start in range(0, 9000, 500):
+            client.produce("q", texts[start : start + 500])
+        if STEPS[step] is restore:
+            client.backup_partitions("q", str(tmp_path / "backup"))
+            daemon.jobs_ended()
+        # What is leased follows only when its lease ends, and these jobs wait for that.
+        held = [] if STEPS[step] in (shrink, migrate_into_partition) else client.lease("q", 1).items
+        with contextlib.suppress(Unreachable, TimedOut):
+            STEPS[step](daemon, tmp_path)
+        daemon.until_killed()
+        daemon.start()
+        jobs = daemon.jobs_ended()
+        assert {job.state for job in jobs} <= {"done"}, jobs
+        client = daemon.client
+        assert sorted(daemon.contents(), key=int) == texts
+        statuses = client.list_partitions("q")
+        assert {status.state for status in statuses} == {"available"}, statuses
+        if held and STEPS[step] is not restore:
+            client.complete("q", [item.id for item in held])
+            texts = [text for text in texts if text not in {item.payload.decode() for item in held}]
+        _check_result(daemon, STEPS[step], statuses)
+        client.produce("q", ["new"])
+        client.verify_partitions("q")
+        assert {job.state for job in daemon.jobs_ended()} <= {"done"}
+        daemon.kill()
+        daemon.start()
+        assert sorted(daemon.contents()) == sorted([*texts, "new"])
+        files = {path.stem for storage in ("default", "other") for path in (tmp_path / storage).glob("*.duckdb")}
+        assert files == {status.file.removesuffix(".duckdb") for status in statuses}
+        assert not [path for storage in ("default", "other") for path in (tmp_path / storage).glob("*.creating")]
+    finally:
+        daemon.stop()
+
+
+def _check_result(daemon: Process, trigger: Trigger, statuses: list[m.PartitionStatus]) -> None:
+    """What the job was for has come about."""
+    if trigger is migrate_to_storage:
+        assert [status.storage for status in statuses] == ["default", "other", "default"]
+    elif trigger is migrate_into_partition:
+        assert statuses[1].total == 0
+    elif trigger is shrink:
+        assert len(statuses) == 1
+    elif trigger is grow:
+        # Nobody was told that it had been done; it has happened, or it has not.
+        assert len(statuses) in (3, 5)
+    elif trigger is backup:
+        assert (daemon.directory / "again" / "manifest.json").exists()
