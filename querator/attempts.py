@@ -94,5 +94,6 @@ class Attempts:
 
 
 def _is_restarting(error: QueratorError) -> bool:
-    """A daemon that is about to be gone is as good as one that is not there yet."""
-    return isinstance(error, RequestFailed) and error.message == "service is shutting down"
+    """A daemon that is about to be gone is as good as one that is not there yet. If only the queue goes, the next try
+    finds that it does not exist."""
+    return isinstance(error, RequestFailed) and error.message in ("service is shutting down", "queue is shutting down")

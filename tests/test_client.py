@@ -112,8 +112,9 @@ def test_a_lost_connection_is_an_error_when_the_call_may_have_arrived(tmp_path: 
     assert len(daemon.asked) == 1
 
 
-def test_a_daemon_that_shuts_down_is_waited_for(tmp_path: Path) -> None:
-    leaving = refusal(453, "service is shutting down")
+@pytest.mark.parametrize("what", ["service", "queue"])
+def test_a_daemon_that_shuts_down_is_waited_for(tmp_path: Path, what: str) -> None:
+    leaving = refusal(453, f"{what} is shutting down")
     with ScriptedDaemon(tmp_path, leaving, OK) as daemon, client_of(daemon) as client:
         client.produce("q", "one")
     assert len(daemon.asked) == 2
@@ -186,7 +187,7 @@ def test_other_errors_are_not_repeated(error: QueratorError) -> None:
         (400, "invalid queue; 'q' already exists", Conflict),
         (400, "items cannot be empty", errors.InvalidRequest),
         (401, "no", errors.Unauthorized),
-        (453, "queue is shutting down", errors.RequestFailed),
+        (453, "namespace storage not configured", errors.RequestFailed),
         (455, "what", errors.ContentError),
         (500, "Internal Error", errors.InternalError),
         (501, "no such method; /v1/x", errors.UnknownMethod),

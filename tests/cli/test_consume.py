@@ -214,3 +214,23 @@ def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
     worker._hand_back_waiting()
     assert worker.tally.handed_back == 1
     assert not worker._claim(held)
+
+
+def test_a_worker_outlives_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    data = tmp_path / "own"
+    daemon = Daemon(data)
+    daemon.client.create_queue("q")
+    cli = CommandLine(tmp_path, daemon.socket)
+    worker = cli.process("queue", "consume", "q", "--exec", "cat", "--limit", "1", stdout=subprocess.PIPE)
+    try:
+        while daemon.client.stats("q").logical_queues[0].lease_waiting == 0:
+            assert worker.poll() is None
+        daemon.stop()
+        daemon = Daemon(data)
+        daemon.client.produce("q", "after the restart")
+        out, _ = worker.communicate(timeout=120)
+        assert (worker.returncode, out) == (0, b"after the restart")
+    finally:
+        worker.kill()
+        worker.wait()
+        daemon.stop()

@@ -95,7 +95,7 @@ def test_usage_errors_are_objects_too(cli: CommandLine) -> None:
         (400, "reload is already running; wait for it", 5),
         (401, "api key is invalid", 1),
         (403, "access denied", 1),
-        (453, "queue is shutting down", 1),
+        (453, "user storage not configured", 1),
         (500, "Internal Error", 1),
         (501, "no such method; /v1/queues.info", 1),
     ],
