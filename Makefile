@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
     $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 PYTEST_ARGS ?=
+ROUNDS ?= 200
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -23,7 +24,8 @@ MADE_FOR_DEMO := $(VENV)/.made-for-demo$(SPARK_NAME)
 MADE_FOR_WORK := $(VENV)/.made-for-work$(SPARK_NAME)
 
 # pytest keeps the directories of its last runs; a temporary directory of our own goes away with the run.
-IN_TEMPORARY_DIRECTORY = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && TMPDIR="$$directory"
+IN_TEMPORARY_DIRECTORY = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && trap 'exit 130' INT TERM && \
+    TMPDIR="$$directory"
 
 .PHONY: help demo test test-slow lint format generate check-generated picture bench bench-scale dist clean
 
@@ -38,8 +40,9 @@ test: $(MADE_FOR_WORK) ## install and run the test suite
 	$(JAVA_HINT)
 	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
-test-slow: $(MADE_FOR_WORK) ## long torture and big Spark runs, which `make test` leaves out
-	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+test-slow: $(MADE_FOR_WORK) ## what `make test` leaves out: maintenance under load, big Spark runs, ROUNDS=200 of kill -9
+	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest --timeout 7200 -m slow $(PYTEST_ARGS)
+	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_TORTURE_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --timeout 7200 tests/torture
 
 lint: $(MADE_FOR_WORK) ## ruff and mypy
 	$(BIN)/ruff check .
