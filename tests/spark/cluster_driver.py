@@ -22,10 +22,11 @@ def main() -> None:
         """Kills the JVM of the executor, which is the parent of the process that starts Python workers."""
         for number, batch in enumerate(batches):
             if number == 4 and not mark.exists():
-                mark.touch()
-                worker_starter = os.getppid()
-                stat = Path(f"/proc/{worker_starter}/stat").read_text()
-                os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+                stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+                executor = int(stat.rpartition(")")[2].split()[1])
+                # Whom it killed, so that the test knows that it was an executor.
+                mark.write_text(Path(f"/proc/{executor}/cmdline").read_text().replace("\0", " "))
+                os.kill(executor, signal.SIGKILL)
             yield batch
 
     settings = {"spark.executor.memory": "768m", "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}

@@ -50,5 +50,6 @@ def test_an_executor_that_is_killed_in_mid_write_loses_and_doubles_nothing(
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYSPARK_PYTHON": sys.executable}
     arguments = json.dumps({"endpoint": daemon.endpoint, "queue": queue, "path": str(tmp_path)})
     subprocess.run([sys.executable, str(script), arguments], env=environment, timeout=280, check=True)
-    assert (tmp_path / "killed").exists()
+    assert "CoarseGrainedExecutorBackend" in (tmp_path / "killed").read_text()
+    assert "Lost executor" in (tmp_path / "spark.log").read_text()
     assert numbers(bulk, queue) == list(range(200_000))
