@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from querator import Client
 
@@ -32,13 +34,24 @@ TARGETS = {
 }
 
 
-def best_times(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, float]:
-    best: dict[str, float] = {}
+class Took(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def best_times(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> dict[str, Took]:
+    best: dict[str, Took] = {}
     for _ in range(RUNS):
         for name, command in commands.items():
-            started = time.perf_counter()
+            cpu, started = cpu_seconds(), time.perf_counter()
             subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
-            best[name] = min(time.perf_counter() - started, best.get(name, float("inf")))
+            took = Took(time.perf_counter() - started, cpu_seconds() - cpu)
+            best[name] = Took(*map(min, took, best.get(name, took)))
     return best
 
 
@@ -52,11 +65,14 @@ def lines_per_second(environment: Mapping[str, str], queue: str, *options: str) 
     return LINES / (time.perf_counter() - started)
 
 
-def measure(directory: Path) -> dict[str, object]:
+def measure(directory: Path) -> tuple[dict[str, Took], dict[str, float]]:
     socket = directory / "querator.sock"
     log = open(directory.with_suffix(".log"), "wb")  # noqa: SIM115 - lives as long as the daemon
     daemon = subprocess.Popen([*QUERATOR, "daemon", "run", "--data", str(directory)], stdout=log, stderr=log)
     environment = os.environ | {"QUERATOR_SOCKET": str(socket), "HOME": str(directory.parent)}
+    # As installed: the first run compiles the modules, and the others find them compiled.
+    environment["PYTHONPYCACHEPREFIX"] = str(directory.parent / "pycache")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         with Client(f"unix:{socket}") as client:
             for name in ("q", "mail", "other"):
@@ -82,19 +98,18 @@ def measure(directory: Path) -> dict[str, object]:
         daemon.send_signal(signal.SIGTERM)
         daemon.wait()
         log.close()
-    return {"seconds": times, "lines_per_second": rates}
+    return times, rates
 
 
-def report(result: dict[str, dict[str, float]]) -> bool:
-    times, rates = result["seconds"], result["lines_per_second"]
+def report(times: Mapping[str, Took], rates: Mapping[str, float]) -> bool:
     reached = True
-    print(f"{'':36}{'ms':>8}{'× typer':>9}   wanted")
-    for name, seconds in times.items():
+    print(f"{'':36}{'ms':>8}{'CPU ms':>8}{'× typer':>9}   wanted")
+    for name, (seconds, cpu) in times.items():
         text, ratio_max, seconds_max = TARGETS.get(name, ("", None, None))
-        ratio = seconds / times[BASE]
+        ratio = seconds / times[BASE].seconds
         ok = (ratio_max is None or ratio <= ratio_max) and (seconds_max is None or seconds <= seconds_max)
         reached &= ok
-        print(f"{name:36}{seconds * 1000:8.0f}{ratio:9.2f}   {text}{'' if ok else '  MISSED'}")
+        print(f"{name:36}{seconds * 1000:8.0f}{cpu * 1000:8.0f}{ratio:9.2f}   {text}{'' if ok else '  MISSED'}")
     print(f"\n{'':36}{'lines/s':>8}")
     for name, rate in rates.items():
         ok = rate >= 40_000
@@ -108,10 +123,11 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="querator-bench-") as directory:
-        result = measure(Path(directory) / "data")
+        times, rates = measure(Path(directory) / "data")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
-    return 0 if report(result) else 1  # type: ignore[arg-type]
+        figures = {"commands": {name: took._asdict() for name, took in times.items()}, "lines_per_second": rates}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if report(times, rates) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Concatenate, Final, ParamSpec
 
 import typer
@@ -35,6 +36,7 @@ def _shared(annotation: Any, *declarations: str, help: str, **settings: Any) -> 
     return Annotated[annotation, typer.Option(*declarations, help=help, rich_help_panel=SHARED_PANEL, **settings)]
 
 
+@cache
 def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
     return {
         "output": (_shared(formats, "-o", "--output", help="How the answer is printed."), formats("table")),
