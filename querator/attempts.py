@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -61,7 +60,7 @@ class Attempts:
         *,
         patient: bool,
         now: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] | None = None,
     ) -> None:
         self._call = call
         self._patient = patient
@@ -79,7 +78,7 @@ class Attempts:
         if not self._may_repeat(error):
             raise error
         ceiling = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * 2.0**self._failures)
-        delay: float = ceiling * (0.5 + 0.5 * self._jitter())
+        delay = ceiling * (0.5 + 0.5 * (self._jitter or _chance())())
         if self._now() + delay >= self._deadline:
             raise error
         self._failures += 1
@@ -91,6 +90,12 @@ class Attempts:
         if isinstance(error, Unreachable) or _is_restarting(error):
             return self._patient
         return isinstance(error, RetryRequest)
+
+
+def _chance() -> Callable[[], float]:
+    import random  # most calls succeed at once, and a command should not wait for this
+
+    return random.random
 
 
 def _is_restarting(error: QueratorError) -> bool:

@@ -7,7 +7,6 @@ and signature; so there is one list of calls, and two ways to wait for the answe
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -49,11 +48,11 @@ def time_us(value: Time) -> int:
 
 def new_client_id() -> str:
     """Names a consumer; unique, because a queue refuses two waiting leases of one client."""
-    return f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    return f"{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
 
 
 def new_request_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def produce_item(
