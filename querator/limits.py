@@ -57,13 +57,13 @@ SEGMENT_ALLOCATION_BYTES = 4_000_000
 """Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
 SEGMENTS_KEPT_MAX = 4
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
-UNAPPLIED_BYTES_MAX = 256_000_000
-APPLY_BYTES = 16_000_000
+UNAPPLIED_BYTES_MAX = 128_000_000
+APPLY_BYTES = 8_000_000
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
-DUCKDB_MEMORY_BYTES_MAX = 128_000_000
+DUCKDB_MEMORY_BYTES_MAX = 96_000_000
 """Per storage."""
 
 SHUTDOWN_SECONDS_MAX = 10.0
