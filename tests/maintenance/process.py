@@ -37,7 +37,8 @@ class Process:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", START, str(self.config)], stdout=log, stderr=log, env=environment
             )
-        self.client = Client(f"unix:{self.directory / 'data' / 'querator.sock'}", timeout=WAIT_SECONDS)
+        self.endpoint = f"unix:{self.directory / 'data' / 'querator.sock'}"
+        self.client = Client(self.endpoint, timeout=WAIT_SECONDS)
         self.until_answering()
 
     def until_answering(self) -> None:

@@ -1,0 +1,18 @@
+"""Producers and consumers at full speed under an operator who does everything at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torture
+
+
+def test_nothing_is_lost_or_doubled(tmp_path: Path):
+    torture.run(tmp_path, seconds=8, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_for_two_minutes(tmp_path: Path, seed):
+    print(torture.run(tmp_path, seconds=120, seed=seed))
