@@ -8,12 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.docs import running
 from tests.docs.pages import ROOT
-
-pytestmark = pytest.mark.xdist_group("docs")
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(home: Path):

@@ -16,8 +16,6 @@ from tests.docs import running
 from tests.docs.conftest import Served, free_port
 from tests.docs.pages import INDENTED, PAGES, ROOT, Block, blocks
 
-pytestmark = pytest.mark.xdist_group("docs")
-
 NOT_CODE = {"text", "json", "http", "xml", "mermaid"}
 CHECKED_APART = {"toml", "go", "ini", "cron", "sql"}
 ALL = [block for page in PAGES for block in blocks(page)]

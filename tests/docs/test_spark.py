@@ -14,8 +14,6 @@ from tests.docs import running
 from tests.docs.conftest import Served
 from tests.docs.pages import ROOT, blocks
 
-pytestmark = pytest.mark.xdist_group("docs")
-
 PAGE = Path("docs/spark.md")
 BEFORE = """
 from pyspark.sql import SparkSession

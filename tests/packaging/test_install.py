@@ -15,8 +15,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.xdist_group("packaging")
-
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
     # No PYTHONPATH, and not in the checkout: what is imported is what was installed.
