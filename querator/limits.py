@@ -57,7 +57,7 @@ SEGMENT_ALLOCATION_BYTES = 4_000_000
 """Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
 SEGMENTS_KEPT_MAX = 4
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
-UNAPPLIED_BYTES_MAX = 128_000_000
+UNAPPLIED_BYTES_MAX = 48_000_000
 APPLY_BYTES = 8_000_000
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
@@ -101,7 +101,7 @@ BULK_AHEAD_BYTES_MAX = 4_000_000
 """How much of a body is read before it is needed."""
 BULK_WRITES_MAX = 16
 BULK_APPLY_BYTES = 16_000_000
-BULK_UNAPPLIED_BYTES_MAX = 48_000_000
+BULK_UNAPPLIED_BYTES_MAX = 32_000_000
 """From the first on, bulk has what it brought applied; from the second on it waits for that."""
 BULK_PAUSE_SECONDS = 0.01
 BULK_REQUEST_ID_BYTES_MAX = 200
@@ -124,8 +124,8 @@ JOB_KEPT_US = 24 * 3_600 * US_PER_SECOND
 JOB_STOP_SECONDS_MAX = 2.0
 JOB_ITEMS_PER_SECOND_MAX = 100_000
 JOB_BYTES_PER_SECOND_MAX = 200_000_000
-JOB_CHUNK_ITEMS_MAX = 2_000
-JOB_CHUNK_BYTES_MAX = 4_000_000
+JOB_CHUNK_ITEMS_MAX = 1_000
+JOB_CHUNK_BYTES_MAX = 1_000_000
 JOB_POLL_SECONDS = 0.02
 VERIFY_TRIES_MAX = 100
 COMPACT_CHECK_SECONDS = 60.0

@@ -113,13 +113,13 @@ async def _bring(
                 job.done = done
                 service.jobs.check(job)
 
-            before = copies.contents(path)
+            rows = copies.row_counts(path)
             copied = copies.copy_file(path, fresh, service.config.limits.job_bytes_per_second, check)
             failpoint("migrate.copied")
             if copies.file_hash(fresh, lambda done: service.jobs.check(job)) != copied:
                 raise RequestFailed(f"storage '{target.name}' gave back other bytes than were written to it")
-            if before.uuid != placement.uuid or not copies.contents(fresh).same_rows(before):
-                raise RequestFailed(f"the copy in storage '{target.name}' does not hold what partition had")
+            if copies.row_counts(fresh) != rows:
+                raise RequestFailed(f"the copy in storage '{target.name}' does not hold what the partition had")
 
         await service.blocking(copy)
         failpoint("migrate.verified")

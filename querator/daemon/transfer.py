@@ -82,6 +82,7 @@ class Mover:
         if destination is None or destination.congested or not source.allows.storage:
             return False
         arrived = False
+        started = time.monotonic()
         try:
             chunk = await change(self._logical, [source, destination], lambda now_us: self._send(destination, now_us))
             if chunk is None:
@@ -95,7 +96,7 @@ class Mover:
             await change(self._logical, [], lambda now_us: self._hold(arrived))
             return False
         self.moved += len(chunk.items)
-        await self._slow_down()
+        await self._slow_down(time.monotonic() - started)
         return True
 
     async def end(self) -> None:
@@ -231,11 +232,11 @@ class Mover:
                 runs.append([seq, 1])
         return self._prefix + ",".join(f"{first}+{count}" for first, count in runs)
 
-    async def _slow_down(self) -> None:
+    async def _slow_down(self, took: float) -> None:
+        """Keeps to the rate, and leaves clients as much of the loop's time as a chunk has taken."""
         rate = self._service.config.limits.job_items_per_second
         ahead = self.moved / rate - (time.monotonic() - self._started)
-        if ahead > 0:
-            await asyncio.sleep(ahead)
+        await asyncio.sleep(max(ahead, took))
 
 
 def _sequences(key: str) -> list[int]:

@@ -30,6 +30,12 @@ def contents(path: Path) -> Contents:
         return read_contents(cursor, "file")
 
 
+def row_counts(path: Path) -> dict[str, int]:
+    """Rows per table of a file that nobody has open; fast, because hardly any of it is read."""
+    with inspected(path) as cursor:
+        return {table: cursor.execute(f"SELECT count(*) FROM file.{table}").fetchall()[0][0] for table in TABLES}
+
+
 @contextmanager
 def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
     """A file that nobody has open, attached as `file` to an instance of its own."""
