@@ -12,6 +12,7 @@ import msgspec
 from querator import durations
 from querator.daemon import placement, resize, validation
 from querator.daemon.partition import Partition
+from querator.daemon.store.base import StorageError
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
@@ -145,13 +146,11 @@ async def update(service: Service, request: messages.QueueInfo) -> Reply:
 async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Reply:
     name = request.queue_name
     validation.queue_name(name)
-    # A job may be waiting for the same lock.
+    _check_deletable(service, request)
+    # Before the lock is taken: a job may be waiting for it.
     await service.jobs.abandon(name)
     async with service.changing:
-        logical = service.find(name)
-        user = validation.user_of_dead_queue(name, service.queues)
-        if user and not request.force:
-            raise InvalidRequest(f"invalid queue; '{name}' is the dead_queue of '{user}'")
+        logical = _check_deletable(service, request)
         changed = [
             msgspec.structs.replace(queue, dead_queue="", updated_at=service.clock.now_us())
             for queue in service.queues.values()
@@ -170,6 +169,14 @@ async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Rep
     return OK
 
 
+def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) -> Logical:
+    logical = service.find(request.queue_name)
+    user = validation.user_of_dead_queue(request.queue_name, service.queues)
+    if user and not request.force:
+        raise InvalidRequest(f"invalid queue; '{request.queue_name}' is the dead_queue of '{user}'")
+    return logical
+
+
 async def until_at_rest(service: Service, logical: Logical) -> None:
     """Until nothing of a queue is being written or read any more."""
     await service.engine.until(lambda: not service.engine.is_busy(logical))
@@ -180,9 +187,14 @@ async def delete_leftovers(service: Service) -> None:
     gone = []
     for leftover in await service.blocking(service.catalog.leftovers):
         storage = service.storages.get(leftover.storage)
-        if storage is not None:
+        if storage is None:
+            continue
+        try:
             await service.blocking(storage.delete, leftover.uuid)
             gone.append(leftover)
+        except (StorageError, OSError) as error:
+            # It is nobody's any more, so that it can wait for the next time.
+            log.warning("file cannot be deleted yet", extra={"storage": leftover.storage, "reason": str(error)})
     if gone:
         await service.blocking(service.catalog.forget_leftovers, gone)
 

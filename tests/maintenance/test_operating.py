@@ -6,6 +6,8 @@ import duckdb
 import pytest
 from house import House
 
+from querator import ids
+from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
 
@@ -184,6 +186,38 @@ class TestOffline:
         house.ask("reload", 0)
         assert house.states() == ["available", "available"]
 
+    def test_rows_that_were_added_by_hand_are_items(self, house: House):
+        house.create()
+        house.produce("a")
+        house.ask("offline")
+        with duckdb.connect(str(house.file())) as file:
+            file.execute(
+                "insert into items (seq, created_at, expire_deadline, payload)"
+                " select max(seq) + 10, now()::timestamp, '2100-01-01'::timestamp, 'by hand'::blob from items"
+            )
+        house.ask("reload")
+        house.produce("b")
+        assert [item.bytes_ for item in house.lease(5)] == [b"a", b"by hand", b"b"]
+
+    def test_a_copy_that_was_put_back_is_what_there_is(self, house: House):
+        house.create(partitions=2)
+        for n in range(4):
+            house.produce(f"{n}")
+        house.ask("offline", 0)
+        path = house.file(0)
+        kept = path.read_bytes()
+        house.ask("reload", 0)
+        for _ in range(3):
+            house.produce("later")
+            house.ask("offline", 0)
+            path.write_bytes(kept)
+            house.ask("reload", 0)
+            assert house.statuses()[0].total == 2
+            house.produce("and later")
+        house.restart()
+        assert sum(text.isdigit() for text in house.contents()) == 4
+        assert house.states() == ["available"] * 2
+
 
 class TestReload:
     def test_leased_items_stay_leased_and_can_be_completed(self, house: House):
@@ -250,6 +284,59 @@ class TestReload:
         path.with_suffix(".away").rename(path)
         house.until(lambda: house.partition().state != "error")
         assert house.states() == ["available", "available"]
+
+
+class TestError:
+    def test_one_partition_fails_and_the_others_go_on(self, house: House):
+        house.create(partitions=2)
+        for n in range(4):
+            house.produce(f"{n}")
+        items = house.lease(2, client="a") + house.lease(2, client="b")
+        held = {house.logical().by_prefix[ids.decode(item.id).prefix].number: item.id for item in items}
+        bad = house.partition(0).placement.uuid
+        storage = house.service.storages["default"]
+        write, broken = storage.write, [True]
+
+        def fail(taken):
+            if broken[0] and any(store.uuid == bad for store, *_ in taken):
+                for store, batch, *_ in taken:
+                    store.drop_staged(batch)
+                raise StorageError("a disk has died", [bad])
+            write(taken)
+
+        storage.write = fail
+        produced = [house.begin_produce(f"new {n}") for n in range(4)]
+        assert all(produce.result(5).code == 200 for produce in produced)
+        house.until(lambda: bool(house.partition(0).error))
+        status, other = house.statuses()
+        assert (status.state, status.requested_state, status.reason) == ("error", "available", "a disk has died")
+        assert status.since and other.state == "available"
+        assert isinstance(house.complete(held[0]).exception(5), RetryRequest)
+        assert house.complete(held[1]).result(5).code == 200
+        assert "it recovers when its storage does" in house.refused("pause", 0).message
+        broken[0] = False
+        house.until(lambda: house.partition(0).store is not None)
+        assert house.states() == ["available"] * 2
+        assert house.complete(held[0]).result(5).code == 200
+
+    def test_a_storage_that_cannot_be_used_does_not_keep_the_daemon_from_starting(self, house: House):
+        house.create(partitions=2)
+        house.produce("a")
+        house.job("migrate", partition=1, to_storage="other")
+        house.run(house.service.stop())
+        away = house.directory / "unmounted"
+        (house.directory / "other").rename(away)
+        (house.directory / "other").write_text("not a directory")
+        house.start()
+        assert house.states() == ["available", "error"]
+        assert "storage 'other' cannot be used" in house.statuses()[1].reason
+        house.produce("b")
+        house.create("new")
+        house.run(house.service.stop())
+        (house.directory / "other").unlink()
+        away.rename(house.directory / "other")
+        house.start()
+        assert house.states() == ["available"] * 2
 
 
 def test_the_list_of_all_queues(house: House):
