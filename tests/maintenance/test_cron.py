@@ -1,0 +1,81 @@
+"""What the documentation gives to cron and to systemd, tried."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from process import Process
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGING = ROOT / "packaging"
+
+
+def crontab() -> dict[str, str]:
+    """Command by schedule, as docs/operating.md has them."""
+    (block,) = re.findall(r"```cron\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+    lines = [line.split(maxsplit=5) for line in block.splitlines() if not line.startswith("#")]
+    return {" ".join(line[:5]): line[5] for line in lines}
+
+
+def run(command: str, daemon: Process) -> subprocess.CompletedProcess[str]:
+    """As cron runs it: with /bin/sh and next to no environment."""
+    environment = {
+        "HOME": str(daemon.directory),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "QUERATOR_SOCKET": daemon.endpoint.removeprefix("unix:"),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = command.replace("/srv/backup", str(daemon.directory / "backup"))
+    return subprocess.run(["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("schedule", crontab())
+def test_schedules_are_five_fields(schedule: str):
+    assert re.fullmatch(r"([\d*/,-]+ ){4}[\d*/,-]+", schedule)
+
+
+def test_cron_is_silent_when_all_is_well_and_speaks_up_when_not(tmp_path: Path):
+    daemon = Process(tmp_path)
+    try:
+        client = daemon.client
+        for name in ("orders", "mail"):
+            client.create_queue(name, partitions=2, lease_timeout="1m", expire_timeout="1h")
+            client.produce(name, ["a", "b"])
+        for command in crontab().values():
+            done = run(command, daemon)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command
+        assert (tmp_path / "backup" / "orders" / "manifest.json").exists()
+        file = tmp_path / "default" / client.list_partitions("mail")[1].file
+        client.offline_partitions("mail", [1])
+        file.write_bytes(b"not a database")
+        (reload,) = [command for command in crontab().values() if "reload" in command]
+        done = run(reload, daemon)
+        assert done.returncode not in (0, 2) and "partition '1'" in done.stderr
+        states = [(status.queue_name, status.state) for status in client.list_partitions()]
+        assert states == [("mail", "available"), ("mail", "error"), ("orders", "available"), ("orders", "available")]
+    finally:
+        daemon.stop()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_the_timer_is_understood(tmp_path: Path):
+    # The programs that units start must exist; here the installed path is ours.
+    for name in ("querator.service", "querator-reload.service", "querator-reload.timer"):
+        text = (PACKAGING / name).read_text()
+        text = text.replace("/opt/querator/bin/querator", shutil.which("true") or "/bin/true")
+        (tmp_path / name).write_text(re.sub(r"^User=.*\n", "", text, flags=re.MULTILINE))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "querator-reload.timer")],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "querator" in line]
+    assert not complaints, done.stderr
+    assert "querator partitions reload --all-queues -q" in (PACKAGING / "querator-reload.service").read_text()
