@@ -51,9 +51,9 @@ def test_a_queue_is_a_data_frame(spark: SparkSession, client: Client, queue: str
     assert states == {"ready": 5_995, "leased": 5, "scheduled": 1}
     wanted = items.where("kind = 'k1' and state = 'ready' and attempts = 0 and created_at > timestamp'2020-01-01'")
     plan = wanted._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
-    assert "Filter" not in plan
+    assert "Filter (" not in plan  # what Spark would have to test again itself
     ours = sum(item.kind == "k1" for item in leased)
-    assert wanted.count() == 2_000 - ours
+    assert wanted.count() == 1_998 - ours
     held = items.where("lease_deadline is not null").select("id", "attempts").collect()
     assert {row["id"] for row in held} == {item.id for item in leased}
     narrow = spark.read.format("querator").options(**options, columns="id,kind", state="ready").load()
