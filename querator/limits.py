@@ -93,7 +93,7 @@ FORGET_EVERY_US = 600 * US_PER_SECOND
 SLICE_ROWS_MAX = 20_000
 SLICE_BYTES_MAX = 8_000_000
 """What one step of a scan reads."""
-BULK_CHUNK_ROWS_MAX = 2_000
+BULK_CHUNK_ROWS_MAX = 4_000
 BULK_CHUNK_BYTES_MAX = 1_000_000
 """What one pass of a queue's loop takes in of a stream: everybody else waits for no longer than that."""
 BULK_BATCH_BYTES_MAX = 64_000_000

@@ -1,6 +1,6 @@
 """Bulk produce and import: an Arrow stream of any length, taken in chunk by chunk.
 
-    body ──> BodyFile ──> worker thread: record batches, then Items ──> the queue's Logical, one chunk per pass
+    body ──> BodyFile ──> worker thread: record batches, checked ──> the queue's Logical, one chunk per pass
 
 A chunk is durable before the next one is begun, and the answer comes when all are. The chunks of a stream follow from
 its record batches alone, and each is remembered under the request's id and its number: whoever repeats a request, after
@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -28,7 +27,8 @@ from starlette.types import Receive, Scope, Send
 
 from querator.daemon import scans, stored, validation
 from querator.daemon.logical import Logical
-from querator.daemon.requests import BULK_PREFIX, Intake
+from querator.daemon.requests import BULK_PREFIX, Columns, Intake
+from querator.daemon.store import tables
 from querator.daemon.transport import NOSNIFF, ClientGone
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
 from querator.items import Item
@@ -53,9 +53,14 @@ if TYPE_CHECKING:
 
 
 class Chunk(NamedTuple):
-    items: list[Item]
-    size_bytes: int
-    timed: bool
+    """A piece of a stream that enters its queue as a whole."""
+
+    rows: pa.Table
+    sources: list[str]
+    """Where each row comes from, as far as it says; empty when none does."""
+    columns: Columns
+    timed: list[Item]
+    """The rows that have a time to be enqueued at; all the others are in `columns`."""
     digest: str
     """Of its content: a chunk that is repeated must be the same one."""
 
@@ -170,54 +175,58 @@ def chunk(batch: pa.RecordBatch, row: int) -> Chunk:
         raise InvalidRequest(
             f"payload is invalid; that of row {at:,} has {longest:,} bytes, at most {PAYLOAD_BYTES_MAX:,} are taken"
         )
-    enqueue_at = _times(batch, "enqueue_at")
-    # One call per column, and one for all items: nothing here runs once per row in Python.
-    columns = [
-        batch.column("payload").to_pylist(),
-        _texts(batch, "kind"),
-        _texts(batch, "reference"),
-        _texts(batch, "encoding"),
-        _numbers(batch, "attempts"),
-        _numbers(batch, "max_attempts"),
-        _texts(batch, "source_id"),
-        enqueue_at or repeat(0),
-        repeat(0),
-        _history(batch),
-    ]
-    created, expire = _times(batch, "created_at") or repeat(0), _times(batch, "expire_deadline") or repeat(0)
-    items = list(map(Item, repeat(0), created, expire, *columns))
     digest = hashlib.blake2b(batch.serialize(), digest_size=8).hexdigest()
-    return Chunk(items, pc.sum(lengths).as_py() or 0, enqueue_at is not None and any(enqueue_at), digest)
+    rows = pa.table({name: _stored(name, batch.column(name)) for name in batch.schema.names})
+    sources = rows.column("source_id").to_pylist() if "source_id" in rows.column_names else []
+    return _chunk(rows, sources if any(sources) else [], digest)
 
 
-def _texts(batch: pa.RecordBatch, name: str) -> Any:
-    return pc.fill_null(batch.column(name), "").to_pylist() if name in batch.schema.names else repeat("")
+def _stored(name: str, values: pa.Array) -> pa.Array:
+    """A column as storage has it; raises InvalidRequest. Times that are not told stay null."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())
+        if values.null_count < len(values):
+            for bound in pc.min_max(values).values():
+                validation.year(name, bound.as_py())
+        # Some write 1970 for a time that there is none of.
+        return pc.if_else(pc.equal(values, 0), None, values).view(pa.timestamp("us"))
+    if pa.types.is_integer(values.type):
+        values = pc.fill_null(values, 0).cast(pa.int64())
+        if (pc.min(values).as_py() or 0) < 0:
+            raise InvalidRequest(f"stream is invalid; column '{name}' has a negative number")
+        return values
+    if pa.types.is_string(values.type):
+        values = pc.fill_null(values, "")
+    return values.cast(pa.binary()) if name == "history" else values
 
 
-def _numbers(batch: pa.RecordBatch, name: str) -> Any:
-    if name not in batch.schema.names:
-        return repeat(0)
-    values = pc.fill_null(batch.column(name), 0)
-    if (pc.min(values).as_py() or 0) < 0:
-        raise InvalidRequest(f"stream is invalid; column '{name}' has a negative number")
-    return values.to_pylist()
+def _chunk(rows: pa.Table, sources: list[str], digest: str) -> Chunk:
+    timed: list[Item] = []
+    ready = rows
+    if "enqueue_at" in rows.column_names:
+        is_timed = pc.is_valid(rows.column("enqueue_at"))
+        timed = list(tables.items_from(rows.filter(is_timed)))
+        ready = rows.filter(pc.invert(is_timed)).drop_columns("enqueue_at")
+    return Chunk(rows, sources, _columns(ready), timed, digest)
 
 
-def _times(batch: pa.RecordBatch, name: str) -> list[int] | None:
-    """Microseconds, 0 where there is none; None when there is none at all."""
-    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
-        return None
-    values = pc.fill_null(batch.column(name).cast(pa.int64()), 0)
-    for bound in pc.min_max(values).values():
-        validation.year(name, bound.as_py())
-    numbers: list[int] = values.to_pylist()
-    return numbers
+def _columns(rows: pa.Table) -> Columns:
+    created, expires = _told(rows, "created_at"), _told(rows, "expire_deadline")
+    return Columns(
+        rows=rows.num_rows,
+        stream=arrow.encode_batches(rows.to_batches(), rows.schema),
+        created_sum=sum(created.to_pylist()),  # more than 64 bits hold
+        created_unsaid=rows.num_rows - len(created),
+        expires_first=pc.min(expires).as_py(),
+        expires_unsaid=len(expires) < rows.num_rows,
+    )
 
 
-def _history(batch: pa.RecordBatch) -> Any:
-    if "history" not in batch.schema.names:
-        return repeat(b"")
-    return pc.fill_null(batch.column("history"), "").cast(pa.binary()).to_pylist()
+def _told(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """The times that are told, as numbers."""
+    if name not in rows.column_names:
+        return pa.chunked_array([], pa.int64())
+    return rows.column(name).drop_null().cast(pa.int64())
 
 
 async def send_json(send: Send, result: Any) -> None:
@@ -312,12 +321,13 @@ class Write:
     async def add(self, one: Chunk) -> None:
         """One chunk, durable when this returns."""
         await self._until_there_is_room()
-        count = len(one.items)
-        sources = [item.source_id for item in one.items if item.source_id]
-        if sources:
+        count = one.rows.num_rows
+        if one.sources:
             # Nobody else may bring the same items between the look and the leap.
             async with self._service.importing[f"bulk {self._logical.queue.name}"]:
-                one = one._replace(items=_fresh(one.items, await self._sources(sources)))
+                fresh = _fresh(one.sources, await self._sources(list(filter(None, one.sources))))
+                if not all(fresh):
+                    one = _chunk(one.rows.filter(pa.array(fresh)), one.sources, one.digest)
                 self.added += await self._submit(one)
         else:
             self.added += await self._submit(one)
@@ -327,7 +337,7 @@ class Write:
     async def _submit(self, one: Chunk) -> int:
         request_id = self._parameters.request_id
         key = f"{BULK_PREFIX}{request_id} {self.chunks}" if request_id else ""
-        if not one.items and not key:
+        if not one.rows.num_rows and not key:
             return 0
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
@@ -340,7 +350,7 @@ class Write:
                 future.set_result(result)
 
         deadline_ns = time.monotonic_ns() + self._parameters.timeout_ns
-        self._logical.submit(Intake(respond, deadline_ns, one.items, one.size_bytes, one.timed, key, one.digest))
+        self._logical.submit(Intake(respond, deadline_ns, one.columns, one.timed, key, one.digest))
         return await future or 0
 
     async def _sources(self, sources: list[str]) -> set[str]:
@@ -378,12 +388,11 @@ class Write:
         return from_wire(error.code, f"{error.message}; {self.items} items are in the queue")
 
 
-def _fresh(items: list[Item], here: set[str]) -> list[Item]:
-    """Those whose source the queue does not have, each source once."""
+def _fresh(sources: list[str], here: set[str]) -> list[bool]:
+    """Of each source whether it is one that the queue does not have, each source once."""
     known = set(here)
     fresh = []
-    for item in items:
-        if not item.source_id or item.source_id not in known:
-            fresh.append(item)
-            known.add(item.source_id)
+    for source in sources:
+        fresh.append(not source or source not in known)
+        known.add(source)
     return fresh

@@ -358,7 +358,9 @@ class Engine:
         started = time.perf_counter()
 
         def done(result: object) -> None:
-            partition.apply_failures = 0
+            if partition.apply_failures:
+                partition.apply_failures = 0
+                self.wake(logical)
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us

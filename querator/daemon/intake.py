@@ -1,6 +1,6 @@
 """Bulk items enter a queue: a chunk of a stream goes to one partition, all or none, like a produce.
 
-The items are built in a worker thread; the loop only gives them their sequences and times.
+The loop gives them their sequences and times and touches none of them, except those that are to be enqueued later.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from querator.daemon import lifecycle
 from querator.daemon.partition import Partition
-from querator.daemon.requests import Intake
+from querator.daemon.requests import Columns, Intake
+from querator.daemon.store.base import Rows
 from querator.errors import InvalidRequest
+from querator.items import Item
 from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
@@ -28,26 +30,38 @@ def repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
 def enter(logical: Logical, request: Intake, partition: Partition) -> None:
     """Answers with how many items were added, once they are durable. (A repetition is answered with None.)"""
     now = logical.now_us
-    items = request.items
     expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
-    first = partition.allocate(len(items), now)
-    for seq, item in enumerate(items, first):
+    if request.columns.rows:
+        _enter_columns(request.columns, partition, now, expire)
+    if request.items:
+        _enter_items(request.items, partition, now, expire)
+    if request.request_id:
+        logical.remember(partition, [request.request_id, request.witness], BULK_REQUEST_ID_KEPT_US)
+    count = request.columns.rows + len(request.items)
+    logical.answer(request, count, partition)
+    logical.tally("produced", count)
+
+
+def _enter_columns(columns: Columns, partition: Partition, now: int, expire: int) -> None:
+    rows = Rows(partition.allocate(columns.rows, now), columns.rows, now, expire, columns.stream)
+    expiries = [expire] if columns.expires_unsaid else []
+    if columns.expires_first is not None:
+        expiries.append(columns.expires_first)
+    partition.add_rows(rows, columns.created_sum + columns.created_unsaid * now, min(expiries))
+
+
+def _enter_items(items: list[Item], partition: Partition, now: int, expire: int) -> None:
+    for seq, item in enumerate(items, partition.allocate(len(items), now)):
         item.seq = seq
         # Kept from an earlier try that failed, or told by an import.
         item.created_at = item.created_at or now
         item.expire_deadline = item.expire_deadline or expire
-    ready = items
-    if request.timed:
-        soon = now + SCHEDULE_AHEAD_MIN_US
-        later = [item for item in items if item.enqueue_at >= soon]
-        ready = [item for item in items if item.enqueue_at < soon]
-        for item in ready:
-            item.enqueue_at = 0
-        if later:
-            partition.add_scheduled(later)
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    later = [item for item in items if item.enqueue_at >= soon]
+    ready = [item for item in items if item.enqueue_at < soon]
+    for item in ready:
+        item.enqueue_at = 0
+    if later:
+        partition.add_scheduled(later)
     if ready:
         partition.enter(ready)
-    if request.request_id:
-        logical.remember(partition, [request.request_id, request.witness], BULK_REQUEST_ID_KEPT_US)
-    logical.answer(request, len(items), partition)
-    logical.tally("produced", len(items))

@@ -18,7 +18,7 @@ from querator import ids
 from querator.config import LimitsConfig
 from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
-from querator.daemon.store.base import Batch, Leased, Store, Summary
+from querator.daemon.store.base import Batch, Leased, Rows, Store, Summary
 from querator.daemon.window import Window
 from querator.items import ZERO_TIME_US, Item, Placement, State
 from querator.limits import (
@@ -259,6 +259,13 @@ class Partition:
             self.next_expiry = first_expiry
         self.window.append(items, size_bytes)
 
+    def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:
+        """`add` for items in columns."""
+        self.changes().rows.append(rows)
+        self.created_sum += created_sum
+        self.next_expiry = min(self.next_expiry, first_expiry)
+        self.window.append_rows(rows)
+
     def requeue(self, items: Iterable[tuple[Item, int]], now_us: int) -> None:
         """Items come back at the tail under new sequences, with the attempts that are told."""
         moved = list(items)
@@ -277,7 +284,9 @@ class Partition:
     # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        return self.store is not None and self.window.wants_loading()
+        # Where applying has failed, upkeep tries again in time.
+        waits = self.apply_failures and self.window.wants_applying()
+        return self.store is not None and not waits and self.window.wants_loading()
 
     def loaded(self, items: list[Item]) -> None:
         """A stretch of what waits on disk has been read, from its start."""
@@ -500,6 +509,7 @@ class Partition:
         in_hands = set() if leased else {lease.item.seq for lease in self.leased.values()}
         if ready:
             batch.add = [item for item in batch.add if item.seq in in_hands]
+            batch.rows = []
         if leased:
             batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = [], [], []
         if scheduled:

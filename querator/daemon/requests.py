@@ -69,23 +69,38 @@ class Produce(Request):
             follower.answer(result)
 
 
+class Columns(NamedTuple):
+    """Items that are ready at once, as an Arrow stream, and what the loop must know of them."""
+
+    rows: int
+    stream: bytes
+    created_sum: int
+    """Of those that say when they were made."""
+    created_unsaid: int
+    """How many do not."""
+    expires_first: int | None
+    """Of those that say when they expire."""
+    expires_unsaid: bool
+
+
 class Intake(Produce):
     """A chunk of a bulk stream: items that are whole but for their sequences and times."""
 
-    __slots__ = ("digest", "items")
+    __slots__ = ("columns", "digest", "items")
 
     def __init__(
         self,
         respond: Respond,
         deadline_ns: int,
+        columns: Columns,
         items: list[Item],
-        size_bytes: int,
-        timed: bool,
         request_id: str,
         digest: str,
     ) -> None:
-        super().__init__(respond, deadline_ns, (), size_bytes, timed, request_id)
+        super().__init__(respond, deadline_ns, (), 0, bool(items), request_id)
+        self.columns = columns
         self.items = items
+        """Those that have a time to be enqueued at."""
         self.digest = digest
         """Of what it says, so that a repetition that says something else is noticed."""
 

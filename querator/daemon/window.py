@@ -3,7 +3,8 @@
     ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
 
 Items enter at the tail end and leave at the head, in the order of their sequence. Memory holds a window of the head
-and whatever the file does not have yet; what lies between is only counted.
+and whatever the file does not have yet; what lies between is only counted. Rows, which came in columns, are in the tail
+as they are: they become items when they are read from the file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from itertools import repeat
 
+import msgspec
+
 from querator.config import LimitsConfig
+from querator.daemon.store.base import Rows
 from querator.items import Item
 from querator.limits import READY_WINDOW_LOW_PERCENT
 
@@ -22,7 +26,7 @@ class Window:
         self.bounds = bounds
         self.ready: deque[Item] = deque()
         self.ready_bytes = 0
-        self.tail: deque[list[Item]] = deque()
+        self.tail: deque[list[Item] | Rows] = deque()
         self.tail_items = 0
         self.gone: set[int] = set()
         """Sequences in ready or tail that were removed where they stand."""
@@ -46,6 +50,11 @@ class Window:
         else:
             self.tail.append(items)
             self.tail_items += len(items)
+
+    def append_rows(self, rows: Rows) -> None:
+        self.waiting += rows.count
+        self.tail.append(msgspec.structs.replace(rows, columns=b""))
+        self.tail_items += rows.count
 
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
         """Up to so many items from the head; they wait no longer."""
@@ -79,13 +88,17 @@ class Window:
     # -- what is between memory and disk
 
     def wants_loading(self) -> bool:
-        """Whether ready runs low while more waits on disk; takes the tail in when nothing is between."""
+        """Whether ready runs low while more waits than is in memory; takes the tail in when nothing is between."""
         low = self.bounds.ready_window_items * READY_WINDOW_LOW_PERCENT // 100
         if self.loading or len(self.ready) > low:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return self.on_disk > 0 and self._has_room()
+        return (self.on_disk > 0 or self.wants_applying()) and self._has_room()
+
+    def wants_applying(self) -> bool:
+        """Whether what comes next has to get into the file before it can be read."""
+        return self.on_disk <= 0 and bool(self.tail) and isinstance(self.tail[0], Rows)
 
     def _has_room(self) -> bool:
         bounds = self.bounds
@@ -93,13 +106,19 @@ class Window:
 
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():
-            chunk = self.tail.popleft()
+            chunk = self.tail[0]
+            if isinstance(chunk, Rows):
+                break
+            self.tail.popleft()
             self.tail_items -= len(chunk)
             self.extend(chunk)
 
     def disk_range(self) -> tuple[int, int | None]:
         """What lies on disk only is after the first and before the second sequence."""
-        return self.cursor, self.tail[0][0].seq if self.tail else None
+        if not self.tail:
+            return self.cursor, None
+        chunk = self.tail[0]
+        return self.cursor, chunk.first_seq if isinstance(chunk, Rows) else chunk[0].seq
 
     def extend(self, items: Sequence[Item]) -> None:
         """The next items after ready, which were counted before, have come into memory."""
@@ -110,11 +129,17 @@ class Window:
 
     def applied(self, through: int) -> None:
         """The file has everything up to this sequence: that part of the tail need not stay in memory."""
-        while self.tail and self.tail[0][-1].seq <= through:
-            chunk = self.tail.popleft()
-            self.tail_items -= len(chunk)
-            if self.gone:
-                self.gone.difference_update([item.seq for item in chunk])
+        while self.tail:
+            chunk = self.tail[0]
+            if (chunk.last_seq if isinstance(chunk, Rows) else chunk[-1].seq) > through:
+                break
+            self.tail.popleft()
+            if isinstance(chunk, Rows):
+                self.tail_items -= chunk.count
+            else:
+                self.tail_items -= len(chunk)
+                if self.gone:
+                    self.gone.difference_update([item.seq for item in chunk])
 
     # -- items leave out of turn
 
@@ -139,7 +164,8 @@ class Window:
     def _in_memory(self, seqs: set[int]) -> set[int]:
         found = seqs.intersection([item.seq for item in self.ready])
         for chunk in self.tail:
-            found |= seqs.intersection([item.seq for item in chunk])
+            if not isinstance(chunk, Rows):
+                found |= seqs.intersection([item.seq for item in chunk])
         return found
 
     def clear(self, last_seq: int) -> None:

@@ -9,15 +9,19 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from querator.config import LimitsConfig
 from querator.daemon.logical import Death, Logical
 from querator.daemon.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.requests import (
     Arrival,
     Change,
+    Columns,
     Complete,
     Delivery,
     Extend,
+    Intake,
     LeaseItems,
     Produce,
     Read,
@@ -28,6 +32,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.memory import MemoryStorage
 from querator.errors import QueratorError
 from querator.items import Placement, Queue
+from querator.wire.arrow import encode_batches
 from querator.wire.messages import QueueProduceItem, QueueRetryItem
 
 SECOND = 1_000_000
@@ -210,6 +215,14 @@ class Driver:
         size = sum(len(text) for text in texts)
         deadline = self.now_ns + 10**10
         return self._submit(queue, lambda a: Produce(a, deadline, drafts, size, at is not None, request_id), run)
+
+    def take_in(self, texts: list[str], request_id: str = "", queue: str = "q") -> Answer:
+        """A chunk of a bulk stream."""
+        table = pa.table({"payload": [text.encode() for text in texts]})
+        stream = encode_batches(table.to_batches(), table.schema)
+        columns = Columns(len(texts), stream, 0, len(texts), None, True)
+        deadline = self.now_ns + 10**10
+        return self._submit(queue, lambda a: Intake(a, deadline, columns, [], request_id, "digest"))
 
     def lease(
         self,

@@ -72,6 +72,18 @@ class QueueMachine(RuleBasedStateMachine):
             assert again.waiting or again.result is None or isinstance(again.result, QueratorError)
         self.look()
 
+    @rule(count=counts, repeat=st.booleans())
+    def take_in(self, count: int, repeat: bool) -> None:
+        """A chunk of a bulk stream."""
+        texts = [f"{self.number + n}" for n in range(count)]
+        self.number += count
+        answer = self.d.take_in(texts, f"bulk r{self.number}")
+        self.made.update(dict.fromkeys(texts, answer))
+        if repeat:
+            again = self.d.take_in(texts, f"bulk r{self.number}")
+            assert again.waiting or again.result in (None, count) or isinstance(again.result, QueratorError)
+        self.look()
+
     @rule(count=counts)
     def lease(self, count: int) -> None:
         self.parked.append(self.d.lease(count))
@@ -154,7 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
         stored = self.d.stored() + self.d.stored("dead")
         assert len(stored) == len(set(stored)) or self.write_fails or self.moving(), "something is there twice"
         if self.keeps_everything:
-            acknowledged = {p for p, a in self.made.items() if not a.waiting and a.result is None}
+            acknowledged = {p for p, a in self.made.items() if not a.waiting and isinstance(a.result, int | None)}
             lost = acknowledged - set(stored) - self.completed
             assert not lost, f"lost: {lost}"
 

@@ -68,7 +68,7 @@ class Process:
     # -- looking
 
     def jobs_ended(self) -> list[m.Job]:
-        end = time.monotonic() + WAIT_SECONDS
+        end = time.monotonic() + 2 * WAIT_SECONDS
         while any(job.state == "running" for job in self.client.list_jobs()):
             assert time.monotonic() < end, self.client.list_jobs()
             time.sleep(0.02)

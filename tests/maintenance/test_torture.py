@@ -16,3 +16,9 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path):
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_for_two_minutes(tmp_path: Path, seed):
     print(torture.run(tmp_path, seconds=120, seed=seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 6))
+def test_with_a_daemon_that_is_killed_again_and_again(tmp_path: Path, seed):
+    print(torture.run(tmp_path, seconds=60, seed=seed, kill=True))

@@ -1,9 +1,10 @@
 """8 producers and 8 consumers at full speed on 4 partitions, while an operator does everything at random.
 
-    python tests/maintenance/torture.py --seconds 120 --seed 7
+    python tests/maintenance/torture.py --seconds 120 --seed 7 [--kill]
 
 Every item that was acknowledged is completed exactly once or still in the queue, and no client sees anything but
-success and 454. Prints what was done; ends with an AssertionError that names the seed.
+success and 454. With `--kill` the daemon is killed and started again every few seconds, and clients lose their
+connections, too. Prints what was done; ends with an AssertionError that names the seed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from typing import Any
 from process import Process
 
 from querator import Client
-from querator.errors import InvalidRequest, QueratorError, RetryRequest, TimedOut
+from querator.errors import InvalidRequest, QueratorError, RetryRequest, TimedOut, Unreachable
 from querator.wire import messages as m
 
 PROCESSES = 2
 THREADS_EACH = 4
 """Producers and consumers in each of the two processes that make load."""
 CLIENT_SECONDS = 30.0
+KILL_SECONDS = 6.0
+LEASE_SECONDS = 20.0
+NOT_NOW = (RetryRequest, TimedOut, Unreachable)
+"""What a client may be told; the last one only of a daemon that is killed."""
 
 
 class Load:
@@ -62,7 +67,7 @@ class Load:
                 try:
                     client.produce("q", texts)
                     self.produced += texts
-                except (RetryRequest, TimedOut):
+                except NOT_NOW:
                     self.uncertain += texts
                 except QueratorError as error:
                     self.errors.append(f"produce: {error!r}")
@@ -73,7 +78,7 @@ class Load:
             while time.monotonic() < self.until:
                 try:
                     items = client.lease("q", chance.choice((1, 10, 200)), timeout=1.0).items
-                except (RetryRequest, TimedOut):
+                except NOT_NOW:
                     continue
                 except QueratorError as error:
                     self.errors.append(f"lease: {error!r}")
@@ -83,7 +88,8 @@ class Load:
     def _finish(self, client: Client, items: list[m.QueueLeaseItem], chance: random.Random) -> None:
         ids = [item.id for item in items]
         give_back = chance.random() < 0.05
-        end = time.monotonic() + CLIENT_SECONDS
+        start = time.monotonic()
+        end = start + CLIENT_SECONDS
         refused = False
         while time.monotonic() < end:
             try:
@@ -93,11 +99,14 @@ class Load:
                     client.complete("q", ids)
                     self.completed += [item.payload.decode() for item in items]
                 return
-            except (RetryRequest, TimedOut):
+            except NOT_NOW:
                 refused = True
             except QueratorError as error:
-                if not (give_back and refused and str(error).endswith("its lease was lost")):
-                    self.errors.append(f"{'retry' if give_back else 'complete'}: {error!r}")
+                # The first try may have got through, or the lease has ended meanwhile.
+                waited = time.monotonic() - start
+                may_be_lost = refused or waited > LEASE_SECONDS
+                if not (may_be_lost and str(error).endswith("its lease was lost")):
+                    self.errors.append(f"{'retry' if give_back else 'complete'} after {waited:.1f} s: {error!r}")
                 return
         self.errors.append("an item could not be completed for too long")
 
@@ -109,9 +118,8 @@ def _load(results: Any, *arguments: Any) -> None:
 class Operator:
     """Does something to the partitions, again and again, and leaves them available."""
 
-    def __init__(self, daemon: Process, seed: int, until: float) -> None:
-        self.daemon, self.until = daemon, until
-        self.client = daemon.client
+    def __init__(self, daemon: Process, seed: int, until: float, kill: bool) -> None:
+        self.daemon, self.until, self.kill = daemon, until, kill
         self.chance = random.Random(seed)
         self.done: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
@@ -122,7 +130,13 @@ class Operator:
             self.pause, self.drain, self.reload, self.offline, self.migrate_to_storage, self.migrate_into_partition,
             self.resize, self.backup, self.verify, self.compact,
         )  # fmt: skip
+        kill_at = time.monotonic() + KILL_SECONDS
         while time.monotonic() < self.until:
+            if self.kill and time.monotonic() > kill_at:
+                self.daemon.kill()
+                self.daemon.start()
+                self.done["kill"] += 1
+                kill_at = time.monotonic() + KILL_SECONDS * self.chance.random()
             deed = self.chance.choice(deeds)
             try:
                 deed()
@@ -132,6 +146,10 @@ class Operator:
             except QueratorError as error:
                 self.errors.append(f"{deed.__name__}: {error!r}")
         self.restore_order()
+
+    @property
+    def client(self) -> Client:
+        return self.daemon.client
 
     def restore_order(self) -> None:
         for job in self.daemon.jobs_ended():
@@ -203,10 +221,12 @@ class Operator:
         self.wait()
 
 
-def run(directory: Path, seconds: float, seed: int) -> str:
+def run(directory: Path, seconds: float, seed: int, kill: bool = False) -> str:
     daemon = Process(directory)
     try:
-        daemon.client.create_queue("q", partitions=4, lease_timeout="10m", expire_timeout="24h")
+        # A lease whose answer was lost with the daemon is nobody's, and a job may have to wait for its end.
+        lease_timeout = LEASE_SECONDS if kill else "10m"
+        daemon.client.create_queue("q", partitions=4, lease_timeout=lease_timeout, expire_timeout="24h")
         until = time.monotonic() + seconds
         results: Any = multiprocessing.get_context("spawn").Queue()
         loads = [
@@ -217,7 +237,7 @@ def run(directory: Path, seconds: float, seed: int) -> str:
         ]
         for load in loads:
             load.start()
-        operator = Operator(daemon, seed, until)
+        operator = Operator(daemon, seed, until, kill)
         operator.run()
         told: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
         for _ in loads:
@@ -256,9 +276,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--kill", action="store_true", help="kill the daemon every few seconds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        print(run(Path(directory), options.seconds, options.seed))
+        print(run(Path(directory), options.seconds, options.seed, options.kill))
 
 
 if __name__ == "__main__":

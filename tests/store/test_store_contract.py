@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
 from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
-from querator.daemon.store.base import Batch, Found, Leased, Storage, StorageError, Store, Summary
+from querator.daemon.store.base import Batch, Found, Leased, Rows, Storage, StorageError, Store, Summary
 from querator.items import ZERO_TIME_US
+from querator.wire.arrow import encode_batches
 
 YEAR_9999_US = 253_402_300_799_999_999
+
+
+def rows(first_seq: int, columns: dict[str, Any]) -> Rows:
+    table = pa.table(columns)
+    return Rows(first_seq, table.num_rows, 50, 60, encode_batches(table.to_batches(), table.schema))
 
 
 class TestEffects:
@@ -43,6 +52,37 @@ class TestEffects:
         put(storage, store, Batch(add=[full], schedule=[later], last_seq=8))
         assert store.ready(0, None, 10, NO_BYTES_MAX) == [full]
         assert store.scheduled(10) == [later]
+
+    def test_items_in_columns_come_back_like_all_others(self, storage: Storage, store: Store) -> None:
+        times = pa.array([None, ZERO_TIME_US, YEAR_9999_US], pa.int64()).view(pa.timestamp("us"))
+        full = {
+            "payload": [b"", b"\x00\xff", bytes(range(256))],
+            "kind": ["k", "", "kïnd\x00'"],
+            "reference": ["r", "", "réf"],
+            "encoding": ["", "json", ""],
+            "attempts": pa.array([0, 1, 3], pa.int64()),
+            "max_attempts": pa.array([0, 0, 7], pa.int64()),
+            "created_at": times,
+            "expire_deadline": times,
+            "source_id": ["", "a", "b"],
+            "history": [b"", b"[]", b""],
+        }
+        put(storage, store, added(1), Batch(rows=[rows(2, {"payload": [b"x", b"y"]}), rows(4, full)], last_seq=6))
+        unsaid = {"created_at": 50, "expire_deadline": 60}
+        first = {
+            "created_at": ZERO_TIME_US,
+            "expire_deadline": ZERO_TIME_US,
+            "payload": b"\x00\xff",
+            "encoding": "json",
+        }
+        last = {"created_at": YEAR_9999_US, "expire_deadline": YEAR_9999_US, "payload": bytes(range(256))}
+        assert store.ready(1, None, 10, NO_BYTES_MAX) == [
+            item(2, payload=b"x", **unsaid),
+            item(3, payload=b"y", **unsaid),
+            item(4, payload=b"", kind="k", reference="r", **unsaid),
+            item(5, attempts=1, source_id="a", history=b"[]", **first),
+            item(6, kind="kïnd\x00'", reference="réf", attempts=3, max_attempts=7, source_id="b", **last),
+        ]
 
     def test_items_are_ready_in_the_order_of_their_sequences(self, storage: Storage, store: Store) -> None:
         put(storage, store, added(3, 4), added(5))
@@ -108,6 +148,16 @@ class TestEffects:
 
 class TestClear:
     """Clears act on what is there before the batch, and not on what the batch itself adds."""
+
+    @pytest.mark.parametrize("flushed", [False, True])
+    def test_items_in_columns_are_cleared_like_all_others(self, storage: Storage, store: Store, flushed: bool) -> None:
+        write(storage, store, Batch(rows=[rows(1, {"payload": [b"x", b"y"]})], last_seq=2))
+        if flushed:
+            store.flush()
+        put(storage, store, Batch(clear_ready=True, rows=[rows(3, {"payload": [b"z"]})], last_seq=3))
+        assert ready_seqs(store) == [3]
+        assert not store.is_removed(3)
+        assert store.is_removed(1)
 
     @pytest.fixture(params=[False, True], ids=["unapplied", "applied"])
     def full(self, storage: Storage, store: Store, request: pytest.FixtureRequest) -> Store:

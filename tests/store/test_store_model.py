@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from querator.daemon.store.base import Batch, StorageError
+from querator.daemon.store.base import Batch, Rows, StorageError
 from querator.daemon.store.duckdb import DuckStorage
 from querator.daemon.store.memory import MemoryStorage
+from querator.daemon.store.tables import items_from, table_of
 from querator.items import Item
+from querator.wire.arrow import encode_batches
 
 
 class Oracle:
@@ -38,6 +41,7 @@ class Oracle:
         if batch.clear_scheduled:
             self.scheduled.clear()
         self.items.update((item.seq, item) for item in batch.add)
+        self.items.update((item.seq, item) for rows in batch.rows for item in items_from(table_of(rows)))
         self.scheduled.update((item.seq, item) for item in batch.schedule)
         for at, seq in enumerate(batch.lease_seqs):
             self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at])
@@ -102,14 +106,21 @@ class Stores(RuleBasedStateMachine):
         self.written = Oracle()
         self.committed = Oracle()
         self.next_seq = 1
+        self.from_columns: set[int] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "place"):
             self.disk.close()
             shutil.rmtree(self.place)
 
-    @rule(data=st.data(), added=st.integers(0, 4), scheduled=st.integers(0, 2), written_as_leased=st.booleans())
-    def commit(self, data: st.DataObject, added: int, scheduled: int, written_as_leased: bool) -> None:
+    @rule(
+        data=st.data(),
+        added=st.integers(0, 4),
+        in_columns=st.integers(0, 3),
+        scheduled=st.integers(0, 2),
+        written_as_leased=st.booleans(),
+    )
+    def commit(self, data: st.DataObject, added: int, in_columns: int, scheduled: int, written_as_leased: bool) -> None:
         state = self.committed
         batch = Batch()
         if data.draw(st.integers(0, 6)) == 0:
@@ -119,14 +130,20 @@ class Stores(RuleBasedStateMachine):
         after_clear = deepcopy(state)
         after_clear.take(batch)
         batch.add = [self.new_item() for _ in range(added)]
+        if in_columns:
+            batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
         batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
-        there = [*after_clear.items, *(item.seq for item in batch.add if written_as_leased)]
+        # What came in columns is touched by nobody before it is in the file.
+        applied = min(self.in_memory.applied_through, self.on_disk.applied_through)
+        known = [seq for seq in after_clear.items if seq <= applied or seq not in self.from_columns]
+        self.from_columns.update(seq for rows in batch.rows for seq in range(rows.first_seq, rows.last_seq + 1))
+        there = [*known, *(item.seq for item in batch.add if written_as_leased)]
         for seq in self.some(data, there):
             batch.lease_seqs.append(seq)
             batch.lease_attempts.append(data.draw(st.integers(1, 9)))
             batch.lease_deadlines.append(data.draw(st.integers(0, 99)))
         batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
-        batch.remove = self.some(data, [*after_clear.items, *(item.seq for item in batch.add)])
+        batch.remove = self.some(data, [*known, *(item.seq for item in batch.add)])
         batch.lost_seqs = self.some(data, batch.remove)
         batch.lost_births = [0] * len(batch.lost_seqs)
         batch.lost_until = 1_000
@@ -140,6 +157,18 @@ class Stores(RuleBasedStateMachine):
     def new_item(self, enqueue_at: int = 0) -> Item:
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         return Item(seq, seq * 3, seq * 7 % 50, bytes([seq % 256]) * (seq % 5), enqueue_at=enqueue_at)
+
+    def new_rows(self, count: int, with_times: bool) -> Rows:
+        first, self.next_seq = self.next_seq, self.next_seq + count
+        columns: dict[str, Any] = {
+            "payload": [b"%d" % seq for seq in range(first, first + count)],
+            "kind": [f"kind {seq}" for seq in range(first, first + count)],
+        }
+        if with_times:
+            times = pa.array([None, *range(1, count)], pa.int64()).view(pa.timestamp("us"))
+            columns |= {"created_at": times, "expire_deadline": times}
+        table = pa.table(columns)
+        return Rows(first, count, first * 3, first * 7 % 50, encode_batches(table.to_batches(), table.schema))
 
     def some(self, data: st.DataObject, seqs: list[int]) -> list[int]:
         return data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=6)) if seqs else []

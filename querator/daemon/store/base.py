@@ -31,6 +31,25 @@ if TYPE_CHECKING:
     from querator.daemon.store.snapshot import Snapshot
 
 
+class Rows(msgspec.Struct, array_like=True, gc=False):
+    """Ready items in columns, with rising sequences: none of them is an object until somebody leases it.
+
+    They are known to nobody before they are in the file, so no batch leases or removes one of them until then.
+    """
+
+    first_seq: int
+    count: int
+    created_at: int
+    """Of those that do not say themselves, as the next one."""
+    expire_deadline: int
+    columns: bytes
+    """An Arrow stream with columns of the items table: the payload, and whichever else there is."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
 class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     """What one pass changes in one partition, in the order in which it takes effect.
 
@@ -59,6 +78,8 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     """Per request id: remembered until then."""
     last_seq: int = 0
     """The highest sequence handed out so far, also when nothing with it is left."""
+    rows: list[Rows] = msgspec.field(default_factory=list)
+    """Added, like those of `add`."""
 
 
 class Summary(NamedTuple):

@@ -13,7 +13,9 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from querator.daemon.store.base import Batch
+import msgspec
+
+from querator.daemon.store.base import Batch, Rows
 from querator.items import Item
 
 _seq_of = attrgetter("seq")
@@ -44,6 +46,7 @@ class Delta:
         "record",
         "removed",
         "requests",
+        "rows",
         "scheduled",
         "unscheduled",
     )
@@ -57,6 +60,8 @@ class Delta:
         self.clear_leased = False
         self.clear_scheduled = False
         self.added: dict[int, Item] = {}
+        self.rows: list[Rows] = []
+        """Added too; nothing here leases or removes one of them."""
         self.removed: dict[int, None] = {}
         """Items of the file, not of `added`. Keys in the order of removal, which is nearly that of the file."""
         self.leases: dict[int, tuple[int, int]] = {}
@@ -74,6 +79,8 @@ class Delta:
             self._clear(batch)
         if batch.add:
             self.added.update(zip(map(_seq_of, batch.add), batch.add, strict=True))
+        if batch.rows:
+            self.rows += batch.rows
         if batch.schedule:
             self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
         if batch.lease_seqs:
@@ -98,6 +105,7 @@ class Delta:
             self.clear_ready = True
             leases = self.leases
             self.added = {seq: item for seq, item in self.added.items() if seq in leases}
+            self.rows = []
         if batch.clear_leased:
             self.clear_leased = True
             _move_out(list(self.leases), self.added, self.removed)
@@ -116,7 +124,7 @@ class Delta:
             return ""
         if seq in self.leases:
             return "leased"
-        if seq in self.added:
+        if seq in self.added or any(rows.first_seq <= seq <= rows.last_seq for rows in self.rows):
             return "ready"
         if self.clear_leased if state == "leased" else self.clear_ready:
             return ""
@@ -128,8 +136,9 @@ class Delta:
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
             self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)
+            self.rows = [msgspec.structs.replace(rows, columns=b"") for rows in self.rows]
         else:
-            self.added, self.scheduled = {}, {}
+            self.added, self.scheduled, self.rows = {}, {}, []
         self.lost, self.requests = {}, {}
         # One by one, so that other threads get their turn: all at once, hundreds of thousands would hold them up.
         for items in applied:

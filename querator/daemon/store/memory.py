@@ -12,6 +12,7 @@ from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
+from querator.daemon.store import tables
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.snapshot import Snapshot
@@ -49,6 +50,8 @@ class MemoryStore(UnappliedStore):
             leases.clear()
         if delta.clear_scheduled:
             self._scheduled.clear()
+        for rows in delta.rows:
+            items.update((item.seq, item) for item in tables.items_from(tables.table_of(rows)))
         for seq in delta.removed:
             items.pop(seq, None)
             leases.pop(seq, None)

@@ -103,21 +103,23 @@ class PartitionFile:
         cursor.execute("BEGIN")
         try:
             self._clear(cursor, delta)
+            for table in tables.tables_of(delta.rows):
+                self._insert(cursor, "items", table)
             self._delete(cursor, delta.removed, "seq", "items", "leases")
             self._delete(cursor, delta.unscheduled, "seq", "scheduled")
             for chunk in tables.chunks(delta.added.values()):
-                self._insert(cursor, "items", tables.item_rows(chunk))
+                self._insert(cursor, "items", pa.table(tables.item_rows(chunk)))
             for chunk in tables.chunks(delta.scheduled.values()):
-                self._insert(cursor, "scheduled", tables.scheduled_rows(chunk))
+                self._insert(cursor, "scheduled", pa.table(tables.scheduled_rows(chunk)))
             self._delete(cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
             for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-                self._insert(cursor, "leases", tables.lease_rows(leases))
+                self._insert(cursor, "leases", pa.table(tables.lease_rows(leases)))
             self._delete(cursor, delta.lost, "seq", "lost")
             for lost in tables.batches_of(delta.lost.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-                self._insert(cursor, "lost", tables.lost_rows(lost))
+                self._insert(cursor, "lost", pa.table(tables.lost_rows(lost)))
             self._delete(cursor, delta.requests, "request_id", "requests")
             for requests in tables.batches_of(delta.requests.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-                self._insert(cursor, "requests", tables.request_rows(requests))
+                self._insert(cursor, "requests", pa.table(tables.request_rows(requests)))
             cursor.execute(
                 f"INSERT INTO {self.name}.meta SELECT uuid, queue, schema_version, ?, ? FROM {self.name}.meta",
                 [delta.record, delta.last_seq],
@@ -150,8 +152,8 @@ class PartitionFile:
                 cursor.execute(f"DELETE FROM {self.name}.{name} WHERE {key} IN (SELECT {key} FROM gone)")
             cursor.unregister("gone")
 
-    def _insert(self, cursor: Cursor, name: str, rows: dict[str, pa.Array]) -> None:
-        cursor.register("fresh", pa.table(rows))
+    def _insert(self, cursor: Cursor, name: str, rows: pa.Table) -> None:
+        cursor.register("fresh", rows)
         cursor.execute(f"INSERT INTO {self.name}.{name} BY NAME SELECT * FROM fresh")
         cursor.unregister("fresh")
 

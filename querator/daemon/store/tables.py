@@ -13,8 +13,10 @@ from itertools import islice, repeat
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from querator import limits
+from querator.daemon.store.base import Rows
 from querator.items import Item
 
 T = TypeVar("T")
@@ -87,6 +89,45 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
         "birth": pa.array([item.birth for item in items], pa.int64()),
         "history": pa.array([item.history for item in items], pa.binary()),
     }
+
+
+def table_of(rows: Rows) -> pa.Table:
+    """What came in columns as rows of the items table; columns that it lacks have their defaults."""
+    table = pa.ipc.open_stream(rows.columns).read_all()
+    seqs = range(rows.first_seq, rows.first_seq + rows.count)
+    table = table.append_column("seq", pa.array(seqs, pa.int64()))
+    for name, unsaid in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
+        if name in table.column_names:
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, pc.fill_null(table.column(at), pa.scalar(unsaid, _MICROSECONDS)))
+        else:
+            table = table.append_column(name, pa.repeat(pa.scalar(unsaid, _MICROSECONDS), rows.count))
+    return table
+
+
+def items_from(table: pa.Table) -> Iterator[Item]:
+    """Rows with whichever columns of the items table as items; a time that is null is 0."""
+    columns: dict[str, Iterable[Any]] = {"seq": repeat(0), "created_at": repeat(0), "expire_deadline": repeat(0)}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        is_time = column.type == _MICROSECONDS
+        columns[name] = (pc.fill_null(column.cast(pa.int64()), 0) if is_time else column).to_pylist()
+    for values in zip(*columns.values(), strict=False):
+        yield Item(**dict(zip(columns, values, strict=True)))
+
+
+def tables_of(all_rows: Iterable[Rows]) -> Iterator[pa.Table]:
+    """The same for many, those with the same columns together."""
+    together: list[pa.Table] = []
+    size = 0
+    for rows in all_rows:
+        table = table_of(rows)
+        if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or table.schema != together[0].schema):
+            yield pa.concat_tables(together)
+            together, size = [], 0
+        together.append(table)
+        size += len(rows.columns)
+    if together:
+        yield pa.concat_tables(together)
 
 
 def scheduled_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
