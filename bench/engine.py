@@ -138,7 +138,7 @@ def lifecycle_through_the_logical(directory: Path, rounds: int) -> float:
     applier = Applier(store)  # type: ignore[arg-type]
     started = time.perf_counter()
     for _ in range(rounds):
-        loop.ask(Produce(answer, far, drafts, BATCH * len(PAYLOAD), False))
+        loop.ask(Produce(answer, far, drafts, False))
         delivery = loop.ask(LeaseItems(answer, far, "bench", BATCH))
         assert isinstance(delivery, Delivery) and len(delivery.leases) == BATCH
         loop.ask(Complete(answer, far, 0, [lease.id for lease in delivery.leases]))

@@ -9,7 +9,7 @@ an item is known by its sequence alone; the text exists only on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from querator.limits import US_PER_SECOND
@@ -23,6 +23,7 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _VALUE: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 _LOW: Final = [a + b for a in _DIGITS for b in _DIGITS]
 _LOW_SIZE: Final = len(_LOW)
+_MIDDLE_SIZE: Final = _LOW_SIZE * _LOW_SIZE
 _HIGH_LENGTH: Final = TEXT_LENGTH - 2
 _ID_LIMIT: Final = 1 << 160
 _SECONDS_MAX: Final = 0xFFFFFFFF
@@ -54,25 +55,43 @@ def start_of_second(prefix: int, second: int) -> int:
 
 
 def encode(prefix: int, seq: int) -> str:
-    return encode_many(prefix, (seq,))[0]
+    return encode_many(prefix, [seq])[0]
 
 
-def encode_many(prefix: int, seqs: Sequence[int]) -> list[str]:
+def encode_many(prefix: int, seqs: list[int]) -> list[str]:
     """The texts of many ids of one partition, in any order. Neighbours share the work on the leading digits."""
     texts: list[str] = []
-    low = _LOW
-    high_text, first, last, shift = "", 0, -1, 0
-    for seq in seqs:
-        if not first <= seq <= last:
-            # All sequences of one second whose ids differ in the last two digits only: first to last.
-            high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
-            high_text = digits_of(high, _HIGH_LENGTH)
+    at, count = 0, len(seqs)
+    while at < count:
+        seq = seqs[at]
+        # All sequences of one second whose ids differ in the last two digits only: first to last.
+        high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
+        high_text = _high_text(high)
+        room = min(_LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND, count - at)
+        if seqs[at + room - 1] == seq + room - 1 and seqs[at : at + room] == list(range(seq, seq + room)):
+            # What was produced together: one after the other, and so are their last digits.
+            texts += [high_text + low for low in _LOW[rest : rest + room]]
+            at += room
+        else:
             second = seq - seq % US_PER_SECOND
             first = seq - min(rest, seq - second)
             last = seq + min(_LOW_SIZE - rest - 1, second + US_PER_SECOND - 1 - seq)
             shift = rest - seq
-        texts.append(high_text + low[seq + shift])
+            while at < count and first <= seqs[at] <= last:
+                texts.append(high_text + _LOW[seqs[at] + shift])
+                at += 1
     return texts
+
+
+def _high_text(high: int) -> str:
+    leading, rest = divmod(high, _MIDDLE_SIZE)
+    pairs, last = divmod(rest, _LOW_SIZE)
+    return _leading_text(leading) + _LOW[pairs] + _LOW[last]
+
+
+@lru_cache(maxsize=4_096)  # of one partition they change every few days
+def _leading_text(leading: int) -> str:
+    return digits_of(leading, _HIGH_LENGTH - 4)
 
 
 def decode(text: str) -> Decoded:

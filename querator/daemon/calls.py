@@ -31,6 +31,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 Respond = Callable[[Any], None]
 Abandon = Callable[[], None]
 
+DONE: Final = Reply(code=200)
 LARGE_BODY_BYTES: Final = 65_536
 """From here on copying a body behind its head costs more than a second write."""
 
@@ -42,7 +43,10 @@ class Service(Protocol):
     def stopping(self) -> bool: ...
 
     def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
-        """Takes a request in. `respond` is called exactly once, on this thread, perhaps before this returns."""
+        """Takes a request in. `respond` is called exactly once, on this thread, perhaps before this returns.
+
+        It is told a message, an error, or None when there is nothing to tell but that it was done.
+        """
         ...
 
     def health(self) -> tuple[bool, str]: ...
@@ -150,7 +154,7 @@ def encode(codec: Codec, result: Any) -> tuple[int, bytes]:
     if isinstance(result, QueratorError):
         return _encode_error(codec, result)
     try:
-        return 200, codec.encode(result)
+        return 200, codec.encode(DONE if result is None else result)
     except QueratorError as error:
         return _encode_error(codec, error)
     except Exception:

@@ -7,7 +7,6 @@ goes to the front of it, a lease to its back; the one that changed then moves to
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -46,12 +45,14 @@ def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
     if len(wants) == 1:
         return [list(items[: wants[0]])]
     hands: list[list[T]] = [[] for _ in wants]
-    seats = deque(range(len(wants)))
-    for item in items:
-        if not seats:
-            break
-        seat = seats.popleft()
-        hands[seat].append(item)
-        if len(hands[seat]) < wants[seat]:
-            seats.append(seat)
+    seats = [seat for seat, want in enumerate(wants) if want]
+    at = 0
+    while seats and at < len(items):
+        # So many rounds until the first one has enough, all of them in one go.
+        rounds = min([wants[seat] - len(hands[seat]) for seat in seats])
+        dealt = items[at : at + rounds * len(seats)]
+        for place, seat in enumerate(seats):
+            hands[seat] += dealt[place :: len(seats)]
+        at += len(dealt)
+        seats = [seat for seat in seats if len(hands[seat]) < wants[seat]]
     return hands

@@ -24,7 +24,7 @@ from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Storage, StorageError
 from querator.limits import (
     APPLY_BYTES,
-    APPLY_IDLE_SECONDS,
+    APPLY_IDLE_ROUNDS,
     APPLY_RETRY_SECONDS_MAX,
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
@@ -58,8 +58,11 @@ class Disk:
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
         self.seconds = 0.0
         self.seconds_mean = 0.0
-        self.written_at = 0.0
-        self.rolled_at = 0.0
+        self.writes = 0
+        self.idle_rounds = 0
+        """Rounds of upkeep since the last write. Not a time: a process that was stopped was not idle."""
+        self._writes_seen = 0
+        self._rolled_after = 0
 
     def write(self, taken: object) -> Exception | None:
         """Blocking. Measures the disk alone, not the way to a thread and back."""
@@ -71,8 +74,18 @@ class Disk:
         finally:
             self.seconds = time.perf_counter() - started
             self.seconds_mean += (self.seconds - self.seconds_mean) * 0.05
-            self.written_at = time.monotonic()
+            self.writes += 1
         return None
+
+    def count_round(self) -> None:
+        """A round of upkeep begins."""
+        self.idle_rounds = self.idle_rounds + 1 if self.writes == self._writes_seen else 0
+        self._writes_seen = self.writes
+
+    def roll_once(self) -> bool:
+        """Whether something was written since this was asked last."""
+        is_new, self._rolled_after = self._rolled_after < self.writes, self.writes
+        return is_new
 
     @property
     def is_slow(self) -> bool:
@@ -305,10 +318,10 @@ class Engine:
     def _keep_up(self) -> None:
         """Has files catch up with the journal when there is much of it, or nothing else to do."""
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
-        now = time.monotonic()
         for disk in self.disks.values():
+            disk.count_round()
             waiting_bytes = disk.storage.unapplied_bytes
-            everyone = waiting_bytes >= APPLY_BYTES or now - disk.written_at > APPLY_IDLE_SECONDS
+            everyone = waiting_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
             lagging = disk.storage.lagging()
             congested = waiting_bytes >= self._unapplied_bytes_max
             for logical, partition in self._partitions_on(disk):
@@ -317,8 +330,7 @@ class Engine:
                 partition.congested = congested
                 if everyone or partition.placement.uuid in lagging:
                     self._catch_up(logical, partition)
-            if everyone and not waiting_bytes and disk.rolled_at < disk.written_at:
-                disk.rolled_at = now
+            if everyone and not waiting_bytes and disk.roll_once():
                 self._workers.submit(disk.storage.roll)
 
     def _partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:

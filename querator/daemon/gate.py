@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from querator.daemon.calls import Calls
+from querator.daemon.calls import DONE, Calls
 from querator.daemon.heads import RememberedHeads
 from querator.errors import BY_CODE
 from querator.wire import content
 from querator.wire.content import Codec
-from querator.wire.messages import Reply
 
 SWEEP_SECONDS: Final = 15
 DefaultHeaders = list[tuple[bytes, bytes]]
@@ -34,7 +33,7 @@ class ReplyHeads:
         self.dated = headers
         self._starts = {}
         for codec in (content.JSON, content.PROTOBUF):
-            body = codec.encode(Reply(code=200))
+            body = codec.encode(DONE)
             self.ok[codec.content_type] = self.start(200, codec, len(body), close=False) + body
 
     def start(self, status: int, codec: Codec, length: int, *, close: bool) -> bytes:

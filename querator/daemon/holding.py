@@ -8,6 +8,7 @@ before every id of a request is known, so that a request takes effect in one pas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,8 +76,7 @@ def _holder(logical: Logical, number: int, item_id: str) -> Partition:
 def _complete(logical: Logical, request: Complete) -> QueratorError | None:
     hint = _holder(logical, request.number, request.ids[0])
     if hint.allows.complete and hint.leased:
-        pop = hint.leased.pop
-        leases = [pop(item_id, None) for item_id in request.ids]
+        leases = list(map(hint.leased.pop, request.ids, repeat(None)))
         if None not in leases:
             _completed(logical, request, hint, leases)  # type: ignore[arg-type]
             return None

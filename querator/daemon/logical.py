@@ -207,27 +207,27 @@ class Logical:
         self.held_up.clear()
         completes: list[Request] = []
         inbox = self.inbox
-        taken = 0
+        is_first = True
         while inbox:
-            request = inbox[0]
-            if isinstance(request, Change):
-                if taken == 0:
-                    inbox.popleft()
-                    self._change(request)
-                if inbox:
-                    self.wake()
-                break
-            inbox.popleft()
-            taken += 1
+            request = inbox.popleft()
             if isinstance(request, Produce):
                 if not request.request_id or self._is_new(request):
                     produces.append(request)
             elif isinstance(request, LeaseItems):
                 serving.arrive(self, request)
+            elif isinstance(request, Change):
+                if is_first:
+                    self._change(request)
+                else:
+                    inbox.appendleft(request)
+                if inbox:
+                    self.wake()
+                break
             elif isinstance(request, Arrival):
                 produces.append(request)
             else:
                 completes.append(request)
+            is_first = False
         return produces, completes
 
     def _change(self, request: Change) -> None:
@@ -308,7 +308,7 @@ class Logical:
             return False
         first = self.under_way.get(request.request_id)
         if first is not None and not first.answered and first is not request:
-            first.followers.append(request)
+            first.followers = [*first.followers, request]
             self.watch(request)
             return False
         self.under_way[request.request_id] = request

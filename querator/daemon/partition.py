@@ -10,6 +10,8 @@ import enum
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -33,6 +35,11 @@ from querator.limits import (
 TO_DIE_US: Final = ZERO_TIME_US + 1
 TO_MOVE_US: Final = ZERO_TIME_US + 2
 DEFAULT_BOUNDS: Final = LimitsConfig()
+
+_seq_of = attrgetter("seq")
+_attempts_of = attrgetter("attempts")
+_leased_seq_of = attrgetter("item.seq")
+_leased_created_at_of = attrgetter("item.created_at")
 
 
 class Sweep(enum.Enum):
@@ -308,19 +315,21 @@ class Partition:
         return self._hold(taken, deadline) if taken else []
 
     def _hold(self, items: Sequence[Item], deadline: int) -> list[Lease]:
-        seqs = [item.seq for item in items]
-        leases = [
-            Lease(text, item, item.attempts + 1 if item.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX, deadline)
-            for text, item in zip(ids.encode_many(self.prefix, seqs), items, strict=True)
-        ]
-        self.leased.update([(lease.id, lease) for lease in leases])
-        self._expect_end(deadline, leases)
-        self._write_leases(leases)
+        seqs = list(map(_seq_of, items))
+        texts = ids.encode_many(self.prefix, seqs)
+        attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
+        leases = list(map(Lease, texts, items, attempts, repeat(deadline)))
+        self.leased.update(zip(texts, leases, strict=True))
+        self._expect_end(deadline, seqs[0], texts)
+        batch = self.changes()
+        batch.lease_seqs += seqs
+        batch.lease_attempts += attempts
+        batch.lease_deadlines += repeat(deadline, len(seqs))
         return leases
 
-    def _expect_end(self, deadline: int, leases: Sequence[Lease]) -> None:
-        heapq.heappush(self.lease_ends, (deadline, leases[0].item.seq, [lease.id for lease in leases]))
-        self.lease_ends_ids += len(leases)
+    def _expect_end(self, deadline: int, seq: int, texts: list[str]) -> None:
+        heapq.heappush(self.lease_ends, (deadline, seq, texts))
+        self.lease_ends_ids += len(texts)
         if self.lease_ends_ids > 2 * len(self.leased) + LEASE_ENDS_IDS_MIN:
             # Most of them were completed in time, which is the rule; they must not pile up until then.
             self._rebuild_lease_ends()
@@ -346,7 +355,7 @@ class Partition:
     def extend(self, leases: list[Lease], deadline: int) -> None:
         for lease in leases:
             lease.deadline = deadline
-        self._expect_end(deadline, leases)
+        self._expect_end(deadline, leases[0].item.seq, [lease.id for lease in leases])
         self._write_leases(leases)
 
     def add_leased(self, items: Sequence[tuple[Item, int]]) -> None:
@@ -359,14 +368,14 @@ class Partition:
             leases.append(lease)
             self.leased[text] = lease
             self.created_sum += item.created_at
-            self._expect_end(deadline, [lease])
+            self._expect_end(deadline, item.seq, [text])
             batch.add.append(item)
         self._write_leases(leases)
 
     def completed(self, leases: Sequence[Lease]) -> None:
         """These have left `leased` for good, with success."""
-        self.changes().remove += [lease.item.seq for lease in leases]
-        self.created_sum -= sum([lease.item.created_at for lease in leases])
+        self.changes().remove += map(_leased_seq_of, leases)
+        self.created_sum -= sum(map(_leased_created_at_of, leases))
 
     def lost(self, leases: Sequence[Lease], now_us: int) -> None:
         """These have left `leased` without success: their ids are remembered as lost."""
@@ -431,7 +440,7 @@ class Partition:
         """A lease that was on its way out is held again."""
         self.leased[lease.id] = lease
         self._write_leases([lease])
-        self._expect_end(lease.deadline, [lease])
+        self._expect_end(lease.deadline, lease.item.seq, [lease.id])
 
     def sweep_ended(self, now_us: int) -> None:
         """Looks again at once, when everything that the last sweep found has left."""

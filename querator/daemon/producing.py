@@ -7,7 +7,8 @@ in one go, because under load most of what a small request costs is paid per req
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from querator.daemon import arrivals, distribution, intake, lifecycle
@@ -19,22 +20,26 @@ from querator.limits import SCHEDULE_AHEAD_MIN_US
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
 
+_kind_of = attrgetter("kind")
+_reference_of = attrgetter("reference")
+_encoding_of = attrgetter("encoding")
+
 
 def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
     """Gives every request to a partition; one that no partition takes waits for its time to run out."""
     order = logical.order
     together: dict[Partition, list[Produce]] = {}
+    at = _front(order)
     for request in requests:
         if request.answered:
             continue
-        at = _front(order)
         if at is None:
             logical.held_up.append(request)
             logical.watch(request)
             continue
         partition = order[at]
         if type(request) is Produce and not request.timed:
-            partition.waiting += len(request.drafts)  # reserved, so that the next request sees it
+            partition.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
             together.setdefault(partition, []).append(request)
         else:
             # Items enter in the order of their requests.
@@ -48,6 +53,7 @@ def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
                 _produce_timed(logical, request, partition)
         if len(order) > 1:
             distribution.grew(order, at)
+            at = _front(order)
     _produce_all(logical, together)
 
 
@@ -70,12 +76,11 @@ def _produce(logical: Logical, requests: list[Produce], partition: Partition) ->
     drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
     count = len(drafts)
     first = partition.allocate(count, now)
-    items = [
-        Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
-        for seq, d in enumerate(drafts, first)
-    ]
+    payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
+    texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
+    items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
     partition.waiting -= count
-    partition.add(items, sum([request.size_bytes for request in requests]), now * count, expire)
+    partition.add(items, sum(map(len, payloads)), now * count, expire)
     answers = logical.answers
     for request in requests:
         if request.request_id:

@@ -23,7 +23,6 @@ from querator.daemon.gate import SWEEP_SECONDS, Gate
 from querator.errors import TransportError
 from querator.wire import content
 from querator.wire.content import Codec
-from querator.wire.messages import Reply
 
 _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
@@ -249,14 +248,14 @@ class QueratorProtocol(HttpToolsProtocol):
         self._write(call.codec, result, close=self._is_ending)
         if self._is_ending:
             self._raw.close()
-        elif not self._is_calling:
+        elif self._held or self.flow.read_paused:
             self._go_on()
 
     def _write(self, codec: Codec, result: Any, *, close: bool) -> None:
         reply_heads = self.gate.reply_heads
         if reply_heads.dated is not self.server_state.default_headers:
             reply_heads.date(self.server_state.default_headers)
-        if type(result) is Reply and result.code == 200 and not close:
+        if result is None and not close:
             self._raw.write(reply_heads.ok[codec.content_type])
             return
         status, body = encode(codec, result)

@@ -17,7 +17,6 @@ from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
 from querator.wire import messages
-from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
     from querator.config import QueueConfig
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("querator.queues")
 
-OK = Reply(code=200)
 DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
 SYSTEM_NAMESPACE = "_system"
 
 
-async def create(service: Service, request: messages.QueueInfo) -> Reply:
+async def create(service: Service, request: messages.QueueInfo) -> None:
     validation.queue_name(request.queue_name)
     lease_ns, expire_ns = validation.queue_texts(request)
     async with service.changing:
@@ -63,7 +61,6 @@ async def create(service: Service, request: messages.QueueInfo) -> Reply:
         logical = service.load(queue, placements)
         await service.until_opened(logical)
     log.info("queue created", extra={"queue": queue.name, "partitions": len(placements)})
-    return OK
 
 
 def place(service: Service, queue: str, count: int, first: int) -> list[Placement]:
@@ -109,7 +106,7 @@ def _as_request(wanted: QueueConfig) -> messages.QueueInfo:
     )
 
 
-async def update(service: Service, request: messages.QueueInfo) -> Reply:
+async def update(service: Service, request: messages.QueueInfo) -> None:
     validation.queue_name(request.queue_name)
     lease_ns, expire_ns = validation.queue_texts(request)
     async with service.changing:
@@ -140,10 +137,9 @@ async def update(service: Service, request: messages.QueueInfo) -> Reply:
         logical.wake()
         if resizes and count < len(logical.partitions):
             await resize.shrink(service, logical, count)
-    return OK
 
 
-async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Reply:
+async def delete(service: Service, request: messages.QueuesDeleteRequest) -> None:
     name = request.queue_name
     validation.queue_name(name)
     _check_deletable(service, request)
@@ -166,7 +162,6 @@ async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Rep
         service.engine.remove(logical)
         await delete_leftovers(service)
     log.info("queue deleted", extra={"queue": name})
-    return OK
 
 
 def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) -> Logical:

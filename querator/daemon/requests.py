@@ -25,15 +25,14 @@ Respond = Callable[[Any], None]
 class Request:
     """Base of what stands in the inbox."""
 
-    __slots__ = ("abandoned", "answered", "deadline_ns", "respond", "watched")
+    abandoned = False
+    answered = False
+    watched = False
+    """Whether the loop watches its deadline already."""
 
     def __init__(self, respond: Respond, deadline_ns: int) -> None:
         self.respond = respond
         self.deadline_ns = deadline_ns
-        self.abandoned = False
-        self.answered = False
-        self.watched = False
-        """Whether the loop watches its deadline already."""
 
     def answer(self, result: Any) -> None:
         if not self.answered:
@@ -44,27 +43,28 @@ class Request:
 class Produce(Request):
     """New items. They go to one partition, all or none."""
 
-    __slots__ = ("drafts", "followers", "request_id", "size_bytes", "timed")
+    followers: Sequence[Request] = ()
+    """The same request again, before this one was answered."""
 
     def __init__(
         self,
         respond: Respond,
         deadline_ns: int,
         drafts: Sequence[QueueProduceItem],
-        size_bytes: int,
         timed: bool,
         request_id: str = "",
     ) -> None:
-        super().__init__(respond, deadline_ns)
+        self.respond = respond
+        self.deadline_ns = deadline_ns
         self.drafts = drafts
-        self.size_bytes = size_bytes
         self.timed = timed
         """Whether any of the drafts has a time to be enqueued at."""
         self.request_id = request_id
-        self.followers: list[Request] = []
 
     def answer(self, result: Any) -> None:
-        super().answer(result)
+        if not self.answered:
+            self.answered = True
+            self.respond(result)
         for follower in self.followers:
             follower.answer(result)
 
@@ -86,8 +86,6 @@ class Columns(NamedTuple):
 class Intake(Produce):
     """A chunk of a bulk stream: items that are whole but for their sequences and times."""
 
-    __slots__ = ("columns", "digest", "items")
-
     def __init__(
         self,
         respond: Respond,
@@ -97,7 +95,7 @@ class Intake(Produce):
         request_id: str,
         digest: str,
     ) -> None:
-        super().__init__(respond, deadline_ns, (), 0, bool(items), request_id)
+        super().__init__(respond, deadline_ns, (), bool(items), request_id)
         self.columns = columns
         self.items = items
         """Those that have a time to be enqueued at."""
@@ -112,8 +110,6 @@ class Intake(Produce):
 class Arrival(Request):
     """Items that come from another partition or queue. Each is taken in once, whatever is repeated."""
 
-    __slots__ = ("checked", "items", "keys", "uncertain")
-
     def __init__(self, respond: Respond, deadline_ns: int, items: list[Item], keys: list[str], uncertain: bool) -> None:
         super().__init__(respond, deadline_ns)
         self.items = items
@@ -124,10 +120,9 @@ class Arrival(Request):
 
 
 class Complete(Request):
-    __slots__ = ("ids", "known", "number", "touched")
-
     def __init__(self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str]) -> None:
-        super().__init__(respond, deadline_ns)
+        self.respond = respond
+        self.deadline_ns = deadline_ns
         self.number = number
         self.ids = ids
         self.known: dict[str, Found | None] = {}
@@ -136,22 +131,21 @@ class Complete(Request):
 
 
 class LeaseItems(Request):
-    __slots__ = ("batch_size", "client_id", "completes", "order")
+    order = 0
+    """Its place among those who wait; 0 before it has one."""
 
     def __init__(
         self, respond: Respond, deadline_ns: int, client_id: str, batch_size: int, completes: Complete | None = None
     ) -> None:
-        super().__init__(respond, deadline_ns)
+        self.respond = respond
+        self.deadline_ns = deadline_ns
         self.client_id = client_id
         self.batch_size = batch_size
         self.completes = completes
         """What is to be completed before anything is leased."""
-        self.order = 0
 
 
 class Retry(Request):
-    __slots__ = ("items", "known", "number", "open_moves", "touched")
-
     def __init__(self, respond: Respond, deadline_ns: int, number: int, items: Sequence[QueueRetryItem]) -> None:
         super().__init__(respond, deadline_ns)
         self.number = number
@@ -163,8 +157,6 @@ class Retry(Request):
 
 
 class Extend(Request):
-    __slots__ = ("ids", "known", "lease_timeout_ns", "number", "touched")
-
     def __init__(
         self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str], lease_timeout_ns: int
     ) -> None:
@@ -182,8 +174,6 @@ class Change(Request):
     `run` is called while planning and changes partitions' memory and batches; what it returns is the answer, told once
     the batches are durable. `partitions` must all have an open store, or the request is refused.
     """
-
-    __slots__ = ("partitions", "run")
 
     def __init__(
         self, respond: Respond, deadline_ns: int, partitions: Sequence[Partition], run: Callable[[int], Any]

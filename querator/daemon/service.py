@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from querator import durations
@@ -54,16 +55,17 @@ from querator.errors import InternalError, InvalidRequest, QueratorError, Reques
 from querator.items import Placement, Queue
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
-from querator.wire.messages import Reply
 
 log = logging.getLogger("querator.service")
 deaths = logging.getLogger("querator.deaths")
 
-OK = Reply(code=200)
 RETRY_TIMEOUT_NS = 5 * 60 * NS_PER_SECOND
 MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
 T = TypeVar("T")
 Abandon = Callable[[], None]
+
+_enqueue_at_of = attrgetter("enqueue_at")
+_UNTIMED = {None}
 
 
 class Service:
@@ -266,7 +268,8 @@ class Service:
 
     # -- items
 
-    def _submit(self, logical: Logical, request: Request) -> Abandon:
+    @staticmethod
+    def _submit(logical: Logical, request: Request) -> Abandon:
         logical.submit(request)
         return partial(logical.abandon, request)
 
@@ -275,19 +278,16 @@ class Service:
         timeout_ns = validation.produce_timeout(request.request_timeout)
         items = request.items
         validation.produce_items(len(items))
-        timed = False
-        if any([item.enqueue_at is not None for item in items]):
-            timed = True
+        timed = set(map(_enqueue_at_of, items)) != _UNTIMED
+        if timed:
             for item in items:
                 validation.year("enqueue_at", item.enqueue_at)
         if request.request_id:
             validation.request_id(request.request_id)
-        size = sum([len(item.bytes_) + len(item.utf8) for item in items])
         produce = Produce(
-            lambda result: respond(OK if result is None else result),
+            respond,
             time.monotonic_ns() + timeout_ns,
             items,
-            size,
             timed,
             request.request_id,
         )
@@ -312,7 +312,7 @@ class Service:
         self.partition(logical, request.partition)
         timeout_ns = validation.complete(request.request_timeout, len(request.ids))
         complete = Complete(
-            lambda result: respond(OK if result is None else result),
+            respond,
             time.monotonic_ns() + timeout_ns,
             request.partition,
             request.ids,
@@ -326,7 +326,7 @@ class Service:
         for item in request.items:
             validation.year("retry_at", item.retry_at)
         retry = Retry(
-            lambda result: respond(OK if result is None else result),
+            respond,
             time.monotonic_ns() + RETRY_TIMEOUT_NS,
             request.partition,
             request.items,

@@ -17,12 +17,11 @@ from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.items import ZERO_TIME_US, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND
 from querator.wire import messages
-from querator.wire.messages import Reply, StorageItem
+from querator.wire.messages import StorageItem
 
 if TYPE_CHECKING:
     from querator.daemon.service import Service
 
-OK = Reply(code=200)
 CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
 T = TypeVar("T")
 
@@ -223,7 +222,7 @@ def _echo(partition: Partition, sent: StorageItem, stored: Leased | None) -> Sto
     return sent
 
 
-async def delete_items(service: Service, request: messages.StorageItemsDeleteRequest) -> Reply:
+async def delete_items(service: Service, request: messages.StorageItemsDeleteRequest) -> None:
     logical = service.find(request.queue_name)
     partition = service.partition(logical, request.partition)
     if not request.ids:
@@ -235,7 +234,6 @@ async def delete_items(service: Service, request: messages.StorageItemsDeleteReq
             wanted[decoded.seq] = text
     found = await read(logical, partition, lambda store: store.find(wanted))
     await change(logical, [partition], lambda now: _delete(partition, wanted, found))
-    return OK
 
 
 def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> None:
@@ -251,16 +249,15 @@ def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int,
     partition.unschedule([i for i in items if i.enqueue_at and not store.is_removed(i.seq, "scheduled")])
 
 
-async def clear(service: Service, request: messages.QueueClearRequest) -> Reply:
+async def clear(service: Service, request: messages.QueueClearRequest) -> None:
     logical = service.find(request.queue_name)
     if not request.queue and not request.scheduled:
         raise InvalidRequest("invalid clear request; one of 'queue', 'scheduled' must be true")
     destructive = request.queue and request.destructive
 
-    def run(now: int) -> Reply:
+    def run(now: int) -> None:
         for partition in logical.partitions:
             partition.clear(ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive)
-        return OK
 
     return await change(logical, logical.partitions, run)
 

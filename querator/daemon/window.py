@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from itertools import repeat
+from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
@@ -19,6 +20,8 @@ from querator.config import LimitsConfig
 from querator.daemon.store.base import Rows
 from querator.items import Item
 from querator.limits import READY_WINDOW_LOW_PERCENT
+
+_payload_of = attrgetter("payload")
 
 
 class Window:
@@ -74,9 +77,9 @@ class Window:
             taken = list(ready)
             ready.clear()
         else:
-            taken = [ready.popleft() for _ in repeat(None, count)]
+            taken = list(islice(iter(ready.popleft, None), count))
         self.waiting -= len(taken)
-        self.ready_bytes -= sum([len(item.payload) for item in taken])
+        self.ready_bytes -= sum(map(len, map(_payload_of, taken)))
         return taken
 
     def put_back(self, items: Sequence[Item]) -> None:

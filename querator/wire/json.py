@@ -6,8 +6,11 @@ whatever may hold a key twice (msgspec keeps the last and says nothing), is read
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import cache
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -97,14 +100,10 @@ def _with_times_as_text(timed: _Timed, messages: list[Any]) -> list[Any]:
     """Copies that hold texts where the messages hold times, so that msgspec writes them as such."""
     copies = list(map(timed.copy, messages))
     for attribute in timed.times:
-        # Neighbours often have the same time, above all the deadline of what was leased together.
-        last, text = None, None
-        for copy in copies:
-            us = getattr(copy, attribute)
-            if us is not None:
-                if us != last:
-                    last, text = us, times.text(us)
-                setattr(copy, attribute, text)
+        values = list(map(attrgetter(attribute), copies))
+        # Many have the same time, above all the deadline of what was leased together.
+        texts = {us: times.text(us) for us in set(values) if us is not None}
+        deque(map(setattr, copies, repeat(attribute), map(texts.get, values)), maxlen=0)
     for attribute, repeated, child in timed.children:
         for copy in copies:
             inner = getattr(copy, attribute)

@@ -212,9 +212,8 @@ class Driver:
     ) -> Answer:
         texts = [f"item {n}" for n in range(what)] if isinstance(what, int) else what
         drafts = [QueueProduceItem(utf8=text, enqueue_at=at) for text in texts]
-        size = sum(len(text) for text in texts)
         deadline = self.now_ns + 10**10
-        return self._submit(queue, lambda a: Produce(a, deadline, drafts, size, at is not None, request_id), run)
+        return self._submit(queue, lambda a: Produce(a, deadline, drafts, at is not None, request_id), run)
 
     def take_in(self, texts: list[str], request_id: str = "", queue: str = "q") -> Answer:
         """A chunk of a bulk stream."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import repeat
+from itertools import filterfalse, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -152,7 +152,7 @@ _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)
 def _move_out(seqs: list[int], inside: dict[int, Item], outside: dict[int, None]) -> None:
     """Drops what was put in by this Delta, and notes the rest as to be taken from the file."""
     if inside:
-        outside.update(dict.fromkeys([seq for seq in seqs if seq not in inside]))
+        outside.update(dict.fromkeys(filterfalse(inside.__contains__, seqs)))
         _consume(map(inside.pop, seqs, repeat(None)))
     else:
         outside.update(dict.fromkeys(seqs))

@@ -1,0 +1,240 @@
+"""What a request costs this daemon itself, from its bytes to those of its reply: CPU time, or executed bytecode.
+
+    python -m bench.hotpath [--rounds 300] [--count] [SHAPE ...]        shapes are items x clients: 1x1 1x32 100x4
+
+The daemon's own protocol, service, engine and store, in this process, without sockets and with an fdatasync that does
+nothing: what is left is Python's work, which is steady on a machine that others use too. `--count` counts bytecodes
+instead of microseconds, and so does the guard in the tests: those are the same in every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import uvloop
+from uvicorn.server import ServerState
+
+from querator.clock import SystemClock
+from querator.config import daemon_config
+from querator.daemon.server import DaemonServer
+from querator.daemon.service import Service
+
+PAYLOAD = "x" * 200
+_ID = re.compile(rb'"id":"([0-9A-Za-z]{27})"')
+STEPS = ("produce", "lease", "complete", "in one")
+
+
+class Client(asyncio.Transport):
+    """A connection without a socket: bytes go straight into the protocol, and its replies are kept."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self.replies: list[bytes] = []
+        protocol.connection_made(self)
+
+    def send(self, request: bytes) -> None:
+        self._protocol.data_received(request)
+
+    def reply(self) -> bytes:
+        whole = b"".join(self.replies)
+        self.replies.clear()
+        assert whole.startswith(b"HTTP/1.1 200"), whole[:500]
+        return whole
+
+    def write(self, data: Any) -> None:
+        self.replies.append(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Bench:
+    def __init__(self, server: DaemonServer, batch: int, clients: int) -> None:
+        config = server.config
+        config.load()
+        state = ServerState()
+        state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
+        make = config.http_protocol_class
+        self._clients = [Client(make(config=config, server_state=state, app_state={})) for _ in range(clients)]  # type: ignore[call-arg]
+        self._batch = batch
+        self._produce = _request("queue.produce", {"request_timeout": "30s", "items": [{"utf8": PAYLOAD}] * batch})
+
+    async def create_queue(self) -> None:
+        settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": 1}
+        client = self._clients[0]
+        client.send(_request("queues.create", settings))
+        while not client.replies or not client.replies[-1].endswith(b"}"):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        client.reply()
+
+    async def step(self, requests: list[bytes]) -> list[bytes]:
+        """Everybody sends, everybody is answered."""
+        for client, request in zip(self._clients, requests, strict=True):
+            client.send(request)
+        while not all(client.replies for client in self._clients):  # noqa: ASYNC110 -- a turn of the loop is all we want
+            await asyncio.sleep(0)
+        return [client.reply() for client in self._clients]
+
+    def produces(self) -> list[bytes]:
+        return [self._produce] * len(self._clients)
+
+    def leases(self, completed: list[list[str]] | None = None) -> list[bytes]:
+        wanted = {"batch_size": self._batch, "request_timeout": "30s"}
+        brought = completed or [[] for _ in self._clients]
+        return [
+            _request(
+                "queue.lease", {"client_id": f"bench-{number}", **wanted, **({"complete_ids": ids} if ids else {})}
+            )
+            for number, ids in enumerate(brought)
+        ]
+
+    def completes(self, replies: list[bytes]) -> list[bytes]:
+        return [_request("queue.complete", {"request_timeout": "30s", "ids": ids}) for ids in map(_ids, replies)]
+
+    async def rounds(self, rounds: int, meter: Meter) -> None:
+        held: list[list[str]] | None = None
+        for _ in range(rounds):
+            await meter.measure("produce", self.step(self.produces()))
+            leased = await meter.measure("lease", self.step(self.leases()))
+            await meter.measure("complete", self.step(self.completes(leased)))
+            await self.step(self.produces())
+            if held is not None:
+                held = list(map(_ids, await meter.measure("in one", self.step(self.leases(held)))))
+            else:
+                held = list(map(_ids, await self.step(self.leases())))
+
+
+def _request(call: str, fields: dict[str, Any]) -> bytes:
+    body = msgspec.json.encode({"queue_name": "bench", **fields})
+    head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _ids(reply: bytes) -> list[str]:
+    return [found.decode() for found in _ID.findall(reply)]
+
+
+class Meter:
+    """Sums up, per step, what `read` says has been used so far."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+        self.used = dict.fromkeys(STEPS, 0.0)
+        self.times = dict.fromkeys(STEPS, 0)
+
+    async def measure(self, name: str, step: Any) -> Any:
+        before = self._read()
+        result = await step
+        self.used[name] += self._read() - before
+        self.times[name] += 1
+        return result
+
+    def per(self, requests: int) -> dict[str, float]:
+        return {name: self.used[name] / max(1, self.times[name]) / requests for name in STEPS}
+
+
+class Bytecodes:
+    """Counts what this thread executes of our package."""
+
+    def __init__(self) -> None:
+        self.executed = 0
+
+    def __enter__(self) -> Bytecodes:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if "/querator/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._count
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.executed += 1
+        return self._count
+
+
+async def measure(directory: Path, batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:
+    """Per step, what one request costs: microseconds of CPU, or bytecodes."""
+    config = daemon_config(data=directory, log_level="warning", environ={})
+    service = Service(config, SystemClock())
+    server = DaemonServer(config, service, service.clock)
+    await service.start()
+    try:
+        bench = Bench(server, batch, clients)
+        await bench.create_queue()
+        await bench.rounds(5, Meter(time.process_time))
+        if count:
+            with Bytecodes() as bytecodes:
+                meter = Meter(lambda: bytecodes.executed)
+                await bench.rounds(rounds, meter)
+        else:
+            meter = Meter(lambda: time.thread_time() * 1e6)
+            await bench.rounds(rounds, meter)
+        return meter.per(clients)
+    finally:
+        await service.stop()
+
+
+@contextlib.contextmanager
+def no_disk() -> Iterator[None]:
+    """An fdatasync that does nothing."""
+    real = os.fdatasync
+    os.fdatasync = lambda fd: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.fdatasync = real
+
+
+def run(batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:
+    with (
+        no_disk(),
+        tempfile.TemporaryDirectory(prefix="querator-bench-") as scratch,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(measure(Path(scratch), batch, clients, rounds, count))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", default=["1x1", "1x32", "100x4", "1000x2"])
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--count", action="store_true", help="bytecodes instead of microseconds")
+    options = parser.parse_args()
+    print(f"{'per request':10}", *(f"{name:>10}" for name in STEPS))
+    for shape in options.shapes:
+        batch, clients = map(int, shape.split("x"))
+        rounds = max(5, options.rounds * 32 // (batch * clients + 31))
+        costs = run(batch, clients, rounds, options.count)
+        print(f"{shape:11}", *(f"{costs[name]:10,.1f}" for name in STEPS), flush=True)
+
+
+if __name__ == "__main__":
+    main()
