@@ -41,11 +41,13 @@ def shrank(order: list[W], at: int) -> None:
 
 
 def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
-    """Deals items one at a time, round and round, to everyone who still wants some."""
+    """Deals items one at a time, round and round, to everyone who still wants some; everyone wants at least one."""
     if len(wants) == 1:
         return [list(items[: wants[0]])]
+    if len(items) <= len(wants):
+        return [[item] for item in items] + [[] for _ in wants[len(items) :]]
     hands: list[list[T]] = [[] for _ in wants]
-    seats = [seat for seat, want in enumerate(wants) if want]
+    seats = list(range(len(wants)))
     at = 0
     while seats and at < len(items):
         # So many rounds until the first one has enough, all of them in one go.

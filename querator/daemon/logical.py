@@ -260,10 +260,11 @@ class Logical:
         if failed:
             self._settle_failed(this, failed)
             return
-        for partition in this.partitions:
-            partition.settled()
+        # First of all: clients wait for this, and for nothing that follows.
         for request, result, _ in this.answers:
             request.answer(result)
+        for partition in this.partitions:
+            partition.settled()
         counters = self.counters
         for name, count in this.tallies:
             setattr(counters, name, getattr(counters, name) + count)

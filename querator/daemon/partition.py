@@ -545,14 +545,12 @@ class Partition:
         """When this partition next has something to do by itself."""
         if not self.allows.lifecycle:
             return NEVER
-        times = [NEVER]
-        if self.lease_ends:
-            times.append(self.lease_ends[0][0])
-        if self.sweep is Sweep.IDLE:
-            times.append(self.next_expiry)
-        if self.state is not State.PAUSED:
-            times.append(self.schedule.next_due)
-        return min(times)
+        soonest = self.next_expiry if self.sweep is Sweep.IDLE else NEVER
+        if self.lease_ends and self.lease_ends[0][0] < soonest:
+            soonest = self.lease_ends[0][0]
+        if self.schedule.next_due < soonest and self.state is not State.PAUSED:
+            soonest = self.schedule.next_due
+        return soonest
 
 
 def _again(item: Item, seq: int, attempts: int) -> Item:

@@ -1,0 +1,36 @@
+"""What a request may cost, in executed bytecodes: the same number in every run, on every machine.
+
+Whoever makes the hot path dearer by more than a tenth finds out here, and mends it or raises a number on purpose.
+Whoever makes it cheaper by as much lowers one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench import hotpath
+
+BYTECODES = {
+    (1, 1): {"produce": 2_930, "lease": 3_610, "complete": 2_800, "in one": 3_930},
+    (1, 32): {"produce": 780, "lease": 1_180, "complete": 930, "in one": 1_440},
+    (100, 4): {"produce": 2_450, "lease": 6_170, "complete": 1_360, "in one": 7_240},
+}
+"""Per request, with Python 3.11, by items per request and clients."""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each version of Python has bytecodes of its own")
+@pytest.mark.parametrize("shape", BYTECODES)
+def test_a_request_costs_no_more_than_it_did(shape):
+    batch, clients = shape
+    costs = hotpath.run(batch, clients, rounds=4, count=True)
+    for step, expected in BYTECODES[shape].items():
+        assert costs[step] == pytest.approx(expected, rel=0.1), f"{step}: {costs[step]:.0f} bytecodes, not {expected}"
+
+
+def test_an_item_costs_little_when_it_comes_with_others():
+    """A ratio, whatever the version: a hundred items in a request cost far less than a hundred requests."""
+    alone, together = hotpath.run(1, 4, 4, count=True), hotpath.run(100, 4, 4, count=True)
+    for step in hotpath.STEPS:
+        assert together[step] < 8 * alone[step], step

@@ -1,0 +1,46 @@
+"""What is expired or dead, and what a dead item looks like where it arrives: pure functions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from querator.daemon import lifecycle
+from querator.items import Item
+
+SECOND_NS = 1_000_000_000
+ITEM = Item(seq=7, created_at=100, expire_deadline=1_000, payload=b"p", kind="k", reference="r", encoding="e")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "now", "max_attempts", "cause"),
+    [
+        (1, 500, 0, ""),
+        (99, 500, 0, ""),
+        (2, 500, 3, ""),
+        (3, 500, 3, "max_attempts"),
+        (4, 500, 3, "max_attempts"),
+        (1, 1_000, 3, ""),
+        (1, 1_001, 3, "expired"),
+        (3, 1_001, 3, "max_attempts"),
+    ],
+)
+def test_why_an_item_does_not_come_back(attempts, now, max_attempts, cause):
+    assert lifecycle.cause_of_death(ITEM, attempts, now, max_attempts) == cause
+
+
+def test_a_deadline_is_never_later_than_the_wire_can_tell():
+    assert lifecycle.deadline(5, SECOND_NS) == 1_000_005
+    assert lifecycle.deadline(lifecycle.LAST_US - 5, SECOND_NS) == lifecycle.LAST_US
+
+
+def test_a_dead_item_keeps_its_content_and_gains_a_death():
+    copy = lifecycle.dead_copy(ITEM, "id 1", 3, "orders", "max_attempts", 5_000)
+    assert (copy.payload, copy.kind, copy.reference, copy.encoding) == (b"p", "k", "r", "e")
+    assert (copy.seq, copy.created_at, copy.expire_deadline, copy.attempts, copy.source_id) == (0, 0, 0, 0, "id 1")
+    again = lifecycle.dead_copy(msgspec.structs.replace(copy, seq=9), "id 2", 1, "retries", "client", 6_000)
+    assert [(d.queue_name, d.source_id, d.reason, d.attempts, d.at) for d in lifecycle.history(again)] == [
+        ("orders", "id 1", "max_attempts", 3, 5_000),
+        ("retries", "id 2", "client", 1, 6_000),
+    ]
+    assert lifecycle.history(ITEM) == []
