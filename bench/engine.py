@@ -30,6 +30,8 @@ from querator.wire.messages import QueueProduceItem
 
 BATCH = 1_000
 LEASES = 300
+REST_SECONDS = 3.0
+"""How long the daemon is left alone before its memory is looked at: it tidies up when nothing happens for a second."""
 PAYLOAD = "x" * 200
 
 
@@ -62,6 +64,7 @@ def settled_memory(server: Querator) -> int:
     address, pids = server.addresses["unix"], measure.process_tree(server.pid)
     for name in ("short", "long"):
         call(address, "/v1/storage/items.list", {"queue_name": name, "limit": 1})
+    time.sleep(REST_SECONDS)
     return measure.resident_memory_bytes(pids)
 
 

@@ -45,6 +45,8 @@ READY_WINDOW_ITEMS_MAX = 20_000
 READY_WINDOW_LOW_PERCENT = 40
 READY_WINDOW_BYTES_MAX = 32_000_000
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
+ROWS_ITEMS_MIN = 100
+"""So many items that come together are kept as columns if they come behind what memory keeps."""
 
 # How long what is gone is remembered.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
@@ -57,13 +59,14 @@ SEGMENT_ALLOCATION_BYTES = 4_000_000
 """Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
 SEGMENTS_KEPT_MAX = 4
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
-UNAPPLIED_BYTES_MAX = 48_000_000
+UNAPPLIED_BYTES_MAX = 32_000_000
+"""What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
 APPLY_BYTES = 8_000_000
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
-DUCKDB_MEMORY_BYTES_MAX = 96_000_000
+DUCKDB_MEMORY_BYTES_MAX = 64_000_000
 """Per storage."""
 
 SHUTDOWN_SECONDS_MAX = 10.0

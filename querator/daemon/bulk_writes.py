@@ -205,7 +205,7 @@ def _chunk(rows: pa.Table, sources: list[str], digest: str) -> Chunk:
     ready = rows
     if "enqueue_at" in rows.column_names:
         is_timed = pc.is_valid(rows.column("enqueue_at"))
-        timed = list(tables.items_from(rows.filter(is_timed)))
+        timed = tables.items_from(rows.filter(is_timed))
         ready = rows.filter(pc.invert(is_timed)).drop_columns("enqueue_at")
     return Chunk(rows, sources, _columns(ready), timed, digest)
 

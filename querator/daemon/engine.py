@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.clock import Clock, ManualClock
+from querator.daemon import memory
 from querator.daemon.logical import Logical, Pass
 from querator.daemon.metrics import CHECKPOINT_SECONDS, COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.partition import Partition
@@ -320,18 +321,22 @@ class Engine:
         self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
         for disk in self.disks.values():
             disk.count_round()
-            waiting_bytes = disk.storage.unapplied_bytes
-            everyone = waiting_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
-            lagging = disk.storage.lagging()
-            congested = waiting_bytes >= self._unapplied_bytes_max
-            for logical, partition in self._partitions_on(disk):
-                if partition.congested and not congested:
-                    self.wake(logical)
-                partition.congested = congested
-                if everyone or partition.placement.uuid in lagging:
-                    self._catch_up(logical, partition)
-            if everyone and not waiting_bytes and disk.roll_once():
-                self._workers.submit(disk.storage.roll)
+            self._look_after(disk)
+
+    def _look_after(self, disk: Disk) -> None:
+        storage = disk.storage
+        waiting_bytes = storage.unapplied_bytes
+        everyone = waiting_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        lagging = storage.lagging()
+        congested = storage.held_bytes >= self._unapplied_bytes_max
+        for logical, partition in self._partitions_on(disk):
+            if partition.congested and not congested:
+                self.wake(logical)
+            partition.congested = congested
+            if everyone or partition.placement.uuid in lagging:
+                self._catch_up(logical, partition)
+        if everyone and not waiting_bytes and disk.roll_once():
+            self._workers.submit(_come_to_rest, storage)
 
     def _partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:
@@ -370,12 +375,14 @@ class Engine:
         started = time.perf_counter()
 
         def done(result: object) -> None:
-            if partition.apply_failures:
-                partition.apply_failures = 0
-                self.wake(logical)
+            partition.apply_failures = 0
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us
+            disk = self.disks[partition.placement.storage]
+            if partition.congested or disk.storage.unapplied_bytes >= APPLY_BYTES:
+                # Much has come meanwhile, or somebody waits for room: not only in the next round.
+                self._loop.call_soon(self._look_after, disk)
 
         self.read(Read(partition, store, work, done, failed))
 
@@ -395,3 +402,9 @@ class Engine:
         self._workers.shutdown(wait=True)
         for disk in self.disks.values():
             disk.writer.shutdown(wait=True)
+
+
+def _come_to_rest(storage: Storage) -> None:
+    """Nothing is written any more, and everything is applied: what was needed for it can go."""
+    storage.roll()
+    memory.give_back()

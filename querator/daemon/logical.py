@@ -383,9 +383,6 @@ class Logical:
         store = partition.store
         assert store is not None
         partition.window.loading = True
-        if partition.window.wants_applying():
-            self._apply(partition, store)
-            return
         after, before = partition.window.disk_range()
 
         def work() -> list[Item]:
@@ -402,19 +399,6 @@ class Logical:
             self.wake()
 
         self.read(partition, work, done)
-
-    def _apply(self, partition: Partition, store: Store) -> None:
-        """What is wanted next is not in the file yet. When it is, it can be loaded."""
-
-        def ended(outcome: object) -> None:
-            self.reads_open -= 1
-            if partition.store is store:
-                partition.window.loading = False
-                partition.apply_failures += isinstance(outcome, Exception)
-            self.wake()
-
-        self.reads_open += 1
-        self.reads.append(Read(partition, store, lambda: None, ended, ended))
 
     def read(
         self,

@@ -7,8 +7,8 @@ appear only when someone scrapes. Queue figures are not counted here at all: the
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -89,15 +89,16 @@ class Durations:
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
-        self._latest: deque[float] = deque(maxlen=limits.DURATION_SAMPLES_MAX)
+        # Not a thousand float objects: each would keep a piece of memory in use among items that are long gone.
+        self._latest = array("d", bytes(8 * limits.DURATION_SAMPLES_MAX))
 
     def observe(self, seconds: float) -> None:
+        self._latest[self.count % limits.DURATION_SAMPLES_MAX] = seconds
         self.count += 1
         self.seconds += seconds
-        self._latest.append(seconds)
 
     def quantiles(self, *shares: float) -> list[float]:
-        ordered = sorted(self._latest) or [float("nan")]
+        ordered = sorted(self._latest[: self.count]) or [float("nan")]
         return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
 

@@ -291,9 +291,7 @@ class Partition:
     # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        # Where applying has failed, upkeep tries again in time.
-        waits = self.apply_failures and self.window.wants_applying()
-        return self.store is not None and not waits and self.window.wants_loading()
+        return self.store is not None and self.window.wants_loading()
 
     def loaded(self, items: list[Item]) -> None:
         """A stretch of what waits on disk has been read, from its start."""

@@ -27,7 +27,7 @@ import uvloop
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
 from querator.config import DaemonConfig
-from querator.daemon import bulk, logs, routes, transport
+from querator.daemon import bulk, logs, memory, routes, transport
 from querator.daemon.calls import Calls
 from querator.daemon.gate import Gate
 from querator.daemon.lock import DataLock, Holder
@@ -46,6 +46,7 @@ SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - CONNECTIONS_END_SECO
 def run(config: DaemonConfig) -> None:
     """Runs until SIGTERM or SIGINT. Raises QueratorError if it cannot start."""
     os.umask(0o077)
+    memory.use_one_allocator()
     logs.configure(config.log_level, config.log_format)
     lock = DataLock.acquire(config.data)
     listeners = Listeners()

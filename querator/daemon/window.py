@@ -3,8 +3,7 @@
     ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
 
 Items enter at the tail end and leave at the head, in the order of their sequence. Memory holds a window of the head
-and whatever the file does not have yet; what lies between is only counted. Rows, which came in columns, are in the tail
-as they are: they become items when they are read from the file.
+and whatever the file does not have yet; what lies between is only counted. What came in columns stays so in the tail.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from operator import attrgetter
 
-import msgspec
-
 from querator.config import LimitsConfig
+from querator.daemon.store import tables
 from querator.daemon.store.base import Rows
 from querator.items import Item
 from querator.limits import READY_WINDOW_LOW_PERCENT
@@ -45,8 +43,9 @@ class Window:
         return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
 
     def append(self, items: list[Item], size_bytes: int) -> None:
+        is_next = self.is_open()
         self.waiting += len(items)
-        if not self.tail and self._has_room() and self.waiting == len(self.ready) + len(items) - len(self.gone):
+        if is_next:
             self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
@@ -54,9 +53,13 @@ class Window:
             self.tail.append(items)
             self.tail_items += len(items)
 
+    def is_open(self) -> bool:
+        """Whether what comes now is the next after ready, and has room there. If not, it waits for a while."""
+        return not self.tail and self._has_room() and self.waiting == len(self.ready) - len(self.gone)
+
     def append_rows(self, rows: Rows) -> None:
         self.waiting += rows.count
-        self.tail.append(msgspec.structs.replace(rows, columns=b""))
+        self.tail.append(rows)
         self.tail_items += rows.count
 
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
@@ -97,11 +100,7 @@ class Window:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return (self.on_disk > 0 or self.wants_applying()) and self._has_room()
-
-    def wants_applying(self) -> bool:
-        """Whether what comes next has to get into the file before it can be read."""
-        return self.on_disk <= 0 and bool(self.tail) and isinstance(self.tail[0], Rows)
+        return self.on_disk > 0 and self._has_room()
 
     def _has_room(self) -> bool:
         bounds = self.bounds
@@ -109,12 +108,10 @@ class Window:
 
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():
-            chunk = self.tail[0]
-            if isinstance(chunk, Rows):
-                break
-            self.tail.popleft()
-            self.tail_items -= len(chunk)
-            self.extend(chunk)
+            chunk = self.tail.popleft()
+            items = tables.items_in(chunk) if isinstance(chunk, Rows) else chunk
+            self.tail_items -= len(items)
+            self.extend(items)
 
     def disk_range(self) -> tuple[int, int | None]:
         """What lies on disk only is after the first and before the second sequence."""

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from querator.daemon.store.base import Batch, Rows, StorageError
 from querator.daemon.store.duckdb import DuckStorage
 from querator.daemon.store.memory import MemoryStorage
-from querator.daemon.store.tables import items_from, table_of
+from querator.daemon.store.tables import items_in
 from querator.items import Item
 from querator.wire.arrow import encode_batches
 
@@ -41,7 +41,7 @@ class Oracle:
         if batch.clear_scheduled:
             self.scheduled.clear()
         self.items.update((item.seq, item) for item in batch.add)
-        self.items.update((item.seq, item) for rows in batch.rows for item in items_from(table_of(rows)))
+        self.items.update((item.seq, item) for rows in batch.rows for item in items_in(rows))
         self.scheduled.update((item.seq, item) for item in batch.schedule)
         for at, seq in enumerate(batch.lease_seqs):
             self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at])
@@ -106,7 +106,6 @@ class Stores(RuleBasedStateMachine):
         self.written = Oracle()
         self.committed = Oracle()
         self.next_seq = 1
-        self.from_columns: set[int] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "place"):
@@ -133,17 +132,17 @@ class Stores(RuleBasedStateMachine):
         if in_columns:
             batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
         batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
-        # What came in columns is touched by nobody before it is in the file.
-        applied = min(self.in_memory.applied_through, self.on_disk.applied_through)
-        known = [seq for seq in after_clear.items if seq <= applied or seq not in self.from_columns]
-        self.from_columns.update(seq for rows in batch.rows for seq in range(rows.first_seq, rows.last_seq + 1))
-        there = [*known, *(item.seq for item in batch.add if written_as_leased)]
+        new = [
+            *(item.seq for item in batch.add),
+            *range(self.next_seq - scheduled - in_columns, self.next_seq - scheduled),
+        ]
+        there = [*after_clear.items, *(new if written_as_leased else ())]
         for seq in self.some(data, there):
             batch.lease_seqs.append(seq)
             batch.lease_attempts.append(data.draw(st.integers(1, 9)))
             batch.lease_deadlines.append(data.draw(st.integers(0, 99)))
         batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
-        batch.remove = self.some(data, [*known, *(item.seq for item in batch.add)])
+        batch.remove = self.some(data, [*after_clear.items, *new])
         batch.lost_seqs = self.some(data, batch.remove)
         batch.lost_births = [0] * len(batch.lost_seqs)
         batch.lost_until = 1_000

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 class Rows(msgspec.Struct, array_like=True, gc=False):
-    """Ready items in columns, with rising sequences: none of them is an object until somebody leases it.
-
-    They are known to nobody before they are in the file, so no batch leases or removes one of them until then.
-    """
+    """New items in columns, with rising sequences: none of them is an object until somebody is about to get it."""
 
     first_seq: int
     count: int
@@ -210,7 +207,11 @@ class Storage(Protocol):
 
     @property
     def unapplied_bytes(self) -> int:
-        """What waits to be applied in all partitions."""
+        """What waits to be applied in all partitions, in bytes of the journal."""
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of that memory has to hold until then: less, because most of what comes goes before that."""
 
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""

@@ -7,6 +7,7 @@ resolve by itself (a clear, the removal of an item from before) it keeps as an i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from itertools import filterfalse, repeat
@@ -19,6 +20,7 @@ from querator.daemon.store.base import Batch, Rows
 from querator.items import Item
 
 _seq_of = attrgetter("seq")
+_first_seq_of = attrgetter("first_seq")
 
 
 def _consume(steps: Iterable[Any]) -> None:
@@ -39,6 +41,7 @@ class Delta:
         "clear_leased",
         "clear_ready",
         "clear_scheduled",
+        "held_bytes",
         "journal_bytes",
         "last_seq",
         "leases",
@@ -56,14 +59,16 @@ class Delta:
         """The number of the last journal record in it."""
         self.last_seq = last_seq
         self.journal_bytes = 0
+        self.held_bytes = 0
+        """What came since it last held no item: an upper bound of what it holds in memory."""
         self.clear_ready = False
         self.clear_leased = False
         self.clear_scheduled = False
         self.added: dict[int, Item] = {}
         self.rows: list[Rows] = []
-        """Added too; nothing here leases or removes one of them."""
+        """Added too. What was leased or removed of these stands in `leases` and `removed`, as for items of the file."""
         self.removed: dict[int, None] = {}
-        """Items of the file, not of `added`. Keys in the order of removal, which is nearly that of the file."""
+        """Of the file and of `rows`, not of `added`. Keys in the order of removal, which is nearly that of the file."""
         self.leases: dict[int, tuple[int, int]] = {}
         """Attempts and deadline by sequence, of items of the file and of `added`."""
         self.scheduled: dict[int, Item] = {}
@@ -72,6 +77,10 @@ class Delta:
         self.lost: dict[int, tuple[int, int]] = {}
         """Birth and until by sequence."""
         self.requests: dict[str, int] = {}
+
+    @property
+    def holds_items(self) -> bool:
+        return bool(self.added or self.rows or self.scheduled)
 
     def absorb(self, batch: Batch) -> None:
         """Takes in one batch more, at a small fraction of a microsecond per item."""
@@ -92,6 +101,8 @@ class Delta:
             _move_out(batch.remove, self.added, self.removed)
             if self.leases:
                 _consume(map(self.leases.pop, batch.remove, repeat(None)))
+            if self.rows:
+                self._drop_spent_rows()
         if batch.lost_seqs:
             lost = zip(batch.lost_births, repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
             self.lost.update(zip(batch.lost_seqs, lost, strict=True))
@@ -105,7 +116,7 @@ class Delta:
             self.clear_ready = True
             leases = self.leases
             self.added = {seq: item for seq, item in self.added.items() if seq in leases}
-            self.rows = []
+            self._clear_rows()
         if batch.clear_leased:
             self.clear_leased = True
             _move_out(list(self.leases), self.added, self.removed)
@@ -113,6 +124,25 @@ class Delta:
         if batch.clear_scheduled:
             self.clear_scheduled = True
             self.scheduled = {}
+
+    def _clear_rows(self) -> None:
+        kept = []
+        for rows in self.rows:
+            seqs = range(rows.first_seq, rows.last_seq + 1)
+            if not self.leases.keys().isdisjoint(seqs):
+                self.removed.update(dict.fromkeys(filterfalse(self.leases.__contains__, seqs)))
+                kept.append(rows)
+        self.rows = kept
+
+    def _drop_spent_rows(self) -> None:
+        """Rows of which everything was removed leave nothing behind. The oldest go first."""
+        removed = self.removed
+        while self.rows and self.rows[0].last_seq in removed:
+            seqs = range(self.rows[0].first_seq, self.rows[0].last_seq + 1)
+            if not all(map(removed.__contains__, seqs)):
+                break
+            _consume(map(removed.pop, seqs))
+            del self.rows[0]
 
     def state_after(self, seq: int, state: str) -> str:
         """What became of a sequence that was `ready`, `leased` or `scheduled` before this Delta; "" when it is gone."""
@@ -124,11 +154,22 @@ class Delta:
             return ""
         if seq in self.leases:
             return "leased"
-        if seq in self.added or any(rows.first_seq <= seq <= rows.last_seq for rows in self.rows):
+        if seq in self.added or self._is_in_rows(seq):
             return "ready"
         if self.clear_leased if state == "leased" else self.clear_ready:
             return ""
         return state
+
+    def removed_from_file(self) -> Iterable[int]:
+        """Without what came and went in `rows`."""
+        came_and_went: set[int] = set()
+        for rows in self.rows:
+            came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
+        return filterfalse(came_and_went.__contains__, self.removed) if came_and_went else self.removed
+
+    def _is_in_rows(self, seq: int) -> bool:
+        at = bisect_right(self.rows, seq, key=_first_seq_of) - 1
+        return at >= 0 and seq <= self.rows[at].last_seq
 
     def drop_contents(self) -> None:
         """Lets go of what was applied, keeping just what `state_after` needs."""

@@ -339,6 +339,10 @@ class DuckStorage:
     def unapplied_bytes(self) -> int:
         return sum(store.unapplied_bytes for store in tuple(self._stores.values()))
 
+    @property
+    def held_bytes(self) -> int:
+        return sum(store.held_bytes for store in tuple(self._stores.values()))
+
     def take(self) -> object | None:
         taken, self._pending = self._pending, []
         return taken or None

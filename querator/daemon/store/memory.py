@@ -51,7 +51,7 @@ class MemoryStore(UnappliedStore):
         if delta.clear_scheduled:
             self._scheduled.clear()
         for rows in delta.rows:
-            items.update((item.seq, item) for item in tables.items_from(tables.table_of(rows)))
+            items.update((item.seq, item) for item in tables.items_in(rows))
         for seq in delta.removed:
             items.pop(seq, None)
             leases.pop(seq, None)
@@ -200,6 +200,8 @@ class MemoryStorage:
     @property
     def unapplied_bytes(self) -> int:
         return 0  # nothing waits for a disk here
+
+    held_bytes = unapplied_bytes
 
     def take(self) -> object | None:
         taken, self._pending = self._pending, []

@@ -103,9 +103,9 @@ class PartitionFile:
         cursor.execute("BEGIN")
         try:
             self._clear(cursor, delta)
-            for table in tables.tables_of(delta.rows):
+            for table in tables.tables_of(delta.rows, delta.removed):
                 self._insert(cursor, "items", table)
-            self._delete(cursor, delta.removed, "seq", "items", "leases")
+            self._delete(cursor, delta.removed_from_file(), "seq", "items", "leases")
             self._delete(cursor, delta.unscheduled, "seq", "scheduled")
             for chunk in tables.chunks(delta.added.values()):
                 self._insert(cursor, "items", pa.table(tables.item_rows(chunk)))

@@ -8,7 +8,7 @@ compress well, and makes them no smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Final, TypeVar
 
@@ -91,9 +91,53 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
     }
 
 
+def items_in(rows: Rows) -> list[Item]:
+    """What came in columns as items."""
+    seqs = range(rows.first_seq, rows.last_seq + 1)
+    return items_from(_read(rows), seqs, rows.created_at, rows.expire_deadline)
+
+
+def items_from(
+    table: pa.Table, seqs: Iterable[int] = repeat(0), created_at: int = 0, expire_deadline: int = 0
+) -> list[Item]:
+    """Rows with whichever columns of the items tables as items; the times are for those that have none."""
+
+    def values(name: str, default: Any) -> Iterable[Any]:
+        if name not in table.column_names:
+            return repeat(default)
+        column = table.column(name)
+        if column.type == _MICROSECONDS:
+            column = pc.fill_null(column.cast(pa.int64()), default)
+        listed: list[Any] = column.to_pylist()
+        return listed
+
+    return list(
+        map(
+            Item,
+            seqs,
+            values("created_at", created_at),
+            values("expire_deadline", expire_deadline),
+            values("payload", b""),
+            values("kind", ""),
+            values("reference", ""),
+            values("encoding", ""),
+            values("attempts", 0),
+            values("max_attempts", 0),
+            values("source_id", ""),
+            values("enqueue_at", 0),
+            repeat(0),
+            values("history", b""),
+        )
+    )
+
+
+def _read(rows: Rows) -> pa.Table:
+    return pa.ipc.open_stream(rows.columns).read_all()
+
+
 def table_of(rows: Rows) -> pa.Table:
     """What came in columns as rows of the items table; columns that it lacks have their defaults."""
-    table = pa.ipc.open_stream(rows.columns).read_all()
+    table = _read(rows)
     seqs = range(rows.first_seq, rows.first_seq + rows.count)
     table = table.append_column("seq", pa.array(seqs, pa.int64()))
     for name, unsaid in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
@@ -105,22 +149,17 @@ def table_of(rows: Rows) -> pa.Table:
     return table
 
 
-def items_from(table: pa.Table) -> Iterator[Item]:
-    """Rows with whichever columns of the items table as items; a time that is null is 0."""
-    columns: dict[str, Iterable[Any]] = {"seq": repeat(0), "created_at": repeat(0), "expire_deadline": repeat(0)}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        is_time = column.type == _MICROSECONDS
-        columns[name] = (pc.fill_null(column.cast(pa.int64()), 0) if is_time else column).to_pylist()
-    for values in zip(*columns.values(), strict=False):
-        yield Item(**dict(zip(columns, values, strict=True)))
-
-
-def tables_of(all_rows: Iterable[Rows]) -> Iterator[pa.Table]:
-    """The same for many, those with the same columns together."""
+def tables_of(all_rows: Iterable[Rows], removed: Container[int]) -> Iterator[pa.Table]:
+    """The same for many, those with the same columns together, without what was removed."""
     together: list[pa.Table] = []
     size = 0
     for rows in all_rows:
+        stays = [seq not in removed for seq in range(rows.first_seq, rows.last_seq + 1)]
+        if not any(stays):
+            continue
         table = table_of(rows)
+        if not all(stays):
+            table = table.filter(pa.array(stays))
         if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or table.schema != together[0].schema):
             yield pa.concat_tables(together)
             together, size = [], 0

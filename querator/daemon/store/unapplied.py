@@ -68,6 +68,11 @@ class UnappliedStore:
         return self._current.journal_bytes + (frozen.journal_bytes if frozen else 0)
 
     @property
+    def held_bytes(self) -> int:
+        frozen = self._frozen
+        return self._current.held_bytes + (frozen.held_bytes if frozen else 0)
+
+    @property
     def record_written(self) -> int:
         """The number of the last journal record that is durable."""
         return self._current.record
@@ -84,6 +89,7 @@ class UnappliedStore:
         current.absorb(batch)
         current.record = record
         current.journal_bytes += journal_bytes
+        current.held_bytes = current.held_bytes + journal_bytes if current.holds_items else 0
 
     def drop_staged(self, batch: Batch) -> None:
         self._unstage(batch)
