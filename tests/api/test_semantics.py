@@ -129,6 +129,20 @@ class TestComplete:
         assert daemon.complete(q, ids, partition=1)[0] == 200
         assert counts(daemon, q) == [(0, 0, 0)] * 3
 
+    def test_goes_on_in_the_partitions_that_work(self, daemon):
+        q = daemon.create(requested_partitions=2)
+        daemon.produce(q, "a")
+        daemon.produce(q, "b")
+        leased = {reply.get("partition", 0): reply["items"][0]["id"] for _, reply in (daemon.lease(q), daemon.lease(q))}
+        ids = [leased[0], leased[1]]
+        daemon.ok("partitions.offline", queue_name=q, partitions=[0])
+        status, reply = daemon.complete(q, ids)
+        assert (status, reply["message"]) == (454, "partition not available; partition '0' is failing, retry again")
+        assert counts(daemon, q) == [(1, 1, 0), (0, 0, 0)]
+        daemon.ok("partitions.reload", queue_name=q, partitions=[0])
+        assert daemon.complete(q, ids)[0] == 200
+        assert counts(daemon, q) == [(0, 0, 0)] * 2
+
 
 class TestRetry:
     def test_gives_a_new_id_at_the_tail(self, daemon):
@@ -305,6 +319,15 @@ class TestExtend:
         assert reply == {"items": [{"id": ids[0], "lease_deadline": later(now, 300)}]}
         daemon.advance("4m")
         assert daemon.complete(q, ids)[0] == 200
+
+    def test_an_id_that_is_named_twice_is_extended_once(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, "x")
+        ids = daemon.ids(q)
+        reply = daemon.ok("queue.extend", queue_name=q, ids=ids * 2, lease_timeout="5m")
+        assert reply["items"] == [{"id": ids[0], "lease_deadline": later(daemon.now(), 300)}] * 2
+        daemon.advance("6m")
+        assert counts(daemon, q) == [(1, 0, 0)]
 
     def test_refusals(self, daemon):
         q = daemon.create()
