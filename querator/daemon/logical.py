@@ -548,8 +548,12 @@ class Logical:
         return min(times)
 
     def is_idle(self) -> bool:
-        """Nothing is under way: no request to take in, no read, no move (a failed move that waits is not under way)."""
-        return not (self.inbox or self.reads_open or self.moves or self.ended_moves or self.moves_open)
+        """Nothing is under way: no request to take in, no read, no move.
+
+        A move that failed, or that its destination does not take at present, waits and is not under way. Wherever else
+        a move may be, somebody is busy with it.
+        """
+        return not (self.inbox or self.reads_open or self.moves or self.ended_moves)
 
     def stop(self) -> None:
         """Answers everyone who still waits."""

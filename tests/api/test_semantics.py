@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import http.client
+import time
 
 import pytest
 
@@ -69,7 +71,6 @@ class TestProduceAndLease:
         assert (status, reply["message"]) == (454, "request timeout; no items are in the queue, try again")
 
     def test_a_closed_connection_frees_its_client_id(self, daemon):
-        import http.client
         import json
 
         q = daemon.create()
@@ -186,8 +187,6 @@ class TestRetry:
 
     def test_a_year_that_json_cannot_express_is_refused(self, daemon):
         # Only a binary request can say it, so this one goes in as protobuf.
-        import http.client
-
         from querator.wire import messages, protobuf
 
         q = daemon.create()
@@ -240,6 +239,30 @@ class TestDeadLetters:
         daemon.complete(dead, daemon.ids(dead))
         daemon.advance("11m")
         assert daemon.items(dead) == []
+
+    def test_the_id_of_what_expired_while_it_waited_is_lost(self, daemon):
+        _, q = self.dead_pair(daemon, expire_timeout="10m")
+        daemon.produce(q, "x")
+        item = daemon.items(q)[0]["id"]
+        daemon.advance("11m")
+        status, reply = daemon.complete(q, [item])
+        assert (status, reply["message"]) == (
+            400, f"invalid storage id; '{item}' does not exist, its lease was lost",
+        )  # fmt: skip
+
+    def test_a_dead_queue_that_takes_nothing_keeps_nobody_waiting(self, daemon):
+        dead, q = self.dead_pair(daemon, max_attempts=1)
+        daemon.produce(q, "x")
+        (item,) = daemon.ids(q)
+        daemon.ok("partitions.pause", queue_name=dead, partitions=[0])
+        started = time.monotonic()
+        daemon.advance("61s")
+        assert time.monotonic() - started < 10
+        assert (counts(daemon, q), counts(daemon, dead)) == ([(1, 1, 0)], [(0, 0, 0)])
+        assert "its lease was lost" in daemon.complete(q, [item])[1]["message"]
+        daemon.ok("partitions.resume", queue_name=dead, partitions=[0])
+        daemon.until(lambda: counts(daemon, q) == [(0, 0, 0)])
+        assert texts(daemon.items(dead)) == ["x"]
 
     def test_dead_by_its_consumer(self, daemon):
         dead, q = self.dead_pair(daemon)
