@@ -432,15 +432,17 @@ async def _advance_clock(service: Service, request: messages.ClockAdvanceRequest
         by_us = durations.parse(request.by) // NS_PER_US
     except ValueError as error:
         raise InvalidRequest(f"by is invalid; {error}") from None
-    _manual(service).advance(by_us)
-    await service.engine.until_idle()
-    return messages.ClockResponse(now=service.clock.now_us())
+    return await _move_clock(service, service.clock.now_us() + by_us)
 
 
 async def _set_clock(service: Service, request: messages.ClockSetRequest) -> messages.ClockResponse:
     if request.now is None:
         raise InvalidRequest("now is invalid; cannot be empty")
-    validation.year("now", request.now)
-    _manual(service).set(request.now)
+    return await _move_clock(service, request.now)
+
+
+async def _move_clock(service: Service, now_us: int) -> messages.ClockResponse:
+    validation.year("now", now_us)
+    _manual(service).set(now_us)
     await service.engine.until_idle()
     return messages.ClockResponse(now=service.clock.now_us())

@@ -571,3 +571,30 @@ class TestClock:
         assert daemon.ok("clock.set", now="2031-02-03T04:05:06Z") == {"now": "2031-02-03T04:05:06Z"}
         assert daemon.advance("90s") == "2031-02-03T04:06:36Z"
         assert daemon.ok("clock.set", now="2030-01-01T00:00:00Z") == {"now": "2030-01-01T00:00:00Z"}
+
+    def test_stays_where_the_wire_can_tell_it(self, daemon):
+        daemon.ok("clock.set", now="9999-12-31T23:00:00Z")
+        assert daemon.error("clock.advance", by="1h") == (400, "now is invalid; year must be between 1 and 9999")
+        assert daemon.now() == "9999-12-31T23:00:00Z"
+        daemon.ok("clock.set", now="2030-01-01T00:00:00Z")
+
+
+class TestMetrics:
+    @staticmethod
+    def oldest_age(daemon, queue) -> float:
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        connection.request("GET", "/metrics")
+        name = f'querator_oldest_item_age_seconds{{queue="{queue}"}} '
+        lines = connection.getresponse().read().decode().splitlines()
+        (age,) = [float(line.removeprefix(name)) for line in lines if line.startswith(name)]
+        return age
+
+    def test_the_oldest_item_is_found_behind_younger_ones_and_not_among_those_that_are_gone(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, "old")
+        daemon.advance("10s")
+        daemon.produce(q, "young")
+        daemon.retry(q, daemon.ids(q)[0])
+        assert self.oldest_age(daemon, q) == 10
+        daemon.ok("storage/items.delete", queue_name=q, ids=[daemon.items(q)[1]["id"]])
+        assert self.oldest_age(daemon, q) == 0
