@@ -51,7 +51,7 @@ from querator.daemon.requests import (
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
-from querator.items import Placement, Queue
+from querator.items import Placement, Queue, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
 from querator.wire.messages import Reply
@@ -125,8 +125,11 @@ class Service:
             placements.setdefault(placement.queue, []).append(placement)
         self._look_for_strangers({placement.uuid for known in placements.values() for placement in known})
         await self.jobs.load()
+        counts = await self.blocking(self.catalog.counts)
         for queue in self.queues.values():
-            self.load(queue, placements.get(queue.name, []))
+            for partition in self.load(queue, placements.get(queue.name, [])).partitions:
+                if partition.placement.requested is State.UNAVAILABLE and partition.placement.uuid in counts:
+                    partition.recall(counts[partition.placement.uuid])
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
         await queues.delete_leftovers(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import duckdb
 import pytest
-from house import House
+from house import SECOND, House
 
 from querator import ids
 from querator.daemon.store.base import StorageError
@@ -185,6 +185,30 @@ class TestOffline:
         path.write_bytes(content)
         house.ask("reload", 0)
         assert house.states() == ["available", "available"]
+
+    def test_the_last_counts_are_told_also_after_a_restart(self, house: House):
+        house.create(partitions=2)
+        house.produce("a", "b")
+        house.produce("c", at=house.clock.now_us() + 60 * SECOND)
+        house.lease()
+        house.ask("offline")
+        before = [(s.total, s.leased, s.scheduled) for s in house.statuses()]
+        assert before == [(2, 1, 0), (0, 0, 1)]
+        house.restart()
+        assert [(s.total, s.leased, s.scheduled) for s in house.statuses()] == before
+        house.ask("reload")
+        assert [(s.total, s.leased, s.scheduled) for s in house.statuses()] == before
+
+    def test_a_partition_in_error_is_not_drained(self, house: House):
+        house.create(partitions=2)
+        house.produce("a")
+        house.ask("drain", 0)
+        path = house.file(0)
+        house.run(house.service.stop())
+        path.rename(path.with_suffix(".away"))
+        house.start()
+        assert (house.statuses()[0].state, house.statuses()[0].drained) == ("error", False)
+        path.with_suffix(".away").rename(path)
 
     def test_rows_that_were_added_by_hand_are_items(self, house: House):
         house.create()
