@@ -454,6 +454,12 @@ class Logical:
         partition.fail(reason, self.now_us, self.now_ns + backoff)
         self.wake()
 
+    def end_back_offs(self) -> None:
+        """What failed and waits is tried again in the next pass."""
+        self.waiting_moves = sorted((0, order, move) for _, order, move in self.waiting_moves)
+        for partition in self.partitions:
+            partition.retry_at_ns = 0
+
     def _start_opening(self) -> None:
         """Partitions that should be open and are not: at the start, and after a failure when its back-off is over."""
         for partition in self.partitions:

@@ -447,5 +447,8 @@ async def _set_clock(service: Service, request: messages.ClockSetRequest) -> mes
 async def _move_clock(service: Service, now_us: int) -> messages.ClockResponse:
     validation.year("now", now_us)
     _manual(service).set(now_us)
+    for logical in service.logicals.values():
+        # These run on real time, which whoever moves the clock does not want to wait for.
+        logical.end_back_offs()
     await service.engine.until_idle()
     return messages.ClockResponse(now=service.clock.now_us())

@@ -282,6 +282,23 @@ class TestDeadLetters:
         daemon.retry(q, daemon.ids(q)[0], dead=True)
         assert texts(lease()) == ["x"]
 
+    def test_a_move_that_failed_is_tried_again_when_the_clock_moves_also_after_a_restart(self, fresh):
+        daemon = fresh()
+        dead = daemon.create(requested_partitions=2)
+        q = daemon.create(dead_queue=dead, max_attempts=1)
+        daemon.ok("clock.set", now="2020-01-01T00:00:00Z")
+        daemon.produce(q, "x")
+        daemon.ids(q)
+        # Its lease ends while nobody is there. Whether it has arrived before is then a question for every partition.
+        daemon.ok("partitions.offline", queue_name=dead, partitions=[1])
+        daemon.restart()
+        for _ in range(4):
+            daemon.advance("1s")
+            assert counts(daemon, q) == [(1, 1, 0)]
+        daemon.ok("partitions.reload", queue_name=dead, partitions=[1])
+        daemon.advance("1s")
+        assert (counts(daemon, q), texts(daemon.items(dead))) == ([(0, 0, 0)], ["x"])
+
     def test_without_a_dead_queue_it_is_logged_and_gone(self, daemon):
         q = daemon.create(max_attempts=1)
         daemon.produce(q, "x", kind="k")
