@@ -385,7 +385,7 @@ class Partition:
         batch.lost_until = now_us + LOST_LEASE_KEPT_US
 
     def ended_leases(self, now_us: int, leases_max: int) -> list[Lease]:
-        """Leases past their deadline, taken out of `leased`; at most about so many."""
+        """Leases past their deadline, taken out of `leased`, in the order to come back in; at most about so many."""
         ended: list[Lease] = []
         ends = self.lease_ends
         while ends and ends[0][0] < now_us and len(ended) < leases_max:
@@ -396,6 +396,7 @@ class Partition:
                 if lease is not None and lease.deadline == deadline:
                     del self.leased[text]
                     ended.append(lease)
+        ended.sort(key=lambda lease: (lease.deadline, lease.item.seq))
         return ended
 
     # -- waiting items leave out of turn

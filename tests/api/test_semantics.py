@@ -369,6 +369,13 @@ class TestExtend:
         daemon.advance("6m")
         assert counts(daemon, q) == [(1, 0, 0)]
 
+    def test_what_was_extended_together_comes_back_in_its_old_order(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, *"abc")
+        daemon.ok("queue.extend", queue_name=q, ids=daemon.ids(q, 3)[::-1], lease_timeout="5m")
+        daemon.advance("6m")
+        assert texts(daemon.items(q)) == ["a", "b", "c"]
+
     def test_refusals(self, daemon):
         q = daemon.create()
         daemon.produce(q, "x")
