@@ -26,6 +26,3 @@ class ManualClock:
 
     def set(self, now_us: int) -> None:
         self._now_us = now_us
-
-    def advance(self, by_us: int) -> None:
-        self._now_us += by_us

@@ -7,7 +7,7 @@ windows, states) lives with the partition in the daemon, not here.
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -87,6 +87,15 @@ class Job(msgspec.Struct, kw_only=True):
     ended_at: int = 0
     details: dict[str, Any] = {}
     """What this kind of job needs to know; `partitions` are all that nobody else may work on meanwhile."""
+
+
+class Counts(NamedTuple):
+    """How many items a partition holds, and the sum of the times at which those that are not scheduled were made."""
+
+    ready: int
+    leased: int
+    scheduled: int
+    created_sum: int
 
 
 class Placement(msgspec.Struct, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import duckdb
 import msgspec
 
 from querator.errors import QueratorError
-from querator.items import Job, Placement, Queue, State
+from querator.items import Counts, Job, Placement, Queue, State
 
 SCHEMA_VERSION = 1
 
@@ -29,6 +29,8 @@ create table if not exists queues (
 create table if not exists partitions (
     queue varchar, number integer, uuid varchar, storage varchar, requested varchar, since bigint, resume_at bigint,
     reason varchar);
+-- What was counted in partitions when they were taken offline.
+create table if not exists counts (uuid varchar, ready bigint, leased bigint, scheduled bigint, created_sum hugeint);
 -- Files of partitions that are no longer in use and are to be deleted.
 create table if not exists leftovers (uuid varchar, storage varchar);
 create table if not exists jobs (
@@ -72,6 +74,16 @@ class Catalog:
         rows = self._rows("select * from partitions order by queue, number")
         return [Placement(**{**row, "requested": State(row["requested"])}) for row in rows]
 
+    def counts(self) -> dict[str, Counts]:
+        """By UUID."""
+        return {row.pop("uuid"): Counts(**row) for row in self._rows("select * from counts")}
+
+    def save_counts(self, counts: Mapping[str, Counts]) -> None:
+        with self._transaction():
+            for uuid, one in counts.items():
+                self._connection.execute("delete from counts where uuid = ?", [uuid])
+                self._connection.execute("insert into counts values (?, ?, ?, ?, ?)", [uuid, *one])
+
     def leftovers(self) -> list[Leftover]:
         return [Leftover(**row) for row in self._rows("select * from leftovers")]
 
@@ -111,6 +123,7 @@ class Catalog:
     def shrink(self, placement: Placement) -> None:
         """A partition is no more; its file becomes a leftover."""
         with self._transaction():
+            self._connection.execute("delete from counts where uuid = ?", [placement.uuid])
             self._connection.execute("delete from partitions where uuid = ?", [placement.uuid])
             self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
 
@@ -140,6 +153,9 @@ class Catalog:
         with self._transaction():
             self._connection.execute(
                 "insert into leftovers select uuid, storage from partitions where queue = ?", [name]
+            )
+            self._connection.execute(
+                "delete from counts where uuid in (select uuid from partitions where queue = ?)", [name]
             )
             self._connection.execute("delete from partitions where queue = ?", [name])
             for queue in [name, *(queue.name for queue in changed)]:

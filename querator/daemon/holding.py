@@ -100,7 +100,7 @@ def _completed(logical: Logical, request: Complete, partition: Partition, leases
 def _retry(logical: Logical, request: Retry) -> None:
     wanted = [item.id for item in request.items]
     hint = _holder(logical, request.number, wanted[0])
-    held, error = _find(logical, request.known, hint, wanted, "retried", ignore_absent=False)
+    held, error = _find(logical, request.known, hint, wanted, "retried", once=True)
     now = logical.now_us
     soon = now + SCHEDULE_AHEAD_MIN_US
     moving: dict[tuple[Partition, str], list[Lease]] = {}
@@ -135,16 +135,16 @@ def _retry(logical: Logical, request: Retry) -> None:
 
 def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
     hint = _holder(logical, request.number, request.ids[0])
-    held, error = _find(logical, request.known, hint, request.ids, "extended", ignore_absent=False)
+    held, error = _find(logical, request.known, hint, request.ids, "extended")
     if error is not None:
         return error
     timeout_ns = request.lease_timeout_ns or logical.queue.lease_timeout_ns
     deadline = lifecycle.deadline(logical.now_us, timeout_ns)
-    by_partition: dict[Partition, list[Lease]] = {}
+    by_partition: dict[Partition, dict[str, Lease]] = {}
     for partition, lease in held:
-        by_partition.setdefault(partition, []).append(lease)
+        by_partition.setdefault(partition, {})[lease.id] = lease
     for partition, leases in by_partition.items():
-        partition.extend(leases, deadline)
+        partition.extend(list(leases.values()), deadline)
         request.touched.add(partition)
     return [lease for _, lease in held]
 
@@ -156,16 +156,19 @@ def _find(
     wanted: Sequence[str],
     verb: str,
     *,
-    ignore_absent: bool,
+    ignore_absent: bool = False,
+    once: bool = False,
 ) -> tuple[list[Held], QueratorError | None]:
     """The leases that ids stand for, up to the first bad id, and what is wrong with that one.
 
+    A complete passes over what is in a failing partition, because the others go on; it is an error nonetheless.
     Raises Unknown when storage has to be asked first.
     """
     held: list[Held] = []
     seen: set[str] = set()
     unknown: dict[Partition, dict[str, int]] = {}
     error: QueratorError | None = None
+    unavailable: QueratorError | None = None
     for item_id in wanted:
         if item_id not in hint.leased:
             hint = _holder(logical, hint.number, item_id)
@@ -182,7 +185,9 @@ def _find(
                 # Its partition may have been removed; what it remembered is known by a key.
                 found: Found | None = LOST if f"lost {item_id}" in logical.request_ids else None
             elif not partition.allows.complete:
-                error = RetryRequest(failing(partition.number))
+                unavailable = unavailable or RetryRequest(failing(partition.number))
+                if ignore_absent:
+                    continue
                 break
             elif (lease := partition.leased.get(item_id)) is not None:
                 found = None
@@ -193,7 +198,7 @@ def _find(
             else:
                 unknown.setdefault(partition, {})[item_id] = decoded.seq
                 continue
-        if lease is not None and partition is not None and (ignore_absent or item_id not in seen):
+        if lease is not None and partition is not None and not (once and item_id in seen):
             seen.add(item_id)
             held.append((partition, lease))
             continue
@@ -202,7 +207,7 @@ def _find(
             break
     if unknown:
         raise Unknown(unknown)
-    return held, error
+    return held, unavailable or error
 
 
 def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) -> QueratorError | None:

@@ -439,6 +439,12 @@ class Logical:
         partition.fail(reason, self.now_us, self.now_ns + backoff)
         self.wake()
 
+    def end_back_offs(self) -> None:
+        """What failed and waits is tried again in the next pass."""
+        self.waiting_moves = sorted((0, order, move) for _, order, move in self.waiting_moves)
+        for partition in self.partitions:
+            partition.retry_at_ns = 0
+
     def _start_opening(self) -> None:
         """Partitions that should be open and are not: at the start, and after a failure when its back-off is over."""
         for partition in self.partitions:
@@ -533,8 +539,12 @@ class Logical:
         return min(times)
 
     def is_idle(self) -> bool:
-        """Nothing is under way: no request to take in, no read, no move (a failed move that waits is not under way)."""
-        return not (self.inbox or self.reads_open or self.moves or self.ended_moves or self.moves_open)
+        """Nothing is under way: no request to take in, no read, no move.
+
+        A move that failed, or that its destination does not take at present, waits and is not under way. Wherever else
+        a move may be, somebody is busy with it.
+        """
+        return not (self.inbox or self.reads_open or self.moves or self.ended_moves)
 
     def stop(self) -> None:
         """Answers everyone who still waits."""

@@ -122,6 +122,8 @@ async def _alter(
         if event is Event.OFFLINE:
             still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
             reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
+            counts = {partition.placement.uuid: partition.settled_counts for partition in still_open}
+            await service.blocking(service.catalog.save_counts, counts)
             if any(reasons):
                 raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
     for partition, placement in changed:
@@ -356,7 +358,7 @@ def describe(partition: Partition, size_bytes: int, job: Job | None) -> Partitio
         total=partition.total,
         leased=partition.total_leased,
         scheduled=partition.scheduled_count,
-        drained=placement.requested is State.DRAINING and partition.drained,
+        drained=state is State.DRAINING and partition.drained,
         bytes_=size_bytes,
         job_id=job.job_id if job else "",
         file=file_name(placement),

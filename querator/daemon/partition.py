@@ -22,7 +22,7 @@ from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Rows, Store, Summary
 from querator.daemon.window import Window
-from querator.items import ZERO_TIME_US, Item, Placement, State
+from querator.items import ZERO_TIME_US, Counts, Item, Placement, State
 from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
@@ -115,7 +115,7 @@ class Partition:
         """When its file was last rid of lost leases and request ids that are too old."""
         self.batch: Batch | None = None
         self.last_seq = 0
-        self.settled_counts = (0, 0, 0, 0)
+        self.settled_counts = Counts(0, 0, 0, 0)
         self._empty()
 
     def _empty(self) -> None:
@@ -195,7 +195,7 @@ class Partition:
 
     def settled(self) -> None:
         """What was counted so far is durable: this is what is told of a partition that fails or is closed."""
-        self.settled_counts = (
+        self.settled_counts = Counts(
             self.total - self.total_leased,
             self.total_leased,
             self.scheduled_count,
@@ -210,6 +210,11 @@ class Partition:
         self._empty()
         self.settled_counts = counts
         self.waiting, self.last_leased, self.schedule.count, self.created_sum = counts
+
+    def recall(self, counts: Counts) -> None:
+        """What was counted when it was closed, by an earlier process."""
+        self.settled_counts = counts
+        self.close()
 
     def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
         self._empty()
@@ -387,7 +392,7 @@ class Partition:
         batch.lost_until = now_us + LOST_LEASE_KEPT_US
 
     def ended_leases(self, now_us: int, leases_max: int) -> list[Lease]:
-        """Leases past their deadline, taken out of `leased`; at most about so many."""
+        """Leases past their deadline, taken out of `leased`, in the order to come back in; at most about so many."""
         ended: list[Lease] = []
         ends = self.lease_ends
         while ends and ends[0][0] < now_us and len(ended) < leases_max:
@@ -398,6 +403,7 @@ class Partition:
                 if lease is not None and lease.deadline == deadline:
                     del self.leased[text]
                     ended.append(lease)
+        ended.sort(key=lambda lease: (lease.deadline, lease.item.seq))
         return ended
 
     # -- waiting items leave out of turn

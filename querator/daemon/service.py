@@ -52,7 +52,7 @@ from querator.daemon.requests import (
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
-from querator.items import Placement, Queue
+from querator.items import Placement, Queue, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
 
@@ -127,8 +127,11 @@ class Service:
             placements.setdefault(placement.queue, []).append(placement)
         self._look_for_strangers({placement.uuid for known in placements.values() for placement in known})
         await self.jobs.load()
+        counts = await self.blocking(self.catalog.counts)
         for queue in self.queues.values():
-            self.load(queue, placements.get(queue.name, []))
+            for partition in self.load(queue, placements.get(queue.name, [])).partitions:
+                if partition.placement.requested is State.UNAVAILABLE and partition.placement.uuid in counts:
+                    partition.recall(counts[partition.placement.uuid])
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
         await queues.delete_leftovers(self)
@@ -432,15 +435,20 @@ async def _advance_clock(service: Service, request: messages.ClockAdvanceRequest
         by_us = durations.parse(request.by) // NS_PER_US
     except ValueError as error:
         raise InvalidRequest(f"by is invalid; {error}") from None
-    _manual(service).advance(by_us)
-    await service.engine.until_idle()
-    return messages.ClockResponse(now=service.clock.now_us())
+    return await _move_clock(service, service.clock.now_us() + by_us)
 
 
 async def _set_clock(service: Service, request: messages.ClockSetRequest) -> messages.ClockResponse:
     if request.now is None:
         raise InvalidRequest("now is invalid; cannot be empty")
-    validation.year("now", request.now)
-    _manual(service).set(request.now)
+    return await _move_clock(service, request.now)
+
+
+async def _move_clock(service: Service, now_us: int) -> messages.ClockResponse:
+    validation.year("now", now_us)
+    _manual(service).set(now_us)
+    for logical in service.logicals.values():
+        # These run on real time, which whoever moves the clock does not want to wait for.
+        logical.end_back_offs()
     await service.engine.until_idle()
     return messages.ClockResponse(now=service.clock.now_us())

@@ -17,7 +17,7 @@ from querator.config import LimitsConfig
 from querator.daemon.store import tables
 from querator.daemon.store.base import Rows
 from querator.items import Item
-from querator.limits import READY_WINDOW_LOW_PERCENT
+from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
 
 _payload_of = attrgetter("payload")
 
@@ -41,6 +41,11 @@ class Window:
     def on_disk(self) -> int:
         """How many wait on disk only."""
         return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
+
+    def oldest(self) -> int | None:
+        """When the oldest item near the head was made: those that come back stand behind younger ones."""
+        head = islice((item.created_at for item in self.ready if item.seq not in self.gone), OLDEST_AMONG_ITEMS_MAX)
+        return min(head, default=None)
 
     def append(self, items: list[Item], size_bytes: int) -> None:
         is_next = self.is_open()

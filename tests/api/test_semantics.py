@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import http.client
+import time
 
 import pytest
 
@@ -69,7 +71,6 @@ class TestProduceAndLease:
         assert (status, reply["message"]) == (454, "request timeout; no items are in the queue, try again")
 
     def test_a_closed_connection_frees_its_client_id(self, daemon):
-        import http.client
         import json
 
         q = daemon.create()
@@ -129,6 +130,20 @@ class TestComplete:
         assert daemon.complete(q, ids, partition=1)[0] == 200
         assert counts(daemon, q) == [(0, 0, 0)] * 3
 
+    def test_goes_on_in_the_partitions_that_work(self, daemon):
+        q = daemon.create(requested_partitions=2)
+        daemon.produce(q, "a")
+        daemon.produce(q, "b")
+        leased = {reply.get("partition", 0): reply["items"][0]["id"] for _, reply in (daemon.lease(q), daemon.lease(q))}
+        ids = [leased[0], leased[1]]
+        daemon.ok("partitions.offline", queue_name=q, partitions=[0])
+        status, reply = daemon.complete(q, ids)
+        assert (status, reply["message"]) == (454, "partition not available; partition '0' is failing, retry again")
+        assert counts(daemon, q) == [(1, 1, 0), (0, 0, 0)]
+        daemon.ok("partitions.reload", queue_name=q, partitions=[0])
+        assert daemon.complete(q, ids)[0] == 200
+        assert counts(daemon, q) == [(0, 0, 0)] * 2
+
 
 class TestRetry:
     def test_gives_a_new_id_at_the_tail(self, daemon):
@@ -172,8 +187,6 @@ class TestRetry:
 
     def test_a_year_that_json_cannot_express_is_refused(self, daemon):
         # Only a binary request can say it, so this one goes in as protobuf.
-        import http.client
-
         from querator.wire import messages, protobuf
 
         q = daemon.create()
@@ -227,6 +240,30 @@ class TestDeadLetters:
         daemon.advance("11m")
         assert daemon.items(dead) == []
 
+    def test_the_id_of_what_expired_while_it_waited_is_lost(self, daemon):
+        _, q = self.dead_pair(daemon, expire_timeout="10m")
+        daemon.produce(q, "x")
+        item = daemon.items(q)[0]["id"]
+        daemon.advance("11m")
+        status, reply = daemon.complete(q, [item])
+        assert (status, reply["message"]) == (
+            400, f"invalid storage id; '{item}' does not exist, its lease was lost",
+        )  # fmt: skip
+
+    def test_a_dead_queue_that_takes_nothing_keeps_nobody_waiting(self, daemon):
+        dead, q = self.dead_pair(daemon, max_attempts=1)
+        daemon.produce(q, "x")
+        (item,) = daemon.ids(q)
+        daemon.ok("partitions.pause", queue_name=dead, partitions=[0])
+        started = time.monotonic()
+        daemon.advance("61s")
+        assert time.monotonic() - started < 10
+        assert (counts(daemon, q), counts(daemon, dead)) == ([(1, 1, 0)], [(0, 0, 0)])
+        assert "its lease was lost" in daemon.complete(q, [item])[1]["message"]
+        daemon.ok("partitions.resume", queue_name=dead, partitions=[0])
+        daemon.until(lambda: counts(daemon, q) == [(0, 0, 0)])
+        assert texts(daemon.items(dead)) == ["x"]
+
     def test_dead_by_its_consumer(self, daemon):
         dead, q = self.dead_pair(daemon)
         daemon.produce(q, "x")
@@ -244,6 +281,23 @@ class TestDeadLetters:
         daemon.produce(q, "x")
         daemon.retry(q, daemon.ids(q)[0], dead=True)
         assert texts(lease()) == ["x"]
+
+    def test_a_move_that_failed_is_tried_again_when_the_clock_moves_also_after_a_restart(self, fresh):
+        daemon = fresh()
+        dead = daemon.create(requested_partitions=2)
+        q = daemon.create(dead_queue=dead, max_attempts=1)
+        daemon.ok("clock.set", now="2020-01-01T00:00:00Z")
+        daemon.produce(q, "x")
+        daemon.ids(q)
+        # Its lease ends while nobody is there. Whether it has arrived before is then a question for every partition.
+        daemon.ok("partitions.offline", queue_name=dead, partitions=[1])
+        daemon.restart()
+        for _ in range(4):
+            daemon.advance("1s")
+            assert counts(daemon, q) == [(1, 1, 0)]
+        daemon.ok("partitions.reload", queue_name=dead, partitions=[1])
+        daemon.advance("1s")
+        assert (counts(daemon, q), texts(daemon.items(dead))) == ([(0, 0, 0)], ["x"])
 
     def test_without_a_dead_queue_it_is_logged_and_gone(self, daemon):
         q = daemon.create(max_attempts=1)
@@ -305,6 +359,22 @@ class TestExtend:
         assert reply == {"items": [{"id": ids[0], "lease_deadline": later(now, 300)}]}
         daemon.advance("4m")
         assert daemon.complete(q, ids)[0] == 200
+
+    def test_an_id_that_is_named_twice_is_extended_once(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, "x")
+        ids = daemon.ids(q)
+        reply = daemon.ok("queue.extend", queue_name=q, ids=ids * 2, lease_timeout="5m")
+        assert reply["items"] == [{"id": ids[0], "lease_deadline": later(daemon.now(), 300)}] * 2
+        daemon.advance("6m")
+        assert counts(daemon, q) == [(1, 0, 0)]
+
+    def test_what_was_extended_together_comes_back_in_its_old_order(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, *"abc")
+        daemon.ok("queue.extend", queue_name=q, ids=daemon.ids(q, 3)[::-1], lease_timeout="5m")
+        daemon.advance("6m")
+        assert texts(daemon.items(q)) == ["a", "b", "c"]
 
     def test_refusals(self, daemon):
         q = daemon.create()
@@ -525,3 +595,30 @@ class TestClock:
         assert daemon.ok("clock.set", now="2031-02-03T04:05:06Z") == {"now": "2031-02-03T04:05:06Z"}
         assert daemon.advance("90s") == "2031-02-03T04:06:36Z"
         assert daemon.ok("clock.set", now="2030-01-01T00:00:00Z") == {"now": "2030-01-01T00:00:00Z"}
+
+    def test_stays_where_the_wire_can_tell_it(self, daemon):
+        daemon.ok("clock.set", now="9999-12-31T23:00:00Z")
+        assert daemon.error("clock.advance", by="1h") == (400, "now is invalid; year must be between 1 and 9999")
+        assert daemon.now() == "9999-12-31T23:00:00Z"
+        daemon.ok("clock.set", now="2030-01-01T00:00:00Z")
+
+
+class TestMetrics:
+    @staticmethod
+    def oldest_age(daemon, queue) -> float:
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        connection.request("GET", "/metrics")
+        name = f'querator_oldest_item_age_seconds{{queue="{queue}"}} '
+        lines = connection.getresponse().read().decode().splitlines()
+        (age,) = [float(line.removeprefix(name)) for line in lines if line.startswith(name)]
+        return age
+
+    def test_the_oldest_item_is_found_behind_younger_ones_and_not_among_those_that_are_gone(self, daemon):
+        q = daemon.create()
+        daemon.produce(q, "old")
+        daemon.advance("10s")
+        daemon.produce(q, "young")
+        daemon.retry(q, daemon.ids(q)[0])
+        assert self.oldest_age(daemon, q) == 10
+        daemon.ok("storage/items.delete", queue_name=q, ids=[daemon.items(q)[1]["id"]])
+        assert self.oldest_age(daemon, q) == 0

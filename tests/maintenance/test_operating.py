@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import duckdb
 import pytest
-from house import House
+from house import SECOND, House
 
 from querator import ids
 from querator.daemon.store.base import StorageError
@@ -22,7 +22,7 @@ class TestPause:
         stats = house.stats()
         assert (stats.produce_waiting, stats.lease_waiting) == (5, 3)
         house.ask("resume")
-        assert all(produce.result(5) for produce in produces)
+        assert all(produce.result(5) is None for produce in produces)
         assert [[item.bytes_ for item in lease.result(5).items] for lease in leases] == [
             [b"0", b"3"],
             [b"1", b"4"],
@@ -34,7 +34,7 @@ class TestPause:
         house.produce("a")
         (item,) = house.lease()
         house.ask("pause")
-        assert house.complete(item.id).result(5).code == 200
+        assert house.complete(item.id).result(5) is None
         assert house.statuses()[0].total == 0
 
     def test_ends_by_itself_also_after_a_restart(self, house: House):
@@ -48,7 +48,7 @@ class TestPause:
         house.advance("15m")
         assert house.states() == ["paused"]
         house.advance("1ms")
-        assert waiting.result(5).code == 200
+        assert waiting.result(5) is None
         assert (house.states(), house.statuses()[0].resume_at) == (["available"], None)
         house.restart()
         assert house.states() == ["available"]
@@ -158,7 +158,7 @@ class TestOffline:
         house.ask("reload", 0)
         assert house.states() == ["available", "available"]
         assert house.statuses()[0].total == 2
-        assert house.complete(item.id).result(5).code == 200
+        assert house.complete(item.id).result(5) is None
         assert house.contents() == ["c"]
 
     def test_nothing_but_a_reload_brings_it_back(self, house: House):
@@ -185,6 +185,30 @@ class TestOffline:
         path.write_bytes(content)
         house.ask("reload", 0)
         assert house.states() == ["available", "available"]
+
+    def test_the_last_counts_are_told_also_after_a_restart(self, house: House):
+        house.create(partitions=2)
+        house.produce("a", "b")
+        house.produce("c", at=house.clock.now_us() + 60 * SECOND)
+        house.lease()
+        house.ask("offline")
+        before = [(s.total, s.leased, s.scheduled) for s in house.statuses()]
+        assert before == [(2, 1, 0), (0, 0, 1)]
+        house.restart()
+        assert [(s.total, s.leased, s.scheduled) for s in house.statuses()] == before
+        house.ask("reload")
+        assert [(s.total, s.leased, s.scheduled) for s in house.statuses()] == before
+
+    def test_a_partition_in_error_is_not_drained(self, house: House):
+        house.create(partitions=2)
+        house.produce("a")
+        house.ask("drain", 0)
+        path = house.file(0)
+        house.run(house.service.stop())
+        path.rename(path.with_suffix(".away"))
+        house.start()
+        assert (house.statuses()[0].state, house.statuses()[0].drained) == ("error", False)
+        path.with_suffix(".away").rename(path)
 
     def test_rows_that_were_added_by_hand_are_items(self, house: House):
         house.create()
@@ -306,18 +330,18 @@ class TestError:
 
         storage.write = fail
         produced = [house.begin_produce(f"new {n}") for n in range(4)]
-        assert all(produce.result(5).code == 200 for produce in produced)
+        assert all(produce.result(5) is None for produce in produced)
         house.until(lambda: bool(house.partition(0).error))
         status, other = house.statuses()
         assert (status.state, status.requested_state, status.reason) == ("error", "available", "a disk has died")
         assert status.since and other.state == "available"
         assert isinstance(house.complete(held[0]).exception(5), RetryRequest)
-        assert house.complete(held[1]).result(5).code == 200
+        assert house.complete(held[1]).result(5) is None
         assert "it recovers when its storage does" in house.refused("pause", 0).message
         broken[0] = False
         house.until(lambda: house.partition(0).store is not None)
         assert house.states() == ["available"] * 2
-        assert house.complete(held[0]).result(5).code == 200
+        assert house.complete(held[0]).result(5) is None
 
     def test_a_storage_that_cannot_be_used_does_not_keep_the_daemon_from_starting(self, house: House):
         house.create(partitions=2)
