@@ -13,7 +13,7 @@ import pytest
 from querator import errors
 from querator.cli import failures
 from querator.cli.tree import hoist_shared_options
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
 from tests.scripted import ScriptedDaemon, refusal
 
 
@@ -172,6 +172,14 @@ def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon) -> Non
     out, told = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize("words", [["queues", "list"], ["__complete", "queues", "", ""]])
+def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "socket.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run([*QUERATOR, *words], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize(
