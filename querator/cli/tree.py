@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from querator.cli import failures
 from querator.cli.coercion import quickened
 from querator.cli.streams import Streams, abandon_stdout
-from querator.errors import QueratorError, UsageError
+from querator.errors import Interrupted, QueratorError, UsageError
 
 
 class Noun(NamedTuple):
@@ -97,6 +97,12 @@ class RootGroup(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist_shared_options(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **settings: Any) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)

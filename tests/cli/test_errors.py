@@ -164,14 +164,18 @@ def test_a_full_disk_is_told(cli: CommandLine) -> None:
     assert "Traceback" not in told
 
 
-def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon) -> None:
-    process = cli.process("queue", "lease", queue, "--timeout", "60s", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("table", b"error: interrupted\n"), ("json", b'{"error":{"message":"interrupted","exit_code":130}}\n')],
+)
+def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon, form: str, expected: bytes) -> None:
+    words = ("queue", "lease", queue, "--timeout", "60s", "-o", form)
+    process = cli.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while daemon.client.stats(queue).logical_queues[0].lease_waiting == 0:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in told
+    assert (process.returncode, out, told) == (130, b"", expected)
 
 
 @pytest.mark.parametrize("words", [["queues", "list"], ["__complete", "queues", "", ""]])
