@@ -661,7 +661,7 @@ complete -c querator -n '__querator_at '\''items import'\''' -l timeout -x -d 'H
 complete -c querator -n '__querator_at '\''items import'\''' -l debug -d 'Show where an error came from.'
 complete -c querator -n '__querator_at '\''items import'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''sql'\'' 0' -a '(__querator_ask queues)'
-complete -c querator -n '__querator_at '\''sql'\''' -l limit -x -d 'At most so many rows; 0 for all.'
+complete -c querator -n '__querator_at '\''sql'\''' -l limit -x -d 'At most so many rows; 0 for all. On a terminal 10000, elsewhere all.'
 complete -c querator -n '__querator_at '\''sql'\''' -l output -s o -x -a 'table json ndjson name csv arrow' -d 'How the answer is printed.'
 complete -c querator -n '__querator_at '\''sql'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
 complete -c querator -n '__querator_at '\''sql'\''' -l columns -x -d 'Only these fields.'
