@@ -85,8 +85,9 @@ class Verdicts:
             records = [{"id": id, "ok": True, "error": ""} for id in self.done]
             records += [{"id": id, "ok": False, "error": text} for id, text in self.failed.items()]
             session.output.records([one for one in records if one["ok"]] if session.quiet else records, (), name="id")
-        for id, text in self.failed.items():
-            session.streams.note(f"{id}: {text}")
+        if not session.for_a_script:
+            for id, text in self.failed.items():
+                session.streams.note(f"{id}: {text}")
         if not self.failed:
             session.note(f"{done} {count(len(self.done), 'item')}")
         elif self.done:

@@ -165,7 +165,8 @@ class Run:
         if not isinstance(error, InvalidRequest):
             raise error
         self.failed[id] = error.message
-        self._session.streams.note(f"{id}: {error.message}")
+        if not self._session.for_a_script:
+            self._session.streams.note(f"{id}: {error.message}")
 
     def report(self) -> None:
         session = self._session
@@ -177,7 +178,13 @@ class Run:
         text = f"{verb} {count(self.redriven, 'item')} of '{self._queue}'"
         if session.format in (Format.JSON, Format.NDJSON):
             session.output.record(
-                {"queue_name": self._queue, "redriven": self.redriven, "failed": len(self.failed), "groups": groups},
+                {
+                    "queue_name": self._queue,
+                    "redriven": self.redriven,
+                    "failed": len(self.failed),
+                    "groups": groups,
+                    "errors": [{"id": id, "error": text} for id, text in self.failed.items()],
+                },
                 name="queue_name",
             )
         elif groups and not session.quiet:

@@ -132,7 +132,21 @@ class RootGroup(Group):
 
                 traceback.print_exc()
             failure = failures.as_querator_error(error)
+        if isinstance(failure, UsageError) and not failure.hint:
+            failure.hint = f"{self._path(arguments)} --help"
         return failures.report(failure, Streams(), want)
+
+    def _path(self, arguments: list[str]) -> str:
+        """The command that is meant, as far as the words name one."""
+        path = "querator"
+        command: Any = self
+        for word in hoist_shared_options(arguments):
+            lookup = getattr(command, "get_command", None)
+            command = lookup(None, word) if lookup else None
+            if command is None:
+                break
+            path += f" {word}"
+        return path
 
 
 class NounGroup(Group):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from querator import errors
+from querator import Client, errors
 from querator.cli import failures
 from querator.cli.tree import hoist_shared_options
 from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
@@ -66,6 +66,9 @@ def test_errors_are_coloured_on_a_terminal_only(lonely: CommandLine) -> None:
         (["queue", "lease", "q", "-n", "many"], "'many' is not a whole number"),
         (["queue", "lease", "q", "-n", "0"], "0 is less than 1"),
         (["queue", "lease", "q", "-n", "1001"], "1001 is more than 1000"),
+        (["completion"], "missing argument 'shell'. Choose from: bash, zsh, fish"),
+        (["context", "add", "x"], "say where the daemon is"),
+        (["-q", "queue", "retry", "q", "x", "--delay", "1s", "--dead"], "exclude each other"),
         (["queues", "list", "--timeout", "7d"], "'7d' is not a duration"),
         (["queues", "list", "--endpoint", "nonsense"], "'nonsense' is not an endpoint"),
     ],
@@ -75,8 +78,25 @@ def test_usage_errors_are_exit_2(cli: CommandLine, words: list[str], told: str) 
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
     assert told in result.stderr
-    assert "\n\nhint: " in result.stderr
+    assert "-q" in words or "\n\nhint: " in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_usage_error_names_the_help_of_its_command(cli: CommandLine) -> None:
+    assert cli("-o", "table", "context", "add", "x").stderr.endswith("\n\nhint: querator context add --help\n")
+
+
+def test_standard_error_is_the_error_object_alone(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, ["a", "b"])
+    (leased,) = client.lease(queue, 1).items
+    for words, input in (
+        (["queue", "produce", queue, "--ndjson"], '{"utf8": "a"}\nnonsense\n'),
+        (["queue", "complete", queue, leased.id, "nonsense"], None),
+        (["items", "redrive", queue], None),
+    ):
+        result = cli(*words, "-o", "json", input=input)
+        assert json.loads(result.stderr)["error"]["exit_code"] == result.exit_code == 3, result.output
+        assert "error" in str(json.loads(result.stdout))
 
 
 def test_a_misspelt_command_is_guessed(cli: CommandLine) -> None:
