@@ -215,13 +215,13 @@ class Renderer:
             boxed.add_row(*(Text(text, style=state_style(text)) for text in row))
         self.console().print(boxed)
 
-    def console(self) -> Any:
-        """Rich, for a person at a terminal."""
+    def console(self, *, resizable: bool = False) -> Any:
+        """Rich, for a person at a terminal; `resizable` if what is drawn there is drawn again and again."""
         from rich.console import Console
 
         return Console(
             file=self.streams.stdout,
-            width=self.streams.width,
+            width=None if resizable else self.streams.width,
             force_terminal=self.streams.fancy,
             color_system="auto" if self.streams.colour else None,
             highlight=False,
