@@ -115,7 +115,7 @@ def hint_for(error: QueratorError) -> str:
         return "querator queues list"
     if subject == "dead_queue does not exist":
         return "querator queues create NAME"
-    if "is the dead_queue of" in error.message:
+    if subject == "invalid queue" and "is the dead_queue of" in error.message:
         return "--force deletes it all the same"
     if subject == "query is invalid":
         return "the tables are items, leases and scheduled; querator sql QUEUE 'describe items' shows their columns"

@@ -86,6 +86,18 @@ def test_a_usage_error_names_the_help_of_its_command(cli: CommandLine) -> None:
     assert cli("-o", "table", "context", "add", "x").stderr.endswith("\n\nhint: querator context add --help\n")
 
 
+def test_what_helps_is_named(cli: CommandLine, client: Client, queue: str) -> None:
+    name = fresh_name()
+    client.create_queue(name, dead_queue=queue)
+    for words, hint in (
+        (["queues", "create", fresh_name(), "--dead-queue", "nope"], "querator queues create NAME"),
+        (["queues", "delete", queue, "--yes"], "--force deletes it all the same"),
+        (["items", "inspect", queue, "nonsense"], "querator items list QUEUE"),
+        (["items", "list", queue, "--where", "nope > 1"], "the tables are items, leases and scheduled; querator sql"),
+    ):
+        assert f"\n\nhint: {hint}" in cli(*words).stderr
+
+
 def test_standard_error_is_the_error_object_alone(cli: CommandLine, client: Client, queue: str) -> None:
     client.produce(queue, ["a", "b"])
     (leased,) = client.lease(queue, 1).items

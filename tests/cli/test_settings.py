@@ -47,6 +47,16 @@ def test_the_contexts_file_is_for_its_owner(bare: CommandLine, tmp_path: Path) -
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_contexts_file_that_is_broken_is_told(bare: CommandLine, tmp_path: Path) -> None:
+    bare.ok("context", "add", "x", "--endpoint", "http://x:1")
+    (tmp_path / ".config/querator/contexts.toml").write_text("nonsense")
+    for words in (["queues", "list"], ["context", "list"]):
+        result = bare(*words)
+        assert result.exit_code == 1
+        assert "contexts.toml is not TOML" in result.stderr
+        assert "hint: mend it, or remove it" in result.stderr
+
+
 def origin(cli: CommandLine, *words: str, **settings: object) -> tuple[str, str]:
     (row,) = [one for one in cli.json("config", "show", *words, **settings) if one["name"] == "client.address"]
     return row["value"], row["origin"]
@@ -89,7 +99,7 @@ def test_a_token_is_read_from_a_file_and_never_shown(bare: CommandLine, tmp_path
     assert "secret" not in bare.ok("config", "show", "--token-file", str(token))
     result = bare("queues", "list", "--token-file", str(tmp_path / "missing"))
     assert result.exit_code == 1
-    assert "missing: No such file or directory" in result.stderr
+    assert "missing cannot be read: No such file or directory (flag)\n\nhint: querator config show" in result.stderr
 
 
 def test_only_the_daemon_that_is_meant_is_stopped(bare: CommandLine, daemon: Daemon) -> None:
