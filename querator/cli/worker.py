@@ -56,6 +56,8 @@ class Plan:
     until_empty: bool
     lease_seconds: float
     max_attempts: int
+    commands_stdout: int | None = None
+    """Where the commands write; None is our own standard output."""
 
 
 @dataclass
@@ -221,6 +223,7 @@ class Worker:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self._plan.shell_command],
                 stdin=subprocess.PIPE,
+                stdout=self._plan.commands_stdout,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the worker, which lets its commands finish
             )
@@ -260,7 +263,8 @@ class Worker:
             self._count(lost=1)
             return
         self._count(dead=int(dead), retried=int(not dead))
-        outcome = f"dead after {item.attempts} attempts" if dead else f"again in {delay:.1f}s"
+        again = f"again in {delay:.1f}s" if delay else "again at once"
+        outcome = f"dead after {item.attempts} attempts" if dead else again
         self._note(f"{item.id}: {why}; {outcome}")
 
     def _hand_back_waiting(self) -> None:

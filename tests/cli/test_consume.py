@@ -52,6 +52,18 @@ def test_anything_else_retries_with_backoff(cli: CommandLine, client: Client, qu
     assert totals(client, queue) == (0, 0, 1)
 
 
+def test_for_a_script_what_commands_print_goes_to_standard_error(cli: CommandLine, client: Client, queue: str) -> None:
+    words = ("queue", "consume", queue, "--exec", "echo printed", "--until-empty", "-o")
+    for form in ("table", "json", "ndjson"):
+        client.produce(queue, "x")
+        process = cli.process(*words, form, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, told = process.communicate(timeout=60)
+        if form == "table":
+            assert out == b"printed\n"
+        else:
+            assert (json.loads(out)["completed"], told) == (1, b"printed\n")
+
+
 def test_a_command_killed_by_a_signal_retries(cli: CommandLine, client: Client, queue: str) -> None:
     client.produce(queue, "x")
     result = cli("queue", "consume", queue, "--exec", "kill -9 $$", "--until-empty")
