@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from querator.cli.options import Queue, command
+from querator.cli.reading import open_partitions
 from querator.cli.session import Session
 from querator.errors import RequestFailed, TimedOut, UsageError
 
@@ -47,9 +48,7 @@ def sql(
     if query == "-":
         query = _read_query(session)
     if not query.strip():
-        raise UsageError(
-            "the query is empty", hint=f'querator sql {queue} "select kind, count(*) from items group by all"'
-        )
+        raise UsageError("the query is empty", hint=f'querator sql {queue} "{EXAMPLE}"')
     form = SqlFormat(str(session.format))
     if limit is None:
         limit = ROWS_ON_A_TERMINAL if session.streams.fancy and form is SqlFormat.TABLE else 0
@@ -75,6 +74,7 @@ def _read_query(session: Session) -> str:
 
 
 def _ask(session: Session, queue: str, query: str, form: str, limit: int) -> bytes:
+    open_partitions(session, queue)
     try:
         return session.client.sql(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
     except RequestFailed as error:

@@ -52,6 +52,21 @@ def test_what_cannot_be_asked(cli: CommandLine, queue: str, question: str) -> No
     assert "Traceback" not in result.stderr
 
 
+def test_a_closed_partition_is_named(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, "a")
+    client.produce(wide_queue, "b")
+    client.offline_partitions(wide_queue, [1])
+    for words in (["sql", wide_queue, "select partition from items"], ["items", "list", wide_queue]):
+        result = cli(*words, "-o", "json")
+        assert [one["partition"] for one in json.loads(result.stdout)] == [0]
+        assert result.stderr == f"left out, because it is not open: partition 1 (unavailable) of '{wide_queue}'\n"
+    client.offline_partitions(wide_queue, [0])
+    for words in (["sql", wide_queue, "select 1"], ["items", "list", wide_queue], ["items", "redrive", wide_queue]):
+        result = cli(*words)
+        assert result.exit_code == 7
+        assert f"hint: querator partitions list {wide_queue}" in result.stderr
+
+
 def test_an_unknown_queue_cannot_be_asked(cli: CommandLine) -> None:
     assert cli("sql", "nope", "select 1").exit_code == 4
 
@@ -90,6 +105,8 @@ def test_redrive_by_condition(cli: CommandLine, client: Client) -> None:
 
 
 def serve(asked: Asked) -> Answer:
+    if asked.path == "/v1/partitions.list":
+        return (200, {"items": []})
     return (200, BODIES[asked.request["format"]])
 
 
@@ -145,7 +162,7 @@ def test_all_rows_are_asked_for_unless_a_person_looks_at_them(tmp_path: Path) ->
 
 
 def test_a_query_that_takes_too_long_is_exit_7(tmp_path: Path) -> None:
-    with ScriptedDaemon(tmp_path, refusal(453, "query is not done; it was given 1s")) as daemon:
+    with ScriptedDaemon(tmp_path, serve, refusal(453, "query is not done; it was given 1s")) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("sql", "q", "select 1", "--timeout", "1s")
     assert result.exit_code == 7
     assert result.stderr == "error: query is not done; it was given 1s\n\nhint: --timeout gives it more time\n"
@@ -195,6 +212,8 @@ ITEM = {
 def serve_items(asked: Asked) -> Answer:
     if asked.path == "/v1/queue.stats":
         return (200, {"queue_name": "q", "logicalQueues": [{"partitions": [{}]}]})
+    if asked.path == "/v1/partitions.list":
+        return (200, {"items": [{"queue_name": "q", "partition": 0, "state": "available"}]})
     rows = [ITEM] if "from items" in asked.request["query"] else []
     return (200, b"\n".join(json.dumps(row).encode() for row in rows))
 
