@@ -62,7 +62,7 @@ def doctor(
     else:
         records = [finding._asdict() for finding in findings]
         session.output.records(records, ("status", "check", "what", "todo"), name="check")
-    failed = [finding.check for finding in findings if finding.status == FAIL]
+    failed = dict.fromkeys(finding.check for finding in findings if finding.status == FAIL)
     if failed:
         raise QueratorError(f"{', '.join(failed)}: not as it should be")
 
@@ -102,6 +102,9 @@ def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
         status = os.stat(path)
     except FileNotFoundError:
         yield Finding("socket", FAIL, f"{path} does not exist", "querator daemon run")
+        return
+    except PermissionError:
+        yield Finding("socket", FAIL, f"{path} cannot be looked at", "run as the user who runs the daemon")
         return
     if not stat.S_ISSOCK(status.st_mode):
         yield Finding("socket", FAIL, f"{path} is not a socket", "choose another --socket")

@@ -113,6 +113,10 @@ def hint_for(error: QueratorError) -> str:
     subject = error.message.partition(";")[0]
     if subject == "queue does not exist":
         return "querator queues list"
+    if subject.startswith("cannot listen on"):
+        return "--socket PATH and --http HOST:PORT name another place"
+    if subject.startswith("data directory"):
+        return "--data DIR names another one"
     if subject == "dead_queue does not exist":
         return "querator queues create NAME"
     if subject == "invalid queue" and "is the dead_queue of" in error.message:
@@ -121,8 +125,8 @@ def hint_for(error: QueratorError) -> str:
         return "the tables are items, leases and scheduled; querator sql QUEUE 'describe items' shows their columns"
     if subject == "invalid storage id":
         return "querator items list QUEUE"
-    if subject == "partition not available":
-        return "querator partitions list QUEUE shows its state; resume or reload brings it back"
+    if subject == "partition not available" or "no partition is available" in error.message:
+        return "querator partitions list QUEUE shows why"
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
     if subject == "job does not exist":

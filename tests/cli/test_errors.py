@@ -89,13 +89,27 @@ def test_a_usage_error_names_the_help_of_its_command(cli: CommandLine) -> None:
 def test_what_helps_is_named(cli: CommandLine, client: Client, queue: str) -> None:
     name = fresh_name()
     client.create_queue(name, dead_queue=queue)
+    client.pause_partitions(queue, [0])
     for words, hint in (
         (["queues", "create", fresh_name(), "--dead-queue", "nope"], "querator queues create NAME"),
         (["queues", "delete", queue, "--yes"], "--force deletes it all the same"),
+        (["queue", "produce", queue, "x", "--timeout", "10ms"], "querator partitions list QUEUE shows why"),
         (["items", "inspect", queue, "nonsense"], "querator items list QUEUE"),
         (["items", "list", queue, "--where", "nope > 1"], "the tables are items, leases and scheduled; querator sql"),
     ):
         assert f"\n\nhint: {hint}" in cli(*words).stderr
+
+
+def test_a_daemon_that_cannot_start_says_what_to_choose(cli: CommandLine, daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, hint in (
+        (["--data", str(tmp_path / "file")], "--data DIR names another one"),
+        (["--data", str(tmp_path / "data"), "--socket", str(daemon.socket)], "--socket PATH and --http HOST:PORT"),
+    ):
+        done = cli.process("daemon", "run", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        told = done.communicate(timeout=60)[1].decode()
+        assert done.returncode == 1
+        assert f"\n\nhint: {hint}" in told
 
 
 def test_standard_error_is_the_error_object_alone(cli: CommandLine, client: Client, queue: str) -> None:
@@ -248,6 +262,7 @@ def test_querator_alone_shows_all_nouns(cli: CommandLine) -> None:
 def test_help_of_a_command(cli: CommandLine) -> None:
     assert "Usage: querator queues create [OPTIONS] NAME" in cli.ok("help", "queues", "create")
     assert cli.ok("help", "queues", "create") == cli.ok("queues", "create", "--help")
+    assert "Usage: querator queue consume [OPTIONS] QUEUE --exec CMD" in cli.ok("help", "queue", "consume")
     assert cli("help", "nonsense").exit_code == 2
     assert "QUERATOR_SOCKET" in cli.ok("help", "environment")
     assert "-o ndjson" in cli.ok("help", "output")
