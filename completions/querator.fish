@@ -578,7 +578,7 @@ complete -c querator -n '__querator_at '\''items list'\''' -l partition -s p -x 
 complete -c querator -n '__querator_at '\''items list'\''' -l state -x -a 'ready leased scheduled all' -d 'Only items in this state.'
 complete -c querator -n '__querator_at '\''items list'\''' -l kind -x -d 'Only items of this kind.'
 complete -c querator -n '__querator_at '\''items list'\''' -l where -x -d 'Only items for which this holds, such as attempts > 3.'
-complete -c querator -n '__querator_at '\''items list'\''' -l limit -x -d 'At most so many; 0 for all.'
+complete -c querator -n '__querator_at '\''items list'\''' -l limit -x -d 'At most so many, 100 if absent; 0 for all.'
 complete -c querator -n '__querator_at '\''items list'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
 complete -c querator -n '__querator_at '\''items list'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
 complete -c querator -n '__querator_at '\''items list'\''' -l columns -x -d 'Only these fields.'

@@ -65,6 +65,7 @@ def consume(
         until_empty=until_empty,
         lease_seconds=durations.parse(info.lease_timeout) / NS_PER_SECOND,
         max_attempts=info.max_attempts,
+        patience_seconds=session.timeout_seconds,
         commands_stdout=STDERR if session.for_a_script else None,
     )
     worker = Worker(session.make_client(patient=True), session.make_client(patient=True), plan, session.note)
