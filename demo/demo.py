@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ directory = "archive"
 affinity = 0
 """
 PARTLY_DONE = 3
+INTERRUPTED = 130
 PAUSE_SECONDS = 0.002
 
 
@@ -202,7 +204,12 @@ def why_no_spark(demo: Demo) -> str:
     return ""
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, interrupt)
     directory = Path(tempfile.mkdtemp(prefix="querator-"))
     demo = Demo(directory)
     daemon = None
@@ -219,6 +226,9 @@ def main() -> int:
         demo.show("querator daemon stop")
         if daemon.wait(20) != 0:
             raise Failed("the daemon did not end as it should")
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing is left behind", file=sys.stderr)
+        return INTERRUPTED
     except Failed as failure:
         print(f"error: {failure}", file=sys.stderr)
         if (directory / "daemon.log").exists():

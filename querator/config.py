@@ -116,7 +116,15 @@ class ClientSettings:
     def token(self) -> str:
         """The token to show, read at the last moment; empty if none is configured."""
         path = str(self.token_file.value)
-        return Path(path).expanduser().read_text().strip() if path else ""
+        if not path:
+            return ""
+        try:
+            return Path(path).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ConfigError(
+                f"token file {path} cannot be read: {why} ({self.token_file.origin})", hint="querator config show"
+            ) from None
 
 
 # Directories
@@ -185,7 +193,9 @@ def load_file(path: Setting) -> dict[str, Any]:
     except FileNotFoundError:
         if path.origin == "default":
             return {}
-        raise ConfigError(f"config file {path.value} does not exist ({path.origin})") from None
+        raise ConfigError(
+            f"config file {path.value} does not exist ({path.origin})", hint="make it, or name another one"
+        ) from None
     except OSError as error:
         raise ConfigError(f"config file {path.value} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -434,7 +444,9 @@ def load_contexts(environ: Environment | None = None) -> Contexts:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+        raise ConfigError(
+            f"contexts file {path} is not TOML: {error}", hint="mend it, or remove it and add the contexts anew"
+        ) from None
     contexts = content.get("contexts", {})
     try:
         _check(content, {"current": str, "contexts": {name: _CONTEXTS_SCHEMA for name in contexts}}, "")

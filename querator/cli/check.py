@@ -80,7 +80,7 @@ class Verdict:
 
     def print(self, session: Session, form: CheckFormat) -> None:
         write = session.streams.stdout.write
-        if form is CheckFormat.JSON:
+        if form is CheckFormat.JSON or (session.for_a_script and form is CheckFormat.NAGIOS):
             values = {one.name: one.value for one in self.measures}
             write(json_line({**self._labels(), "status": self.severity.name, "message": self.text, **values}) + "\n")
         elif form is CheckFormat.PROMETHEUS:
@@ -112,14 +112,10 @@ def _failed(check: str, subject: str, error: QueratorError) -> Verdict:
 def queue(
     session: Session,
     name: Queue,
-    depth_warn: Annotated[int | None, typer.Option("--depth-warn", min=0, metavar="N", help="Items that wait.")] = None,
-    depth_critical: Annotated[
-        int | None, typer.Option("--depth-critical", min=0, metavar="N", help="The same.")
-    ] = None,
-    age_warn: Annotated[
-        str | None, typer.Option("--age-warn", metavar="DURATION", help="Age of the oldest item.")
-    ] = None,
-    age_critical: Annotated[str | None, typer.Option("--age-critical", metavar="DURATION", help="The same.")] = None,
+    depth_warn: DepthWarn = None,
+    depth_critical: DepthCritical = None,
+    age_warn: AgeWarn = None,
+    age_critical: AgeCritical = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
     """Check how many items wait in a queue, and for how long."""

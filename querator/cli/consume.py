@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from querator.cli.render import Format
 from querator.cli.session import Session, duration
 from querator.errors import Interrupted, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX, NS_PER_SECOND
+
+STDERR: Final = 2
+"""Where commands write when standard output is for a script: one document and nothing else."""
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +48,7 @@ def consume(
     The command finds QUERATOR_ITEM_ID, QUERATOR_ITEM_KIND, QUERATOR_ITEM_REFERENCE, QUERATOR_ITEM_ATTEMPTS,
     QUERATOR_ITEM_ENCODING and QUERATOR_QUEUE in its environment. Leases are extended while it runs. On SIGINT and
     SIGTERM the running commands may finish, and what has not begun is handed back; a second signal ends them too.
+    What the commands print goes to standard output; with -o json, to standard error.
     """
     from querator.cli.worker import Backoff, Plan, Worker
 
@@ -61,6 +65,8 @@ def consume(
         until_empty=until_empty,
         lease_seconds=durations.parse(info.lease_timeout) / NS_PER_SECOND,
         max_attempts=info.max_attempts,
+        patience_seconds=session.timeout_seconds,
+        commands_stdout=STDERR if session.for_a_script else None,
     )
     worker = Worker(session.make_client(patient=True), session.make_client(patient=True), plan, session.note)
     signals: list[int] = []

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,8 +19,11 @@ from querator.cli.options import SharedCommand, command
 from querator.cli.render import Moment, short_duration
 from querator.cli.session import Session
 from querator.cli.tree import NOUNS, noun
-from querator.errors import QueratorError, TimedOut, Unreachable
+from querator.errors import QueratorError, TimedOut, Unreachable, UsageError
 from querator.limits import NS_PER_US, SHUTDOWN_SECONDS_MAX, US_PER_SECOND
+
+if TYPE_CHECKING:
+    from querator.daemon.lock import Holder
 
 app = noun(NOUNS["daemon"].help)
 
@@ -84,13 +87,19 @@ def run(
 
 @command(app, "status")
 def status(session: Session, config: Config = None, data: Data = None) -> None:
-    """Whether a daemon runs on the data directory, and what it says. Exit code 6 if none does."""
+    """Whether a daemon runs on the data directory, and what it says. Exit code 6 if none does.
+
+    A daemon that --socket, --endpoint or a context names is asked instead, wherever it is.
+    """
     from querator.cli.queues import all_queues
     from querator.client import Client
     from querator.daemon.lock import holder
 
     directory = data_directory(config, data)
     found = holder(directory)
+    if config is None and data is None and not _is_meant(session, found):
+        _status_elsewhere(session)
+        return
     if found is None:
         raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run")
     uptime_seconds = max(0, time.time_ns() // NS_PER_US - found.started_at) // US_PER_SECOND if found.started_at else 0
@@ -120,6 +129,31 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
     )
 
 
+def _is_meant(session: Session, found: Holder | None) -> bool:
+    """Whether the daemon on this machine's data directory is the one that flags, variables or a context name."""
+    address = session.settings.address
+    return address.origin == "default" or (found is not None and address.value == f"unix:{found.socket}")
+
+
+def _status_elsewhere(session: Session) -> None:
+    """What a daemon says whose LOCK file is not at hand."""
+    from querator.cli.queues import all_queues
+
+    client = session.client
+    if not session.timeout_given:
+        client.timeout = STATUS_TIMEOUT_SECONDS
+    health = client.health()
+    session.output.record(
+        {
+            "address": str(session.settings.address.value),
+            "version": health.get("version"),
+            "health": health.get("status"),
+            "queues": sum(1 for _ in all_queues(client)),
+        },
+        name="address",
+    )
+
+
 @command(app, "stop")
 def stop(session: Session, config: Config = None, data: Data = None) -> None:
     """Stop the daemon and wait until it has gone. Exit code 6 if none runs, 7 if it does not end in time."""
@@ -129,6 +163,12 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
     found = holder(directory)
     if found is None:
         raise Unreachable(f"no daemon runs on {directory}")
+    if config is None and data is None and not _is_meant(session, found):
+        address = session.settings.address
+        raise UsageError(
+            f"{address.value} ({address.origin}) is not the daemon on {directory}; nothing was done",
+            hint=f"a daemon is stopped where it runs: querator daemon stop --data {directory}",
+        )
     if not found.pid:
         raise QueratorError(f"the daemon on {directory} has not told its PID", hint="repeat the command")
     # The lock is held, so the PID in it is that of a live daemon and not of whoever got the number later.

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from querator import __version__, config, times
+from querator.cli.failures import as_querator_error
 from querator.cli.options import command
-from querator.cli.render import short_duration
+from querator.cli.render import Format, short_duration, state_style, visible
 from querator.cli.session import Session
 from querator.connection import parse_address
 from querator.errors import QueratorError
@@ -52,12 +53,31 @@ def doctor(
         try:
             findings += check(session, data)
         except (QueratorError, OSError) as error:
-            findings.append(Finding(check.__name__.strip("_"), FAIL, str(error), getattr(error, "hint", "")))
-    records = [finding._asdict() for finding in findings]
-    session.output.records(records, ("status", "check", "what", "todo"), name="check")
-    failed = [finding.check for finding in findings if finding.status == FAIL]
+            known = as_querator_error(error)
+            findings.append(Finding(check.__name__.strip("_"), FAIL, known.message, known.hint))
+    if session.quiet:
+        findings = [finding for finding in findings if finding.status != OK]
+    if session.streams.fancy and session.output.form is Format.TABLE and session.output.columns is None:
+        _write_lines(session, findings)
+    else:
+        records = [finding._asdict() for finding in findings]
+        session.output.records(records, ("status", "check", "what", "todo"), name="check")
+    failed = dict.fromkeys(finding.check for finding in findings if finding.status == FAIL)
     if failed:
         raise QueratorError(f"{', '.join(failed)}: not as it should be")
+
+
+def _write_lines(session: Session, findings: list[Finding]) -> None:
+    """For a person: nothing is cut, and what to do stands below what is wrong."""
+    from rich.text import Text
+
+    console = session.output.console()
+    width = max((len(finding.check) for finding in findings), default=0)
+    for finding in findings:
+        line = Text(f"{finding.status:<4}", style=state_style(finding.status))
+        console.print(line.append(f"  {finding.check:<{width}}  {visible(finding.what)}", style=""), soft_wrap=True)
+        if finding.todo:
+            console.print(Text(f"      {'':<{width}}  → {visible(finding.todo)}"), soft_wrap=True)
 
 
 Check = Callable[[Session, Path | None], Iterator[Finding]]
@@ -68,6 +88,7 @@ def _settings(session: Session, data: Path | None) -> Iterator[Finding]:
     yield Finding("settings", OK, f"{address.value} ({address.origin})")
     path = str(session.settings.token_file.value)
     if path:
+        session.settings.token()
         mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
         if mode & 0o077:
             yield Finding("token file", WARN, f"{path} can be read by others", f"chmod 600 {path}")
@@ -81,6 +102,9 @@ def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
         status = os.stat(path)
     except FileNotFoundError:
         yield Finding("socket", FAIL, f"{path} does not exist", "querator daemon run")
+        return
+    except PermissionError:
+        yield Finding("socket", FAIL, f"{path} cannot be looked at", "run as the user who runs the daemon")
         return
     if not stat.S_ISSOCK(status.st_mode):
         yield Finding("socket", FAIL, f"{path} is not a socket", "choose another --socket")

@@ -76,7 +76,7 @@ def as_querator_error(error: BaseException) -> QueratorError:
 
 def usage_error(error: Any) -> QueratorError:
     """Typer's complaint about the command line, as ours."""
-    message = str(error.format_message()).strip().rstrip(".")
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "querator"
     return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help")
@@ -113,6 +113,20 @@ def hint_for(error: QueratorError) -> str:
     subject = error.message.partition(";")[0]
     if subject == "queue does not exist":
         return "querator queues list"
+    if subject.startswith("cannot listen on"):
+        return "--socket PATH and --http HOST:PORT name another place"
+    if subject.startswith("data directory"):
+        return "--data DIR names another one"
+    if subject == "dead_queue does not exist":
+        return "querator queues create NAME"
+    if subject == "invalid queue" and "is the dead_queue of" in error.message:
+        return "--force deletes it all the same"
+    if subject == "query is invalid":
+        return "the tables are items, leases and scheduled; querator sql QUEUE 'describe items' shows their columns"
+    if subject == "invalid storage id":
+        return "querator items list QUEUE"
+    if subject == "partition not available" or "no partition is available" in error.message:
+        return "querator partitions list QUEUE shows why"
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
     if subject == "job does not exist":

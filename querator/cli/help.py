@@ -24,6 +24,9 @@ ENVIRONMENT: Final = {
     "QUERATOR_TOKEN_FILE": "file that holds the API key",
     "QUERATOR_CONFIG": "config file (TOML)",
     "QUERATOR_DATA": "data directory of the daemon",
+    "QUERATOR_HTTP": "address of the daemon on TCP",
+    "QUERATOR_LOG_LEVEL": "what the daemon logs: debug, info, warning or error",
+    "QUERATOR_LOG_FORMAT": "how the daemon logs: text, json or auto",
     "QUERATOR_NO_PROGRESS": "no progress lines, if set",
     "NO_COLOR": "no colour, if set",
 }

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli.session import Session
-from querator.errors import InvalidRequest, NotFound, PartlyDone, UsageError
+from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX
 
 Ids = Annotated[
@@ -79,14 +79,24 @@ class Verdicts:
             else:
                 self.failed[id] = f"it is {state}, not leased"
 
-    def report(self, session: Session, done: str) -> None:
-        """One record per id for a script; a remark for a person. Raises PartlyDone, or the error if all failed."""
+    def report(self, session: Session, done: str, stopped_by: BaseException | None = None) -> None:
+        """One record per id for a script; a remark for a person. Raises PartlyDone, or the error if all failed.
+
+        `stopped_by` is what came between, when there are ids of which nothing can be said.
+        """
         if session.output.form.value != "table":
             records = [{"id": id, "ok": True, "error": ""} for id in self.done]
             records += [{"id": id, "ok": False, "error": text} for id, text in self.failed.items()]
             session.output.records([one for one in records if one["ok"]] if session.quiet else records, (), name="id")
-        for id, text in self.failed.items():
-            session.streams.note(f"{id}: {text}")
+        if not session.for_a_script:
+            for id, text in self.failed.items():
+                session.streams.note(f"{id}: {text}")
+        if stopped_by is not None:
+            text = f"{done} {count(len(self.done), 'item')}"
+            hint = "repeat the command for the rest"
+            if isinstance(stopped_by, KeyboardInterrupt):
+                raise Interrupted(f"interrupted: {text}", hint=hint)
+            raise PartlyDone(f"{text}, then: {stopped_by}", hint=hint)
         if not self.failed:
             session.note(f"{done} {count(len(self.done), 'item')}")
         elif self.done:

@@ -15,6 +15,7 @@ from querator.cli.confirm import confirm_by_name
 from querator.cli.ids import Ids, count
 from querator.cli.options import DryRun, OnlyPartition, Queue, Yes, command
 from querator.cli.payloads import pretty
+from querator.cli.reading import open_partitions
 from querator.cli.render import Format, Moment, Payload, visible
 from querator.cli.session import Session
 from querator.cli.tree import NOUNS, noun
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 app = noun(NOUNS["items"].help)
 
 PAGE_ITEMS = 1_000
+LISTED_ITEMS = 100
 COLUMNS = ("id", "partition", "state", "kind", "reference", "attempts", "payload", "created_at")
 
 
@@ -112,11 +114,13 @@ def list_(
         str | None,
         typer.Option("--where", metavar="SQL", help="Only items for which this holds, such as attempts > 3."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 for all.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, metavar="N", help="At most so many, 100 if absent; 0 for all.")
+    ] = None,
 ) -> None:
     """List stored items, in the order of their ids."""
     client = session.client
-    numbers = partition_numbers(client, queue) if partition is None else [partition]
+    numbers = open_partitions(session, queue) if partition is None else [partition]
     records: Iterator[dict[str, Any]]
     if where is not None or kind is not None:
         from querator.cli.filters import matching_items
@@ -124,9 +128,11 @@ def list_(
         records = matching_items(client, queue, numbers if partition is not None else None, state, kind, where)
     else:
         records = stored_items(client, queue, numbers, state)
-    if limit:
-        records = islice(records, limit)
-    session.output.records(records, COLUMNS, name="id", empty=f"no such items in '{queue}'")
+    shown = LISTED_ITEMS if limit is None else limit
+    session.output.records(islice(records, shown or None), COLUMNS, name="id", empty=f"no such items in '{queue}'")
+    if limit is None and next(records, None) is not None:
+        # Also with -q: whoever pipes ids into another command must know that these are not all.
+        session.streams.note(f"only the first {count(shown, 'item')}; --limit 0 lists all")
 
 
 @command(app, "inspect")

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED_EXIT_CODE = 130
+
 
 def main() -> None:
+    try:
+        _main()
+    except KeyboardInterrupt:
+        # While modules are imported nobody else listens; from there on `tree.py` does.
+        raise SystemExit(INTERRUPTED_EXIT_CODE) from None
+
+
+def _main() -> None:
     if sys.argv[1:2] == ["__complete"]:
         from querator.cli.candidates import answer
 

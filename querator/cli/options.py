@@ -60,6 +60,8 @@ class SharedCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = ["[OPTIONS]"]
         for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "option" and parameter.required:
+                pieces.append(f"{parameter.opts[0]} {parameter.metavar or parameter.name.upper()}")
             if parameter.param_type_name == "argument":
                 name = parameter.metavar or parameter.name.upper()
                 name = f"{name}..." if parameter.nargs == -1 else name

@@ -245,10 +245,9 @@ class StreamRun:
     def refuse(self, line: int, message: str, last: int | None = None, *, items: int = 1) -> None:
         self.failed += items
         error = LineError(line, last or line, message)
-        if len(self.errors) < ERRORS_SHOWN_MAX:
-            self._session.streams.note(str(error))
-        elif len(self.errors) == ERRORS_SHOWN_MAX:
-            self._session.streams.note("further errors are only counted")
+        if len(self.errors) <= ERRORS_SHOWN_MAX and not self._session.for_a_script:
+            shown = len(self.errors) < ERRORS_SHOWN_MAX
+            self._session.streams.note(str(error) if shown else "further errors are only counted")
         if len(self.errors) <= ERRORS_SHOWN_MAX:
             self.errors.append(error)
 
@@ -355,7 +354,7 @@ class StreamRun:
             "errors": [{"first_line": one.first, "last_line": one.last, "error": one.message} for one in self.errors],
         }
         if interrupted or self._stopped_by is not None or self.failed:
-            if session.output.form.value in ("json", "ndjson"):
+            if session.for_a_script:
                 session.output.record(record, name="queue_name")
         else:
             session.done(done, record, name="queue_name")

@@ -20,7 +20,7 @@ from querator.cli.render import Format, Moment, Payload
 from querator.cli.session import Session, duration, moment
 from querator.cli.tree import NOUNS, noun
 from querator.cli.waiting import poll
-from querator.errors import RetryRequest, UsageError
+from querator.errors import QueratorError, RetryRequest, UsageError
 from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
 
 if TYPE_CHECKING:
@@ -97,12 +97,18 @@ def _settle(
 ) -> None:
     """Do something to each of these items, and tell what became of it."""
     verdicts = Verdicts()
-    for batch in ids.batches(ids.given(session, item_ids)):
-        if dry_run:
-            verdicts.foresee(session, queue, batch)
-        else:
-            verdicts.apply(batch, send, keeps_earlier=keeps_earlier)
-    verdicts.report(session, f"would have {done}" if dry_run else done)
+    stopped_by: BaseException | None = None
+    try:
+        for batch in ids.batches(ids.given(session, item_ids)):
+            if dry_run:
+                verdicts.foresee(session, queue, batch)
+            else:
+                verdicts.apply(batch, send, keeps_earlier=keeps_earlier)
+    except (QueratorError, KeyboardInterrupt) as error:
+        if not verdicts.done and not verdicts.failed:
+            raise
+        stopped_by = error
+    verdicts.report(session, f"would have {done}" if dry_run else done, stopped_by)
 
 
 @command(app, "retry")

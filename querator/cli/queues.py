@@ -127,8 +127,9 @@ def show(session: Session, name: Queue) -> None:
         session.output.record(record | {"partitions": partitions}, name="queue_name")
         return
     session.output.record(record, name="queue_name")
+    if session.output.columns is not None:
+        return
     session.streams.stdout.write("\n")
-    session.output.columns = None
     session.output.records(
         partitions,
         ("partition", "state", "reason", "total", "leased", "scheduled", "storage", "bytes"),

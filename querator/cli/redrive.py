@@ -18,14 +18,13 @@ import typer
 from querator.cli.ids import count
 from querator.cli.options import AtMost, DryRun, Queue, Where, command
 from querator.cli.progress import Progress
+from querator.cli.reading import open_partitions
 from querator.cli.render import Format
 from querator.cli.session import Session
 from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, QueratorError, UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
-
-    from querator.client import Client
 
 SIDE_BY_SIDE: Final = 8
 BATCH_ITEMS: Final = 200
@@ -72,7 +71,7 @@ def redrive(
     run = Run(session, queue, to, dry_run=dry_run)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, Progress(session.streams, f"redriving '{queue}'") as progress:
         try:
-            for batch in _batches(_candidates(session.client, queue, where, limit), rate):
+            for batch in _batches(_candidates(session, queue, where, limit), rate):
                 started = time.monotonic()
                 run.handle(pool, batch)
                 progress.update(run.redriven + len(run.failed))
@@ -80,13 +79,18 @@ def redrive(
                     time.sleep(max(0.0, len(batch) / rate - (time.monotonic() - started)))
         except KeyboardInterrupt:
             run.interrupted = True
+            pool.shutdown(cancel_futures=True)
+            run.settle()
+        except QueratorError as error:
+            run.stopped_by = error
     run.report()
 
 
-def _candidates(client: Client, queue: str, where: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
-    from querator.cli.items import ItemState, partition_numbers, stored_items
+def _candidates(session: Session, queue: str, where: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
+    from querator.cli.items import ItemState, stored_items
 
-    numbers = partition_numbers(client, queue)
+    client = session.client
+    numbers = open_partitions(session, queue)
     if where is not None:
         from querator.cli.filters import matching_items
 
@@ -115,11 +119,20 @@ class Run:
         self.groups: Counter[tuple[str, str, str]] = Counter()
         self.failed: dict[str, str] = {}
         self.interrupted = False
+        self.stopped_by: QueratorError | None = None
+        self._outcomes: list[Outcome] = []
 
     def handle(self, pool: ThreadPoolExecutor, batch: list[dict[str, Any]]) -> None:
-        outcomes = list(pool.map(self._send, batch))
+        for _ in pool.map(self._send, batch):
+            pass
+        self.settle()
+
+    def settle(self) -> None:
+        """Delete what has been produced; after an interruption, what the threads got done until then."""
+        outcomes = self._outcomes
         done = [outcome.dead for outcome in outcomes if outcome.error is None]
         self._delete(done)
+        self._outcomes = []
         for dead in done:
             self.groups[(dead.record["kind"], dead.reason, dead.origin)] += 1
         self.redriven += len(done)
@@ -127,7 +140,7 @@ class Run:
             if outcome.error is not None:
                 self._fail(outcome.dead.record["id"], outcome.error)
 
-    def _send(self, record: dict[str, Any]) -> Outcome:
+    def _send(self, record: dict[str, Any]) -> None:
         dead = Dead(record, self._to or "", UNKNOWN_REASON)
         try:
             history = self._client.inspect_item(self._queue, record["id"]).history
@@ -139,8 +152,9 @@ class Run:
             if not self._dry_run:
                 self._produce(dead)
         except QueratorError as error:
-            return Outcome(dead, error)
-        return Outcome(dead, None)
+            self._outcomes.append(Outcome(dead, error))
+        else:
+            self._outcomes.append(Outcome(dead, None))
 
     def _produce(self, dead: Dead) -> None:
         from querator import calls
@@ -165,10 +179,13 @@ class Run:
         if not isinstance(error, InvalidRequest):
             raise error
         self.failed[id] = error.message
-        self._session.streams.note(f"{id}: {error.message}")
+        if not self._session.for_a_script:
+            self._session.streams.note(f"{id}: {error.message}")
 
     def report(self) -> None:
         session = self._session
+        if self.stopped_by is not None and not self.redriven:
+            raise self.stopped_by
         groups = [
             {"kind": kind, "reason": reason, "origin": origin, "items": number}
             for (kind, reason, origin), number in self.groups.most_common()
@@ -177,13 +194,22 @@ class Run:
         text = f"{verb} {count(self.redriven, 'item')} of '{self._queue}'"
         if session.format in (Format.JSON, Format.NDJSON):
             session.output.record(
-                {"queue_name": self._queue, "redriven": self.redriven, "failed": len(self.failed), "groups": groups},
+                {
+                    "queue_name": self._queue,
+                    "redriven": self.redriven,
+                    "failed": len(self.failed),
+                    "groups": groups,
+                    "errors": [{"id": id, "error": text} for id, text in self.failed.items()],
+                },
                 name="queue_name",
             )
         elif groups and not session.quiet:
             session.output.records(groups, ("kind", "reason", "origin", "items"), name="kind")
+        go_on = "the same command goes on with the rest"
         if self.interrupted:
-            raise Interrupted(f"interrupted: {text}", hint="the same command goes on with the rest")
+            raise Interrupted(f"interrupted: {text}", hint=go_on)
+        if self.stopped_by is not None:
+            raise PartlyDone(f"{text}, then: {self.stopped_by.message}", hint=go_on)
         if self.failed:
             raise PartlyDone(f"{text}, {len(self.failed):,} failed", hint="--to QUEUE sends items of unknown origin")
         session.note(text)

@@ -24,6 +24,8 @@ EMPTY: Final = "-"
 SHORT_COLUMNS: Final = 12
 """On a terminal, a cell up to this width is never cut."""
 BORDER_COLUMNS: Final = 3
+PADDED_COLUMNS_MAX: Final = 100
+"""Without a terminal, a cell is filled up to the width of its column, but not to that of a payload of megabytes."""
 COLUMNS_MIN: Final = 3
 """A table that has no room for so many columns is shown as one block of lines per record."""
 
@@ -175,15 +177,16 @@ class Renderer:
         if not records:
             if fancy and empty:
                 self.streams.note(empty)
-            elif not fancy:
+            elif not fancy and columns:
                 self._write("  ".join(map(header, self.columns or columns)) + "\n")
             return
         table = Columns(records, self.columns or columns, name, fancy=fancy)
         if not fancy:
+            widths = [min(width, PADDED_COLUMNS_MAX) for width in table.widths()]
             for row in table.rows():
                 line = "  ".join(
                     text.rjust(width) if right else text.ljust(width)
-                    for text, width, right in zip(row, table.widths(), table.numeric(), strict=True)
+                    for text, width, right in zip(row, widths, table.numeric(), strict=True)
                 )
                 self._write(line.rstrip() + "\n")
             return
@@ -212,13 +215,13 @@ class Renderer:
             boxed.add_row(*(Text(text, style=state_style(text)) for text in row))
         self.console().print(boxed)
 
-    def console(self) -> Any:
-        """Rich, for a person at a terminal."""
+    def console(self, *, resizable: bool = False) -> Any:
+        """Rich, for a person at a terminal; `resizable` if what is drawn there is drawn again and again."""
         from rich.console import Console
 
         return Console(
             file=self.streams.stdout,
-            width=self.streams.width,
+            width=None if resizable else self.streams.width,
             force_terminal=self.streams.fancy,
             color_system="auto" if self.streams.colour else None,
             highlight=False,

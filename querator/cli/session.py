@@ -74,6 +74,11 @@ class Session:
         else:
             self.output.record(record, name=name)
 
+    @property
+    def for_a_script(self) -> bool:
+        """Whether what failed is told in a record, so that standard error has room for the error object alone."""
+        return self.output.form in (Format.JSON, Format.NDJSON)
+
     def note(self, text: str) -> None:
         """A remark on standard error, unless silence was asked for."""
         if not self.quiet:

@@ -9,12 +9,13 @@ import msgspec
 import typer
 
 from querator.cli.options import Queue, command
+from querator.cli.reading import open_partitions
 from querator.cli.session import Session
-from querator.errors import UsageError
+from querator.errors import RequestFailed, TimedOut, UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-ROWS_DEFAULT = 10_000
+ROWS_ON_A_TERMINAL = 10_000
 EXAMPLE = "select kind, count(*) from items group by all"
 
 
@@ -33,8 +34,11 @@ def sql(
     queue: Queue,
     query: Annotated[str, typer.Argument(metavar="QUERY|-", help="The SELECT; - reads it from standard input.")],
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="At most so many rows; 0 for all.")
-    ] = ROWS_DEFAULT,
+        int | None,
+        typer.Option(
+            "--limit", min=0, metavar="N", help="At most so many rows; 0 for all. On a terminal 10000, elsewhere all."
+        ),
+    ] = None,
 ) -> None:
     """Ask a queue's live partitions with SQL, read-only.
 
@@ -42,13 +46,15 @@ def sql(
     limit on time (--timeout) and memory, and sees no other queue.
     """
     if query == "-":
-        query = session.streams.stdin_bytes.read().decode()
+        query = _read_query(session)
     if not query.strip():
-        raise UsageError(
-            "the query is empty", hint=f'querator sql {queue} "select kind, count(*) from items group by all"'
-        )
+        raise UsageError("the query is empty", hint=f'querator sql {queue} "{EXAMPLE}"')
     form = SqlFormat(str(session.format))
+    if limit is None:
+        limit = ROWS_ON_A_TERMINAL if session.streams.fancy and form is SqlFormat.TABLE else 0
     if form in (SqlFormat.CSV, SqlFormat.ARROW):
+        if session.output.columns is not None:
+            raise UsageError(f"--columns does not go with {form.value}", hint="name the columns in the query")
         if form is SqlFormat.ARROW and session.streams.terminals.stdout:
             raise UsageError("Arrow is binary, and this is a terminal", hint="send it to a file: > rows.arrow")
         session.streams.stdout_bytes.write(_ask(session, queue, query, form.value, limit))
@@ -60,5 +66,18 @@ def sql(
         session.note(f"only the first {limit:,} rows; --limit 0 shows all")
 
 
+def _read_query(session: Session) -> str:
+    try:
+        return session.streams.stdin_bytes.read().decode()
+    except UnicodeDecodeError:
+        raise UsageError("the query is not valid UTF-8") from None
+
+
 def _ask(session: Session, queue: str, query: str, form: str, limit: int) -> bytes:
-    return session.client.sql(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
+    open_partitions(session, queue)
+    try:
+        return session.client.sql(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
+    except RequestFailed as error:
+        if error.message.startswith("query is not done"):
+            raise TimedOut(error.message, hint="--timeout gives it more time") from None
+        raise

@@ -109,13 +109,13 @@ def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> Non
     keyboard = None if descriptor is None else keys.Keyboard(descriptor)
     _look(session, sampler)
     trouble = ""
-    live = Live(console=session.output.console(), screen=True, auto_refresh=False)
+    live = Live(console=session.output.console(resizable=True), screen=True, auto_refresh=False)
     with live, keys.unbuffered(descriptor) if descriptor is not None else contextlib.nullcontext():
         next_look = time.monotonic() + pause
         while not view.ended:
             rows = sampler.sorted_rows(view.order)
             where = str(session.settings.address.value)
-            live.update(screen.draw(sampler, rows, view, where, trouble), refresh=True)
+            live.update(screen.draw(sampler, rows, view, where, trouble, live.console.size), refresh=True)
             key = _wait_for_key(keyboard, next_look - time.monotonic())
             if key is not None:
                 view.press(key, [row.name for row in rows])

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from querator.cli import failures
 from querator.cli.coercion import quickened
 from querator.cli.streams import Streams, abandon_stdout
-from querator.errors import QueratorError, UsageError
+from querator.errors import Interrupted, QueratorError, UsageError
 
 
 class Noun(NamedTuple):
@@ -98,6 +98,12 @@ class RootGroup(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist_shared_options(args))
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
     def main(self, args: Sequence[str] | None = None, *_: Any, **settings: Any) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
         settings |= {"prog_name": "querator", "standalone_mode": False}
@@ -126,7 +132,21 @@ class RootGroup(Group):
 
                 traceback.print_exc()
             failure = failures.as_querator_error(error)
+        if isinstance(failure, UsageError) and not failure.hint:
+            failure.hint = f"{self._path(arguments)} --help"
         return failures.report(failure, Streams(), want)
+
+    def _path(self, arguments: list[str]) -> str:
+        """The command that is meant, as far as the words name one."""
+        path = "querator"
+        command: Any = self
+        for word in hoist_shared_options(arguments):
+            lookup = getattr(command, "get_command", None)
+            command = lookup(None, word) if lookup else None
+            if command is None:
+                break
+            path += f" {word}"
+        return path
 
 
 class NounGroup(Group):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from querator.client import Client
-from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.errors import InvalidRequest, QueratorError, RetryRequest, Unreachable
 from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
 from querator.wire.messages import QueueLeaseItem
 
@@ -56,6 +56,10 @@ class Plan:
     until_empty: bool
     lease_seconds: float
     max_attempts: int
+    patience_seconds: float
+    """How long a daemon may be away, such as for a restart."""
+    commands_stdout: int | None = None
+    """Where the commands write; None is our own standard output."""
 
 
 @dataclass
@@ -158,6 +162,17 @@ class Worker:
                         return
 
     def _lease(self, wanted: int) -> list[QueueLeaseItem]:
+        """Items, or none if there are none; a daemon that is away is waited for."""
+        give_up_at = time.monotonic() + self._plan.patience_seconds
+        while True:
+            try:
+                return self._lease_now(wanted)
+            except Unreachable:
+                if time.monotonic() >= give_up_at:
+                    raise
+                self._ended.wait(TICK_SECONDS)
+
+    def _lease_now(self, wanted: int) -> list[QueueLeaseItem]:
         done = self._take_done()
         wait = EMPTY_WAIT_SECONDS if self._plan.until_empty else LEASE_WAIT_SECONDS
         try:
@@ -221,6 +236,7 @@ class Worker:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self._plan.shell_command],
                 stdin=subprocess.PIPE,
+                stdout=self._plan.commands_stdout,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the worker, which lets its commands finish
             )
@@ -260,7 +276,8 @@ class Worker:
             self._count(lost=1)
             return
         self._count(dead=int(dead), retried=int(not dead))
-        outcome = f"dead after {item.attempts} attempts" if dead else f"again in {delay:.1f}s"
+        again = f"again in {delay:.1f}s" if delay else "again at once"
+        outcome = f"dead after {item.attempts} attempts" if dead else again
         self._note(f"{item.id}: {why}; {outcome}")
 
     def _hand_back_waiting(self) -> None:

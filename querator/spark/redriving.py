@@ -24,7 +24,7 @@ CHUNK_ITEMS: Final = 2_000
 
 
 def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
-    """The items of a dead queue, and what their history says of the last death: `reason`, `origin` and `died_at`."""
+    """The items of a dead queue, and what history says of the last death: `reason`, `origin`, `died_at` and `tried`."""
     from pyspark.sql import functions as f
 
     items = spark.read.format("querator").options(**options, **more).load()
@@ -34,6 +34,7 @@ def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> 
         .withColumn("reason", f.coalesce("_death.reason", f.lit("unknown")))
         .withColumn("origin", f.coalesce("_death.queue_name", f.lit("")))
         .withColumn("died_at", f.timestamp_micros("_death.at"))
+        .withColumn("tried", f.coalesce("_death.attempts", f.lit(0)))
         .drop("_death")
     )
 

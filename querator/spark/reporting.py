@@ -35,7 +35,7 @@ class Report(NamedTuple):
 
 
 def report(spark: SparkSession, options: Mapping[str, str], splits: int) -> Report:
-    columns = "partition,id,kind,reference,attempts,created_at,state,history"
+    columns = "partition,id,kind,reference,created_at,state,history"
     dead = dead_items(spark, options, columns=columns, splits=str(splits)).cache()
     try:
         sections = [
@@ -68,12 +68,13 @@ def _ages(dead: DataFrame) -> Section:
         bucket = f.when(seconds < limit, f.lit(number)).otherwise(bucket)
     found = {row["bucket"]: row["n"] for row in _count_by(dead.withColumn("bucket", bucket), "bucket")}
     names = [name for _, name in _AGES] + ["over 30 days"]
-    return Section("Age", ("since they were produced", "items"), [(n, found.get(i, 0)) for i, n in enumerate(names)])
+    return Section("Age", ("since they died", "items"), [(n, found.get(i, 0)) for i, n in enumerate(names)])
 
 
 def _attempts(dead: DataFrame) -> Section:
-    rows = _count_by(dead, "attempts")[:TOP]
-    return Section("Attempts", ("attempts", "items"), [(str(row["attempts"]), row["n"]) for row in rows])
+    """Before the death: in the dead queue an item begins anew."""
+    rows = _count_by(dead, "tried")[:TOP]
+    return Section("Attempts", ("attempts", "items"), [(str(row["tried"]), row["n"]) for row in rows])
 
 
 def _time_line(dead: DataFrame) -> Section:

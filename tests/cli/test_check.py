@@ -10,6 +10,7 @@ import pytest
 from querator import Client
 from querator.cli import metrics
 from querator.cli.doctor import parse_java_version
+from querator.cli.streams import Terminals
 from tests.cli.running import CommandLine, Daemon
 
 
@@ -59,6 +60,7 @@ def test_check_partitions(cli: CommandLine, client: Client, wide_queue: str) -> 
 def test_check_daemon_in_every_format(cli: CommandLine) -> None:
     assert cli.ok("check", "daemon").startswith("QUERATOR DAEMON OK - pass, version ")
     assert json.loads(cli.ok("check", "daemon", "--format", "json"))["status"] == "OK"
+    assert json.loads(cli.ok("check", "daemon", "-o", "json"))["status"] == "OK"
     assert 'querator_check_status{check="daemon"} 0' in cli.ok("check", "daemon", "--format", "prometheus")
 
 
@@ -76,6 +78,30 @@ def test_doctor_says_what_to_do(lonely: CommandLine, tmp_path: Path) -> None:
     by_check = {one["check"]: one for one in json.loads(result.stdout)}
     assert by_check["socket"]["status"] == "fail"
     assert by_check["socket"]["todo"] == "querator daemon run"
+
+
+def test_doctor_on_a_terminal_cuts_nothing_and_says_below_what_to_do(lonely: CommandLine, tmp_path: Path) -> None:
+    shown = lonely("doctor", terminals=Terminals(stdout=True, columns=40), env={"NO_COLOR": "1"}).stdout
+    lines = shown.splitlines()
+    at = lines.index(f"fail  socket    {tmp_path}/nobody.sock does not exist")
+    assert lines[at + 1] == "                → querator daemon run"
+
+
+def test_doctor_is_quiet_about_what_is_well(lonely: CommandLine) -> None:
+    shown = lonely("doctor", "-q").stdout.splitlines()
+    assert "socket" in shown
+    assert "settings" not in shown
+
+
+def test_doctor_with_settings_that_cannot_be_read(lonely: CommandLine, tmp_path: Path) -> None:
+    for name, what in (
+        ("QUERATOR_CONFIG", "config file /missing does not exist (QUERATOR_CONFIG)"),
+        ("QUERATOR_TOKEN_FILE", "token file /missing cannot be read: No such file or directory (QUERATOR_TOKEN_FILE)"),
+    ):
+        findings = json.loads(lonely("doctor", "-o", "json", env={name: "/missing"}).stdout)
+        (found,) = [one for one in findings if one["check"] == "settings" and one["status"] == "fail"]
+        assert found["what"] == what
+        assert found["todo"]
 
 
 def test_doctor_tells_of_an_open_token_file(cli: CommandLine, daemon: Daemon, tmp_path: Path) -> None:

@@ -52,6 +52,18 @@ def test_anything_else_retries_with_backoff(cli: CommandLine, client: Client, qu
     assert totals(client, queue) == (0, 0, 1)
 
 
+def test_for_a_script_what_commands_print_goes_to_standard_error(cli: CommandLine, client: Client, queue: str) -> None:
+    words = ("queue", "consume", queue, "--exec", "echo printed", "--until-empty", "-o")
+    for form in ("table", "json", "ndjson"):
+        client.produce(queue, "x")
+        process = cli.process(*words, form, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, told = process.communicate(timeout=60)
+        if form == "table":
+            assert out == b"printed\n"
+        else:
+            assert (json.loads(out)["completed"], told) == (1, b"printed\n")
+
+
 def test_a_command_killed_by_a_signal_retries(cli: CommandLine, client: Client, queue: str) -> None:
     client.produce(queue, "x")
     result = cli("queue", "consume", queue, "--exec", "kill -9 $$", "--until-empty")
@@ -204,7 +216,7 @@ def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
     class Silent:
         def retry(self, *_: object, **__: object) -> None: ...
 
-    plan = Plan("q", "true", 1, 1, Backoff(0, 0), None, None, True, 60, 0)
+    plan = Plan("q", "true", 1, 1, Backoff(0, 0), None, None, True, 60, 0, 30)
     worker = Worker(Silent(), Silent(), plan, lambda _: None)  # type: ignore[arg-type]
     from querator.cli.worker import Held
 
@@ -214,6 +226,30 @@ def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
     worker._hand_back_waiting()
     assert worker.tally.handed_back == 1
     assert not worker._claim(held)
+
+
+def test_a_worker_outlives_a_restart_also_until_the_queue_is_empty(tmp_path: Path) -> None:
+    data, go = tmp_path / "own", tmp_path / "go"
+    daemon = Daemon(data)
+    daemon.client.create_queue("q")
+    cli = CommandLine(tmp_path, daemon.socket)
+    cli.environment["GO"] = str(go)
+    daemon.client.produce("q", ["a", "b"])
+    words = ("queue", "consume", "q", "--exec", GO_ON, "--until-empty", "--concurrency", "1", "-n", "1", "-o", "json")
+    worker = cli.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        while totals(daemon.client, "q")[1] == 0:
+            assert worker.poll() is None
+        daemon.stop()
+        go.touch()
+        daemon = Daemon(data)
+        out, told = worker.communicate(timeout=120)
+        assert worker.returncode == 0, told
+        assert json.loads(out)["completed"] == 2
+    finally:
+        worker.kill()
+        worker.wait()
+        daemon.stop()
 
 
 def test_a_worker_outlives_a_restart_of_the_daemon(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from querator import errors
+from querator import Client, errors
 from querator.cli import failures
 from querator.cli.tree import hoist_shared_options
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
 from tests.scripted import ScriptedDaemon, refusal
 
 
@@ -66,6 +66,9 @@ def test_errors_are_coloured_on_a_terminal_only(lonely: CommandLine) -> None:
         (["queue", "lease", "q", "-n", "many"], "'many' is not a whole number"),
         (["queue", "lease", "q", "-n", "0"], "0 is less than 1"),
         (["queue", "lease", "q", "-n", "1001"], "1001 is more than 1000"),
+        (["completion"], "missing argument 'shell'. Choose from: bash, zsh, fish"),
+        (["context", "add", "x"], "say where the daemon is"),
+        (["-q", "queue", "retry", "q", "x", "--delay", "1s", "--dead"], "exclude each other"),
         (["queues", "list", "--timeout", "7d"], "'7d' is not a duration"),
         (["queues", "list", "--endpoint", "nonsense"], "'nonsense' is not an endpoint"),
     ],
@@ -75,8 +78,51 @@ def test_usage_errors_are_exit_2(cli: CommandLine, words: list[str], told: str) 
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
     assert told in result.stderr
-    assert "\n\nhint: " in result.stderr
+    assert "-q" in words or "\n\nhint: " in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_usage_error_names_the_help_of_its_command(cli: CommandLine) -> None:
+    assert cli("-o", "table", "context", "add", "x").stderr.endswith("\n\nhint: querator context add --help\n")
+
+
+def test_what_helps_is_named(cli: CommandLine, client: Client, queue: str) -> None:
+    name = fresh_name()
+    client.create_queue(name, dead_queue=queue)
+    client.pause_partitions(queue, [0])
+    for words, hint in (
+        (["queues", "create", fresh_name(), "--dead-queue", "nope"], "querator queues create NAME"),
+        (["queues", "delete", queue, "--yes"], "--force deletes it all the same"),
+        (["queue", "produce", queue, "x", "--timeout", "10ms"], "querator partitions list QUEUE shows why"),
+        (["items", "inspect", queue, "nonsense"], "querator items list QUEUE"),
+        (["items", "list", queue, "--where", "nope > 1"], "the tables are items, leases and scheduled; querator sql"),
+    ):
+        assert f"\n\nhint: {hint}" in cli(*words).stderr
+
+
+def test_a_daemon_that_cannot_start_says_what_to_choose(cli: CommandLine, daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, hint in (
+        (["--data", str(tmp_path / "file")], "--data DIR names another one"),
+        (["--data", str(tmp_path / "data"), "--socket", str(daemon.socket)], "--socket PATH and --http HOST:PORT"),
+    ):
+        done = cli.process("daemon", "run", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        told = done.communicate(timeout=60)[1].decode()
+        assert done.returncode == 1
+        assert f"\n\nhint: {hint}" in told
+
+
+def test_standard_error_is_the_error_object_alone(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, ["a", "b"])
+    (leased,) = client.lease(queue, 1).items
+    for words, input in (
+        (["queue", "produce", queue, "--ndjson"], '{"utf8": "a"}\nnonsense\n'),
+        (["queue", "complete", queue, leased.id, "nonsense"], None),
+        (["items", "redrive", queue], None),
+    ):
+        result = cli(*words, "-o", "json", input=input)
+        assert json.loads(result.stderr)["error"]["exit_code"] == result.exit_code == 3, result.output
+        assert "error" in str(json.loads(result.stdout))
 
 
 def test_a_misspelt_command_is_guessed(cli: CommandLine) -> None:
@@ -164,14 +210,26 @@ def test_a_full_disk_is_told(cli: CommandLine) -> None:
     assert "Traceback" not in told
 
 
-def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon) -> None:
-    process = cli.process("queue", "lease", queue, "--timeout", "60s", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("table", b"error: interrupted\n"), ("json", b'{"error":{"message":"interrupted","exit_code":130}}\n')],
+)
+def test_ctrl_c_is_exit_130(cli: CommandLine, queue: str, daemon: Daemon, form: str, expected: bytes) -> None:
+    words = ("queue", "lease", queue, "--timeout", "60s", "-o", form)
+    process = cli.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while daemon.client.stats(queue).logical_queues[0].lease_waiting == 0:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in told
+    assert (process.returncode, out, told) == (130, b"", expected)
+
+
+@pytest.mark.parametrize("words", [["queues", "list"], ["__complete", "queues", "", ""]])
+def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "socket.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run([*QUERATOR, *words], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize(
@@ -204,6 +262,7 @@ def test_querator_alone_shows_all_nouns(cli: CommandLine) -> None:
 def test_help_of_a_command(cli: CommandLine) -> None:
     assert "Usage: querator queues create [OPTIONS] NAME" in cli.ok("help", "queues", "create")
     assert cli.ok("help", "queues", "create") == cli.ok("queues", "create", "--help")
+    assert "Usage: querator queue consume [OPTIONS] QUEUE --exec CMD" in cli.ok("help", "queue", "consume")
     assert cli("help", "nonsense").exit_code == 2
     assert "QUERATOR_SOCKET" in cli.ok("help", "environment")
     assert "-o ndjson" in cli.ok("help", "output")

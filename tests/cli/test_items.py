@@ -56,7 +56,12 @@ def test_list_pages_through_partitions(cli: CommandLine, client: Client, wide_qu
     client.produce(wide_queue, ["more"])
     records = cli.json("items", "list", wide_queue, "--limit", "0")
     assert len({one["id"] for one in records}) == len(records) == 2_001
-    assert len(cli.json("items", "list", wide_queue)) == 100
+    for form in ("-q", "--output=table"):
+        cut = cli("items", "list", wide_queue, form)
+        assert len(cut.stdout.splitlines()) == (100 if form == "-q" else 101)
+        assert cut.stderr == "only the first 100 items; --limit 0 lists all\n"
+    for limit in ("0", "5", "5000"):
+        assert cli("items", "list", wide_queue, "--limit", limit, "-q").stderr == ""
     assert {one["partition"] for one in cli.json("items", "list", wide_queue, "--partition", "1")} == {1}
 
 
@@ -224,6 +229,8 @@ def test_redrive_can_be_interrupted(cli: CommandLine, client: Client) -> None:
     told = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
     assert "hint: the same command goes on with the rest" in told
+    left, done = totals(client, dead)[0], totals(client, name)[0]
+    assert (left + done, f"redrove {done} item" in told) == (20, True)
     cli.ok("items", "redrive", dead)
     assert (totals(client, dead), totals(client, name)) == ((0, 0, 0), (20, 0, 0))
 

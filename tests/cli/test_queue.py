@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
 from querator import Client
 from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.scripted import OK, ScriptedDaemon, refusal
 
 
 def leased_ids(client: Client, queue: str, *payloads: str) -> list[str]:
@@ -184,3 +186,11 @@ def test_an_idle_queue_may_have_scheduled_items(cli: CommandLine, queue: str) ->
     cli.ok("queue", "produce", queue, "later", "--delay", "1h")
     assert cli("queue", "wait", queue, "--for", "idle").exit_code == 0
     assert cli("queue", "wait", queue, "--for", "empty", "--timeout", "10ms").exit_code == 7
+
+
+def test_what_was_done_before_the_daemon_failed_is_told(tmp_path: Path) -> None:
+    ids = "".join(f"id-{number}\n" for number in range(1_500))
+    with ScriptedDaemon(tmp_path, OK, refusal(453, "the disk is full")) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("queue", "complete", "q", "-", input=ids)
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: completed 1,000 items, then: the disk is full\n\nhint: repeat the command")

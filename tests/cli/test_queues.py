@@ -164,3 +164,7 @@ def test_a_dead_queue_in_use_is_only_deleted_by_force(cli: CommandLine, client: 
     assert f"'{dead}' is the dead_queue of '{name}'" in result.stderr
     cli.ok("queues", "delete", dead, "--yes", "--force")
     assert client.queue_info(name).dead_queue == ""
+
+
+def test_show_has_only_the_columns_that_are_asked_for(cli: CommandLine, queue: str) -> None:
+    assert cli.ok("queues", "show", queue, "--columns", "max_attempts") == "max_attempts  0\n"

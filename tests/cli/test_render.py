@@ -39,6 +39,16 @@ def test_a_piped_table_is_plain_and_complete(show: Show) -> None:
     )
 
 
+def test_a_long_cell_does_not_fill_up_those_above_and_below(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"id": "a", "payload": "x" * 1_000, "n": 1}, {"id": "b", "payload": "y", "n": 2}]
+    with streams.pretend(Terminals()):
+        Renderer(Streams()).records(records, ("id", "payload", "n"), name="id")
+    header, long, short = capsys.readouterr().out.splitlines()
+    assert long.split() == ["a", "x" * 1_000, "1"]
+    assert short.split() == ["b", "y", "2"]
+    assert len(header) == len(short) < 120
+
+
 def test_a_table_on_a_terminal_has_boxes_and_relative_times(show: Show) -> None:
     shown = show(terminals=Terminals(stdout=True, columns=100))
     assert "╭" in shown

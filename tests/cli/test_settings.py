@@ -47,6 +47,16 @@ def test_the_contexts_file_is_for_its_owner(bare: CommandLine, tmp_path: Path) -
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_contexts_file_that_is_broken_is_told(bare: CommandLine, tmp_path: Path) -> None:
+    bare.ok("context", "add", "x", "--endpoint", "http://x:1")
+    (tmp_path / ".config/querator/contexts.toml").write_text("nonsense")
+    for words in (["queues", "list"], ["context", "list"]):
+        result = bare(*words)
+        assert result.exit_code == 1
+        assert "contexts.toml is not TOML" in result.stderr
+        assert "hint: mend it, or remove it" in result.stderr
+
+
 def origin(cli: CommandLine, *words: str, **settings: object) -> tuple[str, str]:
     (row,) = [one for one in cli.json("config", "show", *words, **settings) if one["name"] == "client.address"]
     return row["value"], row["origin"]
@@ -89,4 +99,23 @@ def test_a_token_is_read_from_a_file_and_never_shown(bare: CommandLine, tmp_path
     assert "secret" not in bare.ok("config", "show", "--token-file", str(token))
     result = bare("queues", "list", "--token-file", str(tmp_path / "missing"))
     assert result.exit_code == 1
-    assert "missing: No such file or directory" in result.stderr
+    assert "missing cannot be read: No such file or directory (flag)\n\nhint: querator config show" in result.stderr
+
+
+def test_only_the_daemon_that_is_meant_is_stopped(bare: CommandLine, daemon: Daemon) -> None:
+    here = {"QUERATOR_DATA": str(daemon.data)}
+    bare.ok("context", "add", "prod", "--endpoint", "http://prod:1")
+    for words in (["--socket", "/elsewhere"], ["--endpoint", "http://elsewhere:1"], []):
+        result = bare("daemon", "stop", *words, env=here)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"is not the daemon on {daemon.data}; nothing was done" in result.stderr
+        assert f"hint: a daemon is stopped where it runs: querator daemon stop --data {daemon.data}" in result.stderr
+    assert daemon.process.poll() is None
+
+
+def test_status_asks_the_daemon_that_is_named(bare: CommandLine, daemon: Daemon) -> None:
+    told = bare.json("daemon", "status", "--socket", str(daemon.socket))
+    assert (told["address"], told["health"]) == (f"unix:{daemon.socket}", "pass")
+    assert bare("daemon", "status", "--socket", "/elsewhere").exit_code == 6
+    meant = bare.json("daemon", "status", "--socket", str(daemon.socket), env={"QUERATOR_DATA": str(daemon.data)})
+    assert meant["pid"] == daemon.process.pid

@@ -13,7 +13,7 @@ from querator import Client, calls
 from querator.cli.filters import query
 from tests.cli.running import TERMINAL, CommandLine
 from tests.cli.test_items import dead_pair, kill
-from tests.scripted import Answer, Asked, ScriptedDaemon
+from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 
 ROWS = [{"kind": "a", "n": 2}, {"kind": None, "n": 1}]
 BODIES = {
@@ -48,7 +48,23 @@ def test_what_cannot_be_asked(cli: CommandLine, queue: str, question: str) -> No
     result = cli("sql", queue, question)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
+    assert "querator sql QUEUE 'describe items'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_closed_partition_is_named(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    client.produce(wide_queue, "a")
+    client.produce(wide_queue, "b")
+    client.offline_partitions(wide_queue, [1])
+    for words in (["sql", wide_queue, "select partition from items"], ["items", "list", wide_queue]):
+        result = cli(*words, "-o", "json")
+        assert [one["partition"] for one in json.loads(result.stdout)] == [0]
+        assert result.stderr == f"left out, because it is not open: partition 1 (unavailable) of '{wide_queue}'\n"
+    client.offline_partitions(wide_queue, [0])
+    for words in (["sql", wide_queue, "select 1"], ["items", "list", wide_queue], ["items", "redrive", wide_queue]):
+        result = cli(*words)
+        assert result.exit_code == 7
+        assert f"hint: querator partitions list {wide_queue}" in result.stderr
 
 
 def test_an_unknown_queue_cannot_be_asked(cli: CommandLine) -> None:
@@ -89,6 +105,8 @@ def test_redrive_by_condition(cli: CommandLine, client: Client) -> None:
 
 
 def serve(asked: Asked) -> Answer:
+    if asked.path == "/v1/partitions.list":
+        return (200, {"items": []})
     return (200, BODIES[asked.request["format"]])
 
 
@@ -133,6 +151,37 @@ def test_an_empty_query_and_arrow_on_a_terminal_are_refused(tmp_path: Path) -> N
     assert "binary" in cli("sql", "q", "select 1", "-o", "arrow", terminals=TERMINAL).stderr
 
 
+def test_all_rows_are_asked_for_unless_a_person_looks_at_them(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, serve) as daemon:
+        cli = CommandLine(tmp_path, daemon.socket)
+        for form in ("table", "json", "ndjson", "csv", "arrow"):
+            cli.ok("sql", "q", "select 1", "-o", form)
+        cli.ok("sql", "q", "select 1", terminals=TERMINAL)
+    # What is absent is 0.
+    assert [asked.get("limit", 0) for asked in asked_sql(daemon)] == [0, 0, 0, 0, 0, 10_000]
+
+
+def test_a_query_that_takes_too_long_is_exit_7(tmp_path: Path) -> None:
+    with ScriptedDaemon(tmp_path, serve, refusal(453, "query is not done; it was given 1s")) as daemon:
+        result = CommandLine(tmp_path, daemon.socket)("sql", "q", "select 1", "--timeout", "1s")
+    assert result.exit_code == 7
+    assert result.stderr == "error: query is not done; it was given 1s\n\nhint: --timeout gives it more time\n"
+
+
+def test_no_rows_are_no_lines(cli: CommandLine, queue: str) -> None:
+    assert cli.ok("sql", queue, "select 1 where false") == ""
+    assert cli.json("sql", queue, "select 1 where false") == []
+
+
+def test_columns_are_chosen_in_the_query_where_the_daemon_writes_the_answer(lonely: CommandLine) -> None:
+    assert "name the columns in the query" in lonely("sql", "q", "select 1", "-o", "csv", "--columns", "a").stderr
+
+
+def test_a_query_that_is_not_utf8_is_told(lonely: CommandLine) -> None:
+    result = lonely("sql", "q", "-", input=b"select '\xff'")
+    assert (result.exit_code, "not valid UTF-8" in result.stderr) == (2, True)
+
+
 def test_a_cut_result_is_told(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, serve) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("sql", "q", "select 1", "--limit", "2")
@@ -163,6 +212,8 @@ ITEM = {
 def serve_items(asked: Asked) -> Answer:
     if asked.path == "/v1/queue.stats":
         return (200, {"queue_name": "q", "logicalQueues": [{"partitions": [{}]}]})
+    if asked.path == "/v1/partitions.list":
+        return (200, {"items": [{"queue_name": "q", "partition": 0, "state": "available"}]})
     rows = [ITEM] if "from items" in asked.request["query"] else []
     return (200, b"\n".join(json.dumps(row).encode() for row in rows))
 

@@ -182,9 +182,10 @@ def test_top_shows_queues_and_obeys_its_keys(terminal: Open, client: Client, que
     assert "Traceback" not in top.shown
 
 
-def test_top_in_forty_columns_and_ctrl_c(terminal: Open, queue: str) -> None:
-    top = terminal("top", "--interval", "100ms", columns=40)
-    top.until("querator top")
+def test_top_in_forty_columns_and_ctrl_c(terminal: Open, client: Client, queue: str) -> None:
+    client.produce(queue, ["a"] * 1_000)
+    top = terminal("top", "--interval", "100ms", "--sort", "ready", columns=40)
+    top.until("querator top", queue, "ready")
     top.type("\x03")
     top.process.send_signal(signal.SIGINT)
     assert top.end() == 130

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from querator import Client
+from querator.cli import screen
 from querator.cli.keys import first_key
 from querator.cli.metrics import PartitionView, QueueView
 from querator.cli.sampling import Order, Sampler, sparkline
@@ -77,6 +78,24 @@ def test_keys_that_come_together_are_told_apart() -> None:
         name, typed = first_key(typed)
         names.append(name)
     assert names == ["n", "down", "up", "enter", "escape", "q", "\ufffd"]
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_whole_names() -> None:
+    wanted = {column.title: 8 for column in screen.COLUMNS} | {screen.SPARK: 8}
+    assert screen.fitting(wanted, 200) == wanted | {screen.SPARK: screen.SPARK_COLUMNS}
+    assert screen.fitting(wanted, 98 + 5) == wanted | {screen.SPARK: 13}
+    assert "waiting" not in screen.fitting(wanted, 97)
+    assert list(screen.fitting(wanted, 40)) == ["queue", "state", "ready", "leased"]
+    assert screen.fitting(wanted, 15) == {"queue": 5, "ready": 8}
+
+
+def test_more_queues_than_lines_are_shown_around_the_chosen_one() -> None:
+    assert screen.window(0, 3, 10) == range(0, 3)
+    assert screen.window(0, 30, 10) == range(0, 10)
+    assert screen.window(15, 30, 10) == range(10, 20)
+    assert screen.window(29, 30, 10) == range(20, 30)
+    assert screen.window(5, 30, -3) == range(5, 6)
+    assert screen.window(0, 0, 10) == range(0, 0)
 
 
 def test_piped_it_is_ndjson(cli: CommandLine, client: Client, queue: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.docs import running
 from tests.docs.pages import ROOT
@@ -24,6 +27,29 @@ def test_the_demo_ends_by_itself_and_leaves_nothing_behind(home: Path):
     assert os.listdir(home) == []
     for shown in ("completed 1 item", "dead after 2 attempts", "redrove 1 item", "0 refused", "daemon run --http"):
         assert shown in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_demo_can_be_interrupted_and_leaves_nothing_behind(home: Path, number: signal.Signals):
+    process = subprocess.Popen(
+        [sys.executable, "demo/demo.py", "--without-spark"],
+        cwd=ROOT,
+        env=running.environment(home, TMPDIR=str(home)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C goes to all that runs in the terminal, the daemon included
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("$ querator partitions pause"):
+            break
+    os.killpg(process.pid, number)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, told
+    assert told.endswith("interrupted; nothing is left behind\n")
+    assert "Traceback" not in told
+    assert os.listdir(home) == []
 
 
 def test_the_picture_shows_commands_that_can_be_recorded(home: Path):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from querator import config
+from querator.cli.help import ENVIRONMENT
 from querator.daemon import routes
 from tests.docs.pages import PAGES, ROOT
 
@@ -49,6 +50,7 @@ def test_every_key_is_in_the_reference(key: str):
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_every_variable_is_in_the_reference(variable: str):
     assert f"`{variable}`" in CONFIGURATION
+    assert variable in ENVIRONMENT
 
 
 def test_the_example_states_the_defaults(tmp_path: Path):

@@ -196,6 +196,7 @@ def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, de
     assert counts["Kinds", "good"] == 30
     assert counts["References", "r2"] == 5
     assert counts["Origins", queue] == 35
+    assert counts["Attempts", "1"] == 35
     assert sum(n for (section, _), n in counts.items() if section == "Time line") == 35
     text = page.read_text()
     assert text.count("<svg") == 7
