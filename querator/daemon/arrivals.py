@@ -143,7 +143,7 @@ def _arrived(logical: Logical, move: Move) -> None:
     if present:
         partition.changes().remove += [item.seq for item in present]
         partition.created_sum -= sum([item.created_at for item in present])
-        partition.remember_lost(present, logical.now_us)
+        partition.remember_lost(present, logical.now_us, stay=not move.reason)
         if move.reason:
             attempts = {lease.item.seq: lease.attempts for lease in move.leases}
             texts = ids.encode_many(partition.prefix, [item.seq for item in present])

@@ -385,11 +385,13 @@ class Partition:
         self.completed(leases)
         self.remember_lost([lease.item for lease in leases], now_us)
 
-    def remember_lost(self, items: Sequence[Item], now_us: int) -> None:
+    def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
+        """Their ids are lost ones. Those that `stay` in the queue, in another partition, cannot be seen from here."""
         batch = self.changes()
         batch.lost_seqs += [item.seq for item in items]
         batch.lost_births += [item.birth or item.seq for item in items]
-        batch.lost_until = now_us + LOST_LEASE_KEPT_US
+        until = [now_us, *(item.expire_deadline for item in items if stay)]
+        batch.lost_until = max(batch.lost_until, max(until) + LOST_LEASE_KEPT_US)
 
     def ended_leases(self, now_us: int, leases_max: int) -> list[Lease]:
         """Leases past their deadline, taken out of `leased`, in the order to come back in; at most about so many."""
@@ -504,6 +506,8 @@ class Partition:
         assert store is not None
         scheduled = [item for item in scheduled if not store.is_removed(item.seq, "scheduled")]
         self.unschedule(scheduled)
+        if returned := [item for item in (*present, *scheduled) if item.birth]:
+            self.remember_lost(returned, now_us, stay=True)
         self.sweep_ended(now_us)
         return {item.seq for item in (*present, *scheduled)}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from driver import SECOND, Driver
+
+from querator.items import State
 
 
 @pytest.fixture
@@ -231,6 +234,24 @@ class TestRetry:
         (a,) = ids(d.lease())
         d.complete([a])
         assert d.retry([a]).error == f"invalid storage id; '{a}' does not exist"
+
+    def test_ids_stay_lost_while_the_item_stays_in_another_partition(self, d):
+        q = d.create(partitions=2, lease_s=60, expire_s=100_000)
+        d.produce(["a"])
+        (first,) = ids(d.lease())
+        d.retry([first])
+        (second,) = ids(d.lease())
+        here = q.partitions[0]
+        here.placement = msgspec.structs.replace(here.placement, requested=State.DRAINING)
+        d.retry([second])
+        assert spread(d) == [(0, 0), (0, 1)]
+        for hours, is_lost in ((10, True), (30, False)):
+            d.advance(hours * 3600)
+            here.store.flush()
+            here.store.forget(d.now_us)
+            for old in (first, second):
+                answer = d.complete([old])
+                assert answer.error.endswith("its lease was lost") if is_lost else answer.result is None
 
 
 class TestExtend:

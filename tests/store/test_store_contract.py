@@ -290,6 +290,14 @@ class TestForgetting:
         store.forget(101)
         assert store.find([4, 5]) == {}
 
+    def test_lost_leases_of_one_item_are_remembered_together(self, storage: Storage, store: Store) -> None:
+        put(storage, store, Batch(lost_seqs=[5], lost_births=[5], lost_until=10, last_seq=9))
+        put(storage, store, Batch(lost_seqs=[7], lost_births=[5], lost_until=1000))
+        store.forget(500)
+        assert set(store.find([5, 7])) == {5, 7}
+        store.forget(1001)
+        assert store.find([5, 7]) == {}
+
     def test_a_lost_lease_is_remembered_while_its_item_stays(self, storage: Storage, store: Store) -> None:
         put(storage, store, Batch(add=[item(10, birth=2)], schedule=[item(11, birth=3, enqueue_at=1)], last_seq=11))
         put(storage, store, Batch(lost_seqs=[2, 5, 6], lost_births=[0, 2, 3], lost_until=100))

@@ -175,7 +175,10 @@ class Store(Protocol):
         """Remembered request ids and until when, those that are not past."""
 
     def forget(self, now_us: int) -> None:
-        """Drops lost leases and request ids that need no longer be remembered."""
+        """Drops lost leases and request ids that need no longer be remembered.
+
+        Those of one item are remembered for as long as the last of them, or the item itself, is here.
+        """
 
     def file_replaced(self) -> bool:
         """Whether what was opened is no longer what its name stands for."""

@@ -130,6 +130,7 @@ class MemoryStore(UnappliedStore):
 
     def forget(self, now_us: int) -> None:
         births = {item.birth or item.seq for items in (self._items, self._scheduled) for item in items.values()}
+        births |= {birth or seq for seq, (birth, until) in self._lost.items() if until >= now_us}
         self._lost = {
             seq: (birth, until)
             for seq, (birth, until) in self._lost.items()

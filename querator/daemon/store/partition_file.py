@@ -190,9 +190,11 @@ class PartitionFile:
             SELECT birth FROM {file}.items WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
             SELECT seq FROM {file}.items WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
             SELECT birth FROM {file}.scheduled WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
-            SELECT seq FROM {file}.scheduled WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[]))
+            SELECT seq FROM {file}.scheduled WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
+            SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {file}.lost WHERE until >= make_timestamp($2)
             """,
             births,
+            now_us,
         )
         gone = list(set(births) - {birth for (birth,) in staying})
         cursor.execute(
