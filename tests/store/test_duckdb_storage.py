@@ -345,6 +345,39 @@ class TestApplying:
         assert segments(tmp_path) == []
 
 
+class TestLargePayloads:
+    """DuckDB holds the payloads of neighbouring rows in memory together, more than it is given at first."""
+
+    PAYLOAD_BYTES = 4_000_000
+    SEQS = tuple(range(1, 41))
+
+    def large(self, seq: int) -> Batch:
+        return Batch(add=[item(seq, payload=os.urandom(self.PAYLOAD_BYTES))], last_seq=seq)
+
+    def test_they_are_applied_and_read_again(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as storage:
+            store = storage.create(UUID, "orders")
+            for seq in self.SEQS:
+                put(storage, store, self.large(seq))
+                store.checkpoint()
+            assert tuple(ready_seqs(store)) == self.SEQS
+        with opened(tmp_path) as storage:
+            assert storage.open(UUID, "orders").summary().ready == len(self.SEQS)
+
+    def test_a_log_that_is_large_is_not_taken_for_damaged(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            f"""
+            for seq in {self.SEQS}:
+                payload = os.urandom({self.PAYLOAD_BYTES})
+                put(storage, store, Batch(add=[item(seq, payload=payload)], last_seq=seq))
+            """,
+        )
+        with opened(tmp_path) as storage:
+            assert storage.open(UUID, "orders").summary().ready == len(self.SEQS)
+        assert not (tmp_path / "quarantine").exists()
+
+
 class TestFailedStorage:
     def test_nothing_is_taken_after_a_failed_sync_until_reopened(
         self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
