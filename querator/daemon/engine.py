@@ -315,7 +315,8 @@ class Engine:
                 if partition.congested and not congested:
                     self.wake(logical)
                 partition.congested = congested
-                if everyone or partition.placement.uuid in lagging:
+                # Where applying has failed, somebody may be waiting for it.
+                if everyone or partition.apply_failures or partition.placement.uuid in lagging:
                     self._catch_up(logical, partition)
             if everyone and not waiting_bytes and disk.rolled_at < disk.written_at:
                 disk.rolled_at = now

@@ -47,6 +47,7 @@ from querator.daemon.requests import (
     Request,
     Respond,
     Retry,
+    key_of,
 )
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
@@ -289,7 +290,7 @@ class Service:
             items,
             size,
             timed,
-            request.request_id,
+            key_of(request.request_id),
         )
         return self._submit(logical, produce)
 
