@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import duckdb
 import pytest
@@ -541,6 +542,64 @@ class TestDamage:
         log_path(tmp_path / f"{UUID}.duckdb").unlink()
         with opened(tmp_path) as storage, pytest.raises(StorageError, match="records 2 to 2 are missing"):
             storage.open(UUID, "orders")
+
+
+class TestMissingSegments:
+    """Somebody deletes segments of a journal whose daemon was killed."""
+
+    @pytest.fixture
+    def killed(self, tmp_path: Path) -> Path:
+        """The first partition has records in the first of three segments only, the second one in the last."""
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            other, third = storage.create(OTHER_UUID, "orders"), storage.create(THIRD_UUID, "orders")
+            for one, seq in ((store, 1), (third, 2), (other, 3)):
+                write(storage, one, added(seq))
+                storage.roll()
+            """,
+        )
+        assert len(segments(tmp_path)) == 3
+        return tmp_path
+
+    @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]])
+    def test_no_partition_is_opened_without_what_was_acknowledged(self, killed: Path, gone: list[int]) -> None:
+        for path in [segments(killed)[number] for number in gone]:
+            path.unlink()
+        concerned = [(UUID, OTHER_UUID, THIRD_UUID)[(0, 2, 1)[number]] for number in gone]
+        with opened(killed) as storage:
+            for uuid in concerned:
+                with pytest.raises(StorageError, match="are missing"):
+                    storage.open(uuid, "orders")
+            fresh = str(uuid4())
+            put(storage, storage.create(fresh, "orders"), added(9))
+            empty = str(uuid4())
+            storage.create(empty, "orders")
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(fresh, "orders")) == [9]
+            with pytest.raises(StorageError, match="are missing"):
+                storage.open(concerned[0], "orders")
+
+    def test_segments_that_nobody_needed_are_not_missed(self, tmp_path: Path) -> None:
+        for kill in (False, True, False):
+            with contextlib.ExitStack() as stack:
+                if kill:
+                    in_a_process_that_is_killed(tmp_path, "put(storage, store, added(7)); storage.roll()")
+                storage = stack.enter_context(opened(tmp_path))
+                store = storage.open(UUID, "orders") if kill else storage.create(str(uuid4()), "orders")
+                put(storage, store, added(8))
+                storage.roll()
+                put(storage, store, added(9))
+            assert segments(tmp_path) == []
+            assert not (tmp_path / "quarantine").exists()
+
+    @pytest.mark.parametrize("at", [8, 4096 + 8])
+    def test_a_head_that_was_being_written(self, killed: Path, at: int) -> None:
+        head = killed / "journal" / "HEAD"
+        whole = head.read_bytes()
+        head.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [1]
 
 
 class TestFiles:

@@ -144,6 +144,11 @@ class DuckStorage:
             self._history = self._journal.recover()
             if self._history.wounds:
                 self._judge()
+                self._journal.accept_missing()
+            if self._journal.is_new and self._unopened:
+                # It may have been empty, so that this alone condemns nobody.
+                _log.error("storage %s has files but no journal: what was in there only is lost", self.name)
+            self._journal.is_new = False
         except OSError as error:
             raise StorageError(f"journal of storage {self.name}: {error}") from error
 
