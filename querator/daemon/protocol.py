@@ -29,6 +29,7 @@ _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
 _METHODS_PARSED: Final = frozenset(b"DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
 _METHOD_STAND_IN: Final = b"PUT"
+_LEASE: Final = "queue.lease"
 _TOO_LONG: Final = "The head of the request is too long."
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
@@ -96,10 +97,18 @@ class QueratorProtocol(HttpToolsProtocol):
         if abandon is not None:
             abandon()
 
-    def eof_received(self) -> None:
-        """The client has closed its side, and with it the connection: nobody waits for an answer any more."""
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. It may still read, or be gone: the request that it has sent is answered, then the
+        connection ends. Items are not given to somebody who may be gone, so that a lease ends at once."""
         if self._phase in (HOT_BODY, PARSED_BODY):
             self._fail_body("unexpected EOF")
+        if self._phase != ANSWER:
+            return False
+        if self._call is not None:
+            self._is_ending = True
+            return self._call.name != _LEASE
+        self.cycle.keep_alive = False
+        return not self.scope["path"].endswith(_LEASE)
 
     def shutdown(self) -> None:
         if self._phase in (LINGER, GONE):
