@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from errno import EACCES, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from uuid import UUID
 
@@ -265,10 +266,10 @@ class DuckStorage:
         try:
             file = self._instance.attach(_name(uuid), path)
         except duckdb.Error as error:
-            # Every kind of damage to a log has an error of its own. That somebody else has the file open is none.
-            is_innocent = "Could not set lock" in str(error) or is_lack_of_memory(error)
-            if is_innocent or not log_path(path).exists():
+            # Every kind of damage to a log has an error of its own, and so has every other reason.
+            if _may_pass(error) or not log_path(path).exists():
                 raise
+            _log.warning("%s: %s", log_path(path), error)
             self._repair_log(uuid, history, accept_loss)
             file = self._instance.attach(_name(uuid), path)
         return file, _checked_meta(file, uuid, path)
@@ -292,6 +293,8 @@ class DuckStorage:
                 sync_directory(self.directory)
                 return
         except duckdb.Error as error:
+            if _may_pass(error):
+                raise
             _log.warning("%s: %s", log_path(path), error)
         finally:
             instance.close()
@@ -478,6 +481,18 @@ class DuckStorage:
                 _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
         self._instance.close()
         self._journal.close()
+
+
+def _may_pass(error: duckdb.Error) -> bool:
+    """Whether a file cannot be opened now, for want of something, and not because of what is in it."""
+    text = str(error)
+    return "Could not set lock" in text or is_lack_of_memory(error) or any(reason in text for reason in _PASSING)
+
+
+_PASSING = [
+    *(os.strerror(number) for number in (EIO, ENOSPC, EDQUOT, EFBIG, EROFS, EACCES, EPERM, EMFILE, ENFILE, ENOMEM)),
+    "fsync",
+]
 
 
 def _memory_bytes_max() -> int:
