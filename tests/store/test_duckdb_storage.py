@@ -21,7 +21,7 @@ from store_making import NO_BYTES_MAX, OTHER_UUID, THIRD_UUID, UUID, added, item
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duckdb import DuckStorage, Instance
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import PartitionFile
@@ -345,6 +345,26 @@ class TestApplying:
         assert ready_seqs(storage.open(OTHER_UUID, "orders")) == list(range(1, 11))
         assert segments(tmp_path) == []
 
+    def test_a_segment_that_is_spoilt_meanwhile_does_not_go(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What cannot be copied out of it would be missed by nobody."""
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 2)
+        write(storage, store, added(1))
+        storage.roll()
+        (spoilt,) = segments(tmp_path)
+        spoilt.write_bytes(spoilt.read_bytes()[:-20] + b"spoilt by somebody..")
+        other = storage.create(OTHER_UUID, "orders")
+        for seq in range(1, 6):
+            put(storage, other, added(seq))
+            storage.roll()
+        assert segments(tmp_path)[0] == spoilt
+        assert ready_seqs(store) == []
+        store.flush()
+        assert ready_seqs(store) == [1]
+        storage.roll()
+        assert segments(tmp_path) == []
+
 
 class TestLargePayloads:
     """DuckDB holds the payloads of neighbouring rows in memory together, more than it is given at first."""
@@ -527,6 +547,19 @@ class TestDamage:
                 storage.open(OTHER_UUID, "orders")
             assert log.read_bytes() == bytes(data)
             assert any(path.read_bytes() == bytes(data) for path in (tmp_path / "quarantine").iterdir())
+
+    @pytest.mark.parametrize("reason", ["Could not fsync file", "Could not write file: No space left on device"])
+    def test_a_disk_that_fails_while_a_file_is_opened_is_no_damage(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    ) -> None:
+        in_a_process_that_is_killed(tmp_path, "put(storage, store, added(1)); storage.roll()")
+        assert log_path(tmp_path / f"{UUID}.duckdb").exists()
+        with opened(tmp_path) as storage:
+            with monkeypatch.context() as failing:
+                failing.setattr(Instance, "attach", lambda *_: _raise(duckdb.IOException(reason)))
+                with pytest.raises(StorageError, match=reason):
+                    storage.open(UUID, "orders")
+            assert ready_seqs(storage.open(UUID, "orders")) == [1]
 
     def test_a_file_that_lost_its_log_is_noticed(self, tmp_path: Path) -> None:
         in_a_process_that_is_killed(

@@ -362,6 +362,10 @@ class Journal:
                     records.pop(found.partition, None)
                 elif found.number > self._kept.numbers.get(found.partition, 0):
                     records.setdefault(found.partition, []).append(found)
+        for partition, number in needs.items():
+            there = records[partition][-1].number if partition in records else self._kept.numbers.get(partition, 0)
+            if there < number:
+                raise OSError(errno.EIO, f"record {number} is no longer in {segment.path.name}")
         for partition, wanted in records.items():
             self._kept.add(partition, data, wanted)
         with self._books:
