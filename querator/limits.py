@@ -53,6 +53,8 @@ OLDEST_AMONG_ITEMS_MAX = 1_000
 # How long what is gone is remembered.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
+REQUEST_IDS_FORGOTTEN_MAX = 1_000
+"""Per pass."""
 MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 
 # The journal.
@@ -68,8 +70,12 @@ APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
-DUCKDB_MEMORY_BYTES_MAX = 64_000_000
-"""Per storage."""
+DUCKDB_MEMORY_BYTES = 64_000_000
+"""Per storage, unless large payloads need more."""
+DUCKDB_MEMORY_PERCENT_MAX = 50
+"""Of the machine's memory, when they do."""
+DUCKDB_JOB_MEMORY_BYTES = 1_000_000_000
+"""For what looks at or copies a file by itself."""
 
 SHUTDOWN_SECONDS_MAX = 10.0
 

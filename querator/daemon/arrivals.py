@@ -15,7 +15,7 @@ import msgspec
 from querator import ids
 from querator.daemon import lifecycle
 from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition
-from querator.daemon.requests import Arrival, Move, Retry, failing
+from querator.daemon.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
 from querator.items import Item, State
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
@@ -53,7 +53,7 @@ def let_die(
         lifecycle.dead_copy(lease.item, lease.id, lease.attempts, logical.queue.name, reason, logical.now_us)
         for lease in leases
     ]
-    move = Move(partition, target, reason, items, copies, [f"dead {lease.id}" for lease in leases])
+    move = Move(partition, target, reason, items, copies, [DEAD_PREFIX + lease.id for lease in leases])
     move.leases = leases
     # A lease that ended before this process opened the partition may have been moved by the one before it.
     move.uncertain = any(lease.deadline < partition.opened_at for lease in leases)
@@ -73,7 +73,7 @@ def let_expire(logical: Logical, partition: Partition, items: list[Item], reason
         lifecycle.dead_copy(item, text, item.attempts, logical.queue.name, reason, logical.now_us)
         for item, text in zip(items, texts, strict=True)
     ]
-    move = Move(partition, target, reason, items, copies, [f"dead {text}" for text in texts])
+    move = Move(partition, target, reason, items, copies, [DEAD_PREFIX + text for text in texts])
     move.uncertain = any(item.expire_deadline < partition.opened_at for item in items)
     _depart(logical, move, None)
 
@@ -82,7 +82,7 @@ def send_elsewhere(logical: Logical, partition: Partition, leases: list[Lease], 
     """These leases, taken out of `leased`, come back in another partition of this queue."""
     items = [lease.item for lease in leases]
     copies = [msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0) for lease in leases]
-    move = Move(partition, logical.queue.name, "", items, copies, [f"moved {lease.id}" for lease in leases])
+    move = Move(partition, logical.queue.name, "", items, copies, [MOVED_PREFIX + lease.id for lease in leases])
     move.leases = leases
     _depart(logical, move, retry)
 
@@ -91,7 +91,7 @@ def send_due_elsewhere(logical: Logical, partition: Partition, items: list[Item]
     """These scheduled items, which are due, enter another partition of this queue."""
     copies = [msgspec.structs.replace(item, enqueue_at=0, birth=0) for item in items]
     texts = ids.encode_many(partition.prefix, [item.seq for item in items])
-    move = Move(partition, logical.queue.name, "", items, copies, [f"moved {text}" for text in texts])
+    move = Move(partition, logical.queue.name, "", items, copies, [MOVED_PREFIX + text for text in texts])
     move.scheduled = True
     _depart(logical, move, None)
 
@@ -100,6 +100,7 @@ def _depart(logical: Logical, move: Move, retry: Retry | None) -> None:
     if retry is not None:
         move.retry = retry
         retry.open_moves += 1
+        logical.retrying.add(retry)
         move.partition.let_go(move.leases, TO_DIE_US if move.reason else TO_MOVE_US)
     if not move.scheduled:
         move.partition.start_dying(move.items, leased=bool(move.leases))
@@ -130,6 +131,7 @@ def call_off(logical: Logical, failed: Container[Partition]) -> None:
         if move.partition in failed:
             logical.moves_open -= 1
             if move.retry is not None:
+                logical.retrying.discard(move.retry)
                 move.retry.answer(RetryRequest(failing(move.partition.number)))
     logical.moves = [move for move in logical.moves if move.partition not in failed]
 
@@ -153,6 +155,7 @@ def _arrived(logical: Logical, move: Move) -> None:
     if move.retry is not None:
         move.retry.open_moves -= 1
         if move.retry.open_moves == 0:
+            logical.retrying.discard(move.retry)
             logical.answer(move.retry, None, {partition})
 
 
@@ -163,6 +166,7 @@ def _try_again(logical: Logical, move: Move) -> None:
         for lease in move.leases:
             if partition.stop_dying([lease.item]):
                 partition.take_back(lease)
+        logical.retrying.discard(move.retry)
         logical.answer(move.retry, RetryRequest(failing(partition.number)))
         return
     still_here = partition.schedule.items if move.scheduled else partition.dying

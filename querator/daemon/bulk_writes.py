@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import struct
 import threading
 import time
 from collections import deque
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.types import Receive, Scope, Send
 
-from querator.daemon import scans, stored, validation
+from querator.daemon import lifecycle, scans, stored, validation
 from querator.daemon.logical import Logical
 from querator.daemon.requests import BULK_PREFIX, Columns, Intake
 from querator.daemon.store import tables
@@ -145,17 +146,13 @@ class BodyFile:
 def chunks(source: Any, wanted: pa.Schema) -> Iterator[Chunk]:
     """The items of a stream, cut the same way every time. Blocking; raises InvalidRequest."""
     try:
-        with pa.ipc.open_stream(source) as reader:
-            arrow.check(reader.schema, wanted)
-            row = 0
-            for batch in reader:
-                rows = _rows_per_chunk(batch)
-                for first in range(0, batch.num_rows, rows):
-                    yield chunk(arrow.fitted(batch.slice(first, rows), wanted), row + first)
-                row += batch.num_rows
-    except arrow.SchemaError as error:
-        raise InvalidRequest(f"stream is invalid; {error}") from None
-    except pa.ArrowException as error:
+        row = 0
+        for batch in arrow.untrusted_batches(source, wanted, BULK_BATCH_BYTES_MAX):
+            rows = _rows_per_chunk(batch)
+            for first in range(0, batch.num_rows, rows):
+                yield chunk(arrow.fitted(batch.slice(first, rows), wanted), row + first)
+            row += batch.num_rows
+    except (ValueError, struct.error, pa.ArrowException) as error:
         raise InvalidRequest(f"stream is invalid; {error}") from None
     except OSError as error:
         raise InvalidRequest(f"stream is invalid; it ends too early: {error}") from None
@@ -197,7 +194,12 @@ def _stored(name: str, values: pa.Array) -> pa.Array:
         return values
     if pa.types.is_string(values.type):
         values = pc.fill_null(values, "")
-    return values.cast(pa.binary()) if name == "history" else values
+    if name == "history":
+        values = values.cast(pa.binary())
+        for text in pc.unique(values).to_pylist():
+            if not lifecycle.is_history(text):
+                raise InvalidRequest("history is invalid; it is no list of deaths")
+    return values
 
 
 def _chunk(rows: pa.Table, sources: list[str], digest: str) -> Chunk:

@@ -51,10 +51,10 @@ class CatalogError(QueratorError):
 class Catalog:
     def __init__(self, path: Path) -> None:
         self.is_new = is_new = not path.exists()
+        self._path = path
         self._lock = threading.Lock()
         try:
-            # A log that ends badly is an error then, and not a catalog that has silently lost its last changes.
-            self._connection = duckdb.connect(str(path), config={"debug_abort_on_wal_failure": True})
+            self._connection = self._connect()
             self._connection.execute(_SCHEMA)
             found = self._connection.execute("select schema_version from meta").fetchone()
         except duckdb.Error as error:
@@ -66,6 +66,20 @@ class Catalog:
         if is_new:
             os.chmod(path, 0o600)
             _sync_directory(path.parent)
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        # A log that ends badly is an error then, and not a catalog that has silently lost its last changes.
+        return duckdb.connect(str(self._path), config={"debug_abort_on_wal_failure": True})
+
+    def _usable(self) -> duckdb.DuckDBPyConnection:
+        """A disk that was full leaves DuckDB unusable until it has opened the file anew."""
+        try:
+            self._connection.execute("select 1").fetchall()
+        except duckdb.Error:
+            with suppress(duckdb.Error):
+                self._connection.close()
+            self._connection = self._connect()
+        return self._connection
 
     def queues(self) -> list[Queue]:
         return [Queue(**row) for row in self._rows("select * from queues order by name")]
@@ -168,12 +182,14 @@ class Catalog:
                 self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [uuid, storage])
 
     def close(self) -> None:
-        self._connection.execute("checkpoint")
+        # What the file does not have then, its log has.
+        with suppress(duckdb.Error):
+            self._connection.execute("checkpoint")
         self._connection.close()
 
     def _rows(self, query: str) -> list[dict[str, Any]]:
         with self._lock:
-            cursor = self._connection.execute(query)
+            cursor = self._usable().execute(query)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -192,13 +208,15 @@ class Catalog:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock:
-            self._connection.execute("begin")
+            self._usable().execute("begin")
             try:
                 yield
+                self._connection.execute("commit")
             except BaseException:
-                self._connection.execute("rollback")
+                # A commit that failed has rolled back by itself.
+                with suppress(duckdb.Error):
+                    self._connection.execute("rollback")
                 raise
-            self._connection.execute("commit")
             # So that the file alone has it all. If there is no room for that, the log has it.
             with suppress(duckdb.Error):
                 self._connection.execute("checkpoint")

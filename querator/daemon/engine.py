@@ -348,7 +348,7 @@ class Engine:
         """Applies to one partition's file what it does not have yet, and lets it forget what is old."""
         store = partition.store
         now_us = self.clock.now_us()
-        forgets = now_us - partition.forgot_at >= FORGET_EVERY_US
+        forgets = abs(now_us - partition.forgot_at) >= FORGET_EVERY_US  # a clock may go back
         if store is None or partition in self._reads or not (store.unapplied_bytes or forgets):
             return
         if partition.apply_after > time.monotonic():

@@ -16,7 +16,7 @@ import msgspec
 from querator import ids
 from querator.daemon import arrivals, lifecycle
 from querator.daemon.partition import Lease, Partition
-from querator.daemon.requests import Complete, Extend, LeaseItems, Request, Retry, failing
+from querator.daemon.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store.base import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.limits import SCHEDULE_AHEAD_MIN_US
@@ -183,7 +183,7 @@ def _find(
             partition = logical.by_prefix.get(decoded.prefix)
             if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
                 # Its partition may have been removed; what it remembered is known by a key.
-                found: Found | None = LOST if f"lost {item_id}" in logical.request_ids else None
+                found: Found | None = LOST if LOST_PREFIX + item_id in logical.request_ids else None
             elif not partition.allows.complete:
                 unavailable = unavailable or RetryRequest(failing(partition.number))
                 if ignore_absent:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from querator.daemon import lifecycle
 from querator.daemon.partition import Partition
-from querator.daemon.requests import Columns, Intake
+from querator.daemon.requests import Columns, Intake, Produce
 from querator.daemon.store.base import Rows
 from querator.errors import InvalidRequest
 from querator.items import Item
@@ -25,6 +25,11 @@ OTHER_CONTENT = "request id is invalid; it was used before for other items"
 def repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
     """The answer to a chunk whose id is known: it was added before, or something else was."""
     return None if request.witness in logical.lasting_ids else InvalidRequest(OTHER_CONTENT)
+
+
+def is_same(request: Intake, other: Produce) -> bool:
+    """Whether two chunks with one id say the same."""
+    return isinstance(other, Intake) and other.digest == request.digest
 
 
 def enter(logical: Logical, request: Intake, partition: Partition) -> None:

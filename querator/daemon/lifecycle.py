@@ -31,7 +31,21 @@ def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) ->
 
 
 def history(item: Item) -> list[Death]:
-    return _deaths.decode(item.history) if item.history else []
+    """Its deaths so far. What somebody has put there by hand and nobody can read must not keep it from dying again."""
+    try:
+        return _deaths.decode(item.history) if item.history else []
+    except msgspec.MsgspecError:
+        return []
+
+
+def is_history(text: bytes) -> bool:
+    """Whether this is what an item's history can be."""
+    try:
+        if text:
+            _deaths.decode(text)
+    except msgspec.MsgspecError:
+        return False
+    return True
 
 
 def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, now_us: int) -> Item:

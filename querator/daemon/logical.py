@@ -12,7 +12,7 @@ import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from querator.config import LimitsConfig
@@ -20,6 +20,7 @@ from querator.daemon import arrivals, distribution, holding, intake, producing, 
 from querator.daemon.partition import DEFAULT_BOUNDS, Partition, read_snapshot
 from querator.daemon.requests import (
     BULK_PREFIX,
+    JOB_PREFIX,
     Arrival,
     Change,
     Complete,
@@ -35,12 +36,14 @@ from querator.daemon.requests import (
 )
 from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Store
-from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (
+    BULK_REQUEST_ID_KEPT_US,
     RECOVERY_BACKOFF_MAX_NS,
     RECOVERY_BACKOFF_MIN_NS,
     REQUEST_ID_KEPT_US,
+    REQUEST_IDS_FORGOTTEN_MAX,
 )
 
 log = logging.getLogger("querator.partitions")
@@ -143,6 +146,8 @@ class Logical:
         self.newly_parked: list[LeaseItems] = []
         self._taken: list[Request] = []
         """What the pass under way was to answer."""
+        self.retrying: set[Retry] = set()
+        """Those whose items are on their way to another queue or partition."""
         self.orders = itertools.count(1)
         self._pass = Pass()
 
@@ -259,7 +264,12 @@ class Logical:
         """The batches of a pass are durable, except those of the partitions that failed."""
         if failed:
             self._settle_failed(this, failed)
-            return
+        else:
+            self._settle_done(this)
+        if self.stopping:
+            self.stop()  # a request that was looked up, or whose write failed, waits again
+
+    def _settle_done(self, this: Pass) -> None:
         # First of all: clients wait for this, and for nothing that follows.
         for request, result, _ in this.answers:
             request.answer(result)
@@ -309,6 +319,9 @@ class Logical:
             return False
         first = self.under_way.get(request.request_id)
         if first is not None and not first.answered and first is not request:
+            if isinstance(request, Intake) and not intake.is_same(request, first):
+                self.answer(request, InvalidRequest(intake.OTHER_CONTENT))
+                return False
             first.followers = [*first.followers, request]
             self.watch(request)
             return False
@@ -339,13 +352,24 @@ class Logical:
                 self.lasting_ids.pop(request.witness, None)
             self.under_way[request.request_id] = request
 
+    def recall(self, remembered: Iterable[tuple[str, int]]) -> None:
+        """What storage remembers, and until when."""
+        for request_id, until in remembered:
+            known = self.lasting_ids if request_id.startswith(BULK_PREFIX) else self.request_ids
+            known[request_id] = max(until, known.get(request_id, 0))
+
     def _forget_request_ids(self) -> None:
-        for known in (self.request_ids, self.lasting_ids):
-            while known:
+        for known, kept_us in ((self.request_ids, REQUEST_ID_KEPT_US), (self.lasting_ids, BULK_REQUEST_ID_KEPT_US)):
+            last_us = self.now_us + kept_us
+            for _ in range(min(len(known), REQUEST_IDS_FORGOTTEN_MAX)):
                 oldest = next(iter(known))
-                if known[oldest] >= self.now_us:
+                until = known[oldest]
+                if self.now_us <= until <= last_us:
                     break
                 del known[oldest]
+                if until > last_us:
+                    # Of a job, or from before the clock went back: nothing must pile up behind it.
+                    known[oldest] = until if oldest.startswith(JOB_PREFIX) else last_us
 
     # -- time runs out for requests
 
@@ -505,9 +529,7 @@ class Logical:
                 partition.unwanted = store
                 return
             partition.opened(store, snapshot, self.now_us)
-            for request_id, until in snapshot.request_ids:
-                known = self.lasting_ids if request_id.startswith(BULK_PREFIX) else self.request_ids
-                known[request_id] = max(until, known.get(request_id, 0))
+            self.recall(snapshot.request_ids)
             then(None)
             self.wake()
 
@@ -550,8 +572,10 @@ class Logical:
         """Answers everyone who still waits."""
         self.stopping = True
         error = RequestFailed(STOPPING)
-        for request in [*self.inbox, *self.parked.values(), *self.held_up, *self.under_way.values()]:
+        waiting = [*self.inbox, *self.parked.values(), *self.held_up, *self.under_way.values(), *self.retrying]
+        for request in waiting:
             request.answer(error)
+        self.retrying.clear()
         self.inbox.clear()
         self.parked.clear()
         self.clients.clear()

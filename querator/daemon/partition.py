@@ -304,6 +304,8 @@ class Partition:
         assert store is not None
         cursor, dying = self.window.cursor, self.dying
         self.window.extend([i for i in items if i.seq > cursor and not store.is_removed(i.seq) and i.seq not in dying])
+        if items:
+            self.window.pass_by(items[-1].seq)
 
     def applied(self) -> None:
         """The file has caught up."""

@@ -20,6 +20,7 @@ from querator import limits
 from querator.daemon.calls import LARGE_BODY_BYTES, Abandon, Call, Refused, encode, reply_codec
 from querator.daemon.chunked import ChunkedEnd, TooMuchFraming
 from querator.daemon.gate import SWEEP_SECONDS, Gate
+from querator.daemon.routes import PREFIX
 from querator.errors import TransportError
 from querator.wire import content
 from querator.wire.content import Codec
@@ -28,6 +29,8 @@ _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
 _METHODS_PARSED: Final = frozenset(b"DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
 _METHOD_STAND_IN: Final = b"PUT"
+_WAITS: Final = re.compile(r"/v1/(queue\.lease|sql|bulk/.*)")
+"""Calls that may take long, and are given up when their client seems to be gone."""
 _TOO_LONG: Final = "The head of the request is too long."
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
@@ -95,10 +98,18 @@ class QueratorProtocol(HttpToolsProtocol):
         if abandon is not None:
             abandon()
 
-    def eof_received(self) -> None:
-        """The client has closed its side, and with it the connection: nobody waits for an answer any more."""
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. It may still read, or be gone: a short call is answered, then the connection ends.
+        Nobody leases items or lets a query run for somebody who may be gone."""
         if self._phase in (HOT_BODY, PARSED_BODY):
             self._fail_body("unexpected EOF")
+        if self._phase != ANSWER:
+            return False
+        if self._call is not None:
+            self._is_ending = True
+            return not _WAITS.fullmatch(PREFIX + self._call.name)
+        self.cycle.keep_alive = False
+        return not _WAITS.fullmatch(self.scope["path"])
 
     def shutdown(self) -> None:
         if self._phase in (LINGER, GONE):

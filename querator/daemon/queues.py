@@ -174,7 +174,7 @@ def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) ->
 
 async def until_at_rest(service: Service, logical: Logical) -> None:
     """Until nothing of a queue is being written or read any more."""
-    await service.engine.until(lambda: not service.engine.is_busy(logical))
+    await service.engine.until(lambda: not (service.engine.is_busy(logical) or logical.reads_open or logical.inbox))
 
 
 async def delete_leftovers(service: Service) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from querator.errors import QueratorError
 from querator.items import Item
 
 if TYPE_CHECKING:
@@ -16,10 +17,22 @@ if TYPE_CHECKING:
     from querator.wire.messages import QueueProduceItem, QueueRetryItem
 
 BULK_PREFIX: Final = "bulk "
-"""What the request ids of bulk chunks begin with, so that they can be told from clients' own."""
+DEAD_PREFIX: Final = "dead "
+MOVED_PREFIX: Final = "moved "
+LOST_PREFIX: Final = "lost "
+JOB_PREFIX: Final = "move "
+"""What is remembered beside the request ids of clients: chunks of bulk streams, items that came from elsewhere, leases
+of partitions that are gone, and how far jobs got."""
+_CLIENT_PREFIX: Final = "client "
+_RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, _CLIENT_PREFIX)
 
 Respond = Callable[[Any], None]
 """Takes the result, or a QueratorError."""
+
+
+def key_of(request_id: str) -> str:
+    """What a client's request id is remembered as. Whatever it says, it is none of ours."""
+    return _CLIENT_PREFIX + request_id if request_id.startswith(_RESERVED) else request_id
 
 
 class Request:
@@ -66,7 +79,8 @@ class Produce(Request):
             self.answered = True
             self.respond(result)
         for follower in self.followers:
-            follower.answer(result)
+            # It has added nothing itself.
+            follower.answer(result if isinstance(result, QueratorError) else None)
 
 
 class Columns(NamedTuple):

@@ -18,6 +18,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
+from querator.daemon.requests import LOST_PREFIX
 from querator.daemon.store import copies
 from querator.daemon.stored import change
 from querator.daemon.transfer import Mover
@@ -175,7 +176,7 @@ def _remembered(service: Service, placement: Placement) -> dict[str, int]:
             "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [now_us]
         ).fetchall()
     texts = ids.encode_many(prefix, [seq for seq, _ in lost])
-    return dict(keys) | {f"lost {text}": until for text, (_, until) in zip(texts, lost, strict=True)}
+    return dict(keys) | {LOST_PREFIX + text: until for text, (_, until) in zip(texts, lost, strict=True)}
 
 
 async def _take_over(logical: Logical, remaining: list[Partition], until: dict[str, int]) -> bool:
@@ -187,7 +188,7 @@ async def _take_over(logical: Logical, remaining: list[Partition], until: dict[s
         batch = keeper.changes()
         batch.request_ids += until
         batch.request_until += until.values()
-        logical.request_ids.update(until)
+        logical.recall(until.items())
 
     try:
         if until:

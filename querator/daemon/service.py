@@ -48,6 +48,7 @@ from querator.daemon.requests import (
     Request,
     Respond,
     Retry,
+    key_of,
 )
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
@@ -292,7 +293,7 @@ class Service:
             time.monotonic_ns() + timeout_ns,
             items,
             timed,
-            request.request_id,
+            key_of(request.request_id),
         )
         return self._submit(logical, produce)
 

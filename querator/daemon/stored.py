@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from querator import ids
 from querator.daemon import lifecycle, validation
-from querator.daemon.logical import Logical
+from querator.daemon.logical import STOPPING, Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Change, failing
 from querator.daemon.store.base import Found, Leased, Store
-from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND
 from querator.wire import messages
@@ -32,6 +32,8 @@ T = TypeVar("T")
 async def read(logical: Logical, partition: Partition, work: Callable[[Store], T], *, flush: bool = True) -> T:
     """Reads from a partition that has everything applied to its file (or, without `flush`, what it has anyway)."""
     store = partition.store
+    if logical.stopping:
+        raise RequestFailed(STOPPING)
     if store is None or not partition.allows.storage:
         raise RetryRequest(failing(partition.number))
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

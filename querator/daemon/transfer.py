@@ -22,6 +22,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
+from querator.daemon.requests import JOB_PREFIX
 from querator.daemon.states import HELD, LEAVING, WAY_OUT
 from querator.daemon.stored import change, read
 from querator.errors import InvalidRequest, RetryRequest
@@ -220,7 +221,7 @@ class Mover:
 
     @property
     def _prefix(self) -> str:
-        return f"move {self._job.job_id} {self._source.number} "
+        return f"{JOB_PREFIX}{self._job.job_id} {self._source.number} "
 
     def _key(self, items: Iterable[Item]) -> str:
         """Which sequences a chunk is made of, as runs: `first+count,first+count`."""

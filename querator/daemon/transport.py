@@ -14,15 +14,16 @@ from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from querator import __version__
 from querator.daemon.calls import Call, Calls, Refused, encode, over_limit
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
-from querator.errors import InternalError
+from querator.errors import InternalError, RequestFailed
 from querator.wire import content
 from querator.wire.content import Codec
 
@@ -40,6 +41,7 @@ def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (
             Route("/health", _Get(Health(calls), answer, metrics)),
             *bulk,
         ],
+        middleware=[Middleware(UntilTheEnd)],
         exception_handlers={Exception: internal_error},
     )
     app.router.redirect_slashes = False
@@ -49,6 +51,27 @@ def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (
 
 class ClientGone(Exception):
     """Nobody is left to answer."""
+
+
+class UntilTheEnd:
+    """Answers who is still sending when the daemon stops: uvicorn cancels, and would call that an internal error."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except asyncio.CancelledError:
+            if not begun:
+                await send_reply(send, content.JSON, RequestFailed("service is shutting down"), close=True)
 
 
 class CallEndpoint:

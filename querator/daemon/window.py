@@ -132,6 +132,10 @@ class Window:
             self.ready_bytes += sum([len(item.payload) for item in items])
             self.cursor = items[-1].seq
 
+    def pass_by(self, seq: int) -> None:
+        """What there is on disk up to this sequence and did not come into memory waits no longer."""
+        self.cursor = max(self.cursor, seq)
+
     def applied(self, through: int) -> None:
         """The file has everything up to this sequence: that part of the tail need not stay in memory."""
         while self.tail:

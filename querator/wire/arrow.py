@@ -6,6 +6,7 @@ Both ends use it: the bulk endpoints, the SQL worker and the Spark data source. 
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -148,6 +149,76 @@ def read_batches(source: object) -> Iterator[pa.RecordBatch]:
     """The batches of a stream, from bytes or anything with `read`."""
     with pa.ipc.open_stream(source) as reader:
         yield from reader
+
+
+def untrusted_batches(source: object, wanted: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The same from somebody who may send anything: Arrow believes what it reads, and would crash over some of it.
+
+    Raises SchemaError when a batch does not fit `wanted` or is larger than `bytes_max`, and Arrow's own errors.
+    """
+    messages = pa.ipc.MessageReader.open_stream(source)
+    first = next(iter(messages), None)
+    if first is None or first.type != "schema":
+        raise SchemaError("it does not begin with a schema")
+    schema = pa.ipc.read_schema(first)
+    check(schema, wanted)
+    for message in messages:
+        if message.type != "record batch":
+            raise SchemaError(f"it has a {message.type} where a record batch should be")
+        size_bytes = _expanded_bytes(message)
+        if size_bytes > bytes_max:
+            raise SchemaError(f"a record batch has {size_bytes:,} bytes, at most {bytes_max:,} are taken")
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        yield batch
+
+
+_RECORD_BATCH_BUFFERS: Final = 2
+_RECORD_BATCH_COMPRESSION: Final = 3
+_MESSAGE_HEADER: Final = 2
+
+
+def _expanded_bytes(message: pa.ipc.Message) -> int:
+    """How large the body of a record batch becomes: each buffer that is compressed begins with its real length.
+
+    Arrow has checked the metadata, a flatbuffer, as it read the message. It tells nobody what is in there.
+    """
+    metadata, body = message.metadata, message.body
+    batch = _follow(metadata, _field(metadata, _follow(metadata, 0), _MESSAGE_HEADER))
+    if not _field(metadata, batch, _RECORD_BATCH_COMPRESSION):
+        return int(body.size)
+    buffers = _follow(metadata, _field(metadata, batch, _RECORD_BATCH_BUFFERS))
+    (count,) = _UINT32.unpack_from(metadata, buffers)
+    size = 0
+    for number in range(count):
+        offset, length = _BUFFER.unpack_from(metadata, buffers + _UINT32.size + number * _BUFFER.size)
+        if length:
+            if not 0 <= offset <= body.size - _INT64.size:
+                raise SchemaError("a buffer lies outside of its record batch")
+            (expanded,) = _INT64.unpack_from(body, offset)
+            size += expanded if expanded >= 0 else length
+    return size
+
+
+_UINT32: Final = struct.Struct("<I")
+_INT64: Final = struct.Struct("<q")
+_BUFFER: Final = struct.Struct("<qq")
+
+
+def _follow(data: pa.Buffer, at: int) -> int:
+    """Where the offset that stands at a place in a flatbuffer leads."""
+    (offset,) = _UINT32.unpack_from(data, at)
+    return at + int(offset)
+
+
+def _field(data: pa.Buffer, table: int, number: int) -> int:
+    """Where a table of a flatbuffer has its field; 0 when it does not."""
+    (back,) = struct.unpack_from("<i", data, table)
+    vtable = table - back
+    (vtable_bytes,) = struct.unpack_from("<H", data, vtable)
+    at = 4 + 2 * number
+    (offset,) = struct.unpack_from("<H", data, vtable + at) if at < vtable_bytes else (0,)
+    return table + int(offset) if offset else 0
 
 
 # -- ids, a column at a time

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import http.client
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from querator.bulk import BulkClient
 from querator.calls import produce_item
 from querator.client import Client
-from querator.errors import InvalidRequest, NotFound, RetryRequest
+from querator.errors import InvalidRequest, NotFound, QueratorError, RetryRequest
 from querator.wire import arrow
 from querator.wire.bulk import Condition
 from tests.bulk.daemons import Daemon
@@ -149,3 +151,14 @@ def test_the_http_side_is_the_contract_s(daemon: Daemon) -> None:
         response = connection.getresponse()
         assert (response.status, response.read()[:1]) == (status, b"{")
         connection.close()
+
+
+def test_a_scan_of_a_queue_that_is_deleted_ends(daemon: Daemon, client: Client, queue: str) -> None:
+    with BulkClient(daemon.endpoint, patience=0) as bulk:
+        bulk.produce(queue, [pa.record_batch({"payload": [bytes(1_000_000)] * 60})], "large")
+        parts = [batches for batches in (bulk.scan(queue, 0), bulk.scan(queue, 1)) if next(batches, None) is not None]
+        client.delete_queue(queue)
+        for batches in parts:
+            # What was on its way already may be all there is; what must not happen is that it waits for ever.
+            with contextlib.suppress(QueratorError):
+                collections.deque(batches, maxlen=0)

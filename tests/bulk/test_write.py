@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import http.client
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -72,6 +73,18 @@ def test_a_request_id_for_other_items_is_refused(bulk: BulkClient, queue: str) -
     bulk.produce(queue, [batch(payload=["a"])], "mine")
     with pytest.raises(InvalidRequest, match="used before for other items"):
         bulk.produce(queue, [batch(payload=["b"])], "mine")
+
+
+def test_request_ids_outlive_the_partition_that_remembers_them(client: Client, bulk: BulkClient, queue: str) -> None:
+    rows = {request_id: batch(payload=[request_id] * 10) for request_id in "abcd"}
+    for request_id, one in rows.items():
+        bulk.produce(queue, [one], request_id)
+    info = client.queue_info(queue)
+    info.requested_partitions = 1
+    client.update_queue(info)
+    while len(bulk.plan(queue)) > 1:
+        pass
+    assert [bulk.produce(queue, [one], request_id).added for request_id, one in rows.items()] == [0, 0, 0, 0]
 
 
 def test_request_ids_outlive_a_crash(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -154,6 +167,54 @@ def test_nonsense_and_half_streams_are_refused(daemon: Daemon, client: Client, b
         response = connection.getresponse()
         assert (response.status, b"stream is invalid" in response.read()) == (400, True)
         connection.close()
+    assert payloads(bulk, queue) == []
+
+
+def compressed(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(rows)
+    whole: bytes = sink.getvalue().to_pybytes()
+    return whole
+
+
+def post(daemon: Daemon, queue: str, body: bytes) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(daemon.http)
+    connection.request("POST", f"/v1/bulk/items.produce?queue_name={queue}", body)
+    response = connection.getresponse()
+    answer = response.status, response.read().decode()
+    connection.close()
+    return answer
+
+
+def test_streams_that_lie_are_refused_and_harm_nobody(daemon: Daemon, bulk: BulkClient, queue: str) -> None:
+    rows = batch(payload=[b"a" * 1_000], kind=["some kind"])
+    whole = arrow.encode_batches([rows], rows.schema)
+    schema = arrow.stream_start(rows.schema)
+    ends = struct.pack("<ii", 0, 1_000)
+    lies = {
+        "offsets that point outside": whole.replace(ends, struct.pack("<ii", 0, 0x7FFFFF00)),
+        "a text that is none": whole.replace(b"some kind", b"some \xffind"),
+        "a name that is no text": whole.replace(b"kind", b"k\xffnd"),
+        "no schema": arrow.stream_part(rows) * 2,
+        "a second schema": schema + schema,
+        "more than anybody has memory for": compressed(batch(payload=[bytes(4_000_000)] * 100)),
+    }
+    for what, body in lies.items():
+        status, answer = post(daemon, queue, body)
+        assert (status, "stream is invalid" in answer) == (400, True), (what, answer)
+    assert payloads(bulk, queue) == []
+
+
+def test_a_stream_may_be_compressed(daemon: Daemon, bulk: BulkClient, queue: str) -> None:
+    assert post(daemon, queue, compressed(batch(payload=["a" * 100] * 50)))[0] == 200
+    assert payloads(bulk, queue) == [b"a" * 100] * 50
+
+
+def test_a_history_that_is_none_is_refused(bulk: BulkClient, queue: str) -> None:
+    for history in ("garbage", "{}", '[{"queue_name": 1}]'):
+        with pytest.raises(InvalidRequest, match="history is invalid"):
+            bulk.import_(queue, [batch(payload=["x"], history=[history])], "bad")
     assert payloads(bulk, queue) == []
 
 

@@ -215,13 +215,15 @@ class Driver:
         deadline = self.now_ns + 10**10
         return self._submit(queue, lambda a: Produce(a, deadline, drafts, at is not None, request_id), run)
 
-    def take_in(self, texts: list[str], request_id: str = "", queue: str = "q") -> Answer:
+    def take_in(
+        self, texts: list[str], request_id: str = "", queue: str = "q", digest: str = "digest", run: bool = True
+    ) -> Answer:
         """A chunk of a bulk stream."""
         table = pa.table({"payload": [text.encode() for text in texts]})
         stream = encode_batches(table.to_batches(), table.schema)
         columns = Columns(len(texts), stream, 0, len(texts), None, True)
         deadline = self.now_ns + 10**10
-        return self._submit(queue, lambda a: Intake(a, deadline, columns, [], request_id, "digest"))
+        return self._submit(queue, lambda a: Intake(a, deadline, columns, [], request_id, digest), run)
 
     def lease(
         self,

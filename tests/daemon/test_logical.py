@@ -6,6 +6,8 @@ import msgspec
 import pytest
 from driver import SECOND, Driver
 
+from querator.config import LimitsConfig
+from querator.daemon.requests import key_of
 from querator.items import State
 
 
@@ -298,6 +300,29 @@ class TestLifecycle:
         d.advance(1000)
         assert len(d.stored("dead")) == 2
 
+    def test_what_is_on_its_way_out_does_not_stand_in_the_way_of_the_rest(self):
+        """As many as are read at once expire, and the dead queue takes nothing."""
+        d = Driver(bounds=LimitsConfig(ready_window_items=2))
+        d.create("dead").partitions[0].congested = True
+        d.create(dead_queue="dead", expire_s=60)
+        d.produce(["a", "b", "c", "d"])
+        d.advance(59)
+        d.produce(["e", "f"])
+        d.restart()
+        d.logicals["dead"].partitions[0].congested = True
+        d.advance(2)
+        assert d.payloads(d.lease(2).leases) == ["e", "f"]
+
+    def test_a_history_that_nobody_can_read(self, d):
+        """Somebody has written it into the file by hand."""
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(["a"])
+        (lease,) = d.lease().leases
+        lease.item.history = b"garbage"
+        assert d.retry([lease.id], dead=True).result is None
+        assert d.stored("dead") == ["a"]
+
     def test_nothing_is_taken_from_a_valid_lease(self, d):
         d.create(lease_s=100, expire_s=100)
         d.produce(["a"])
@@ -415,6 +440,76 @@ class TestRequestIds:
         d.advance(3601)
         d.produce(["b"], request_id="r")
         assert d.stored() == ["a", "b"]
+
+    def test_a_clock_that_goes_back_does_not_make_them_pile_up(self, d):
+        logical = d.create()
+        d.produce(["a"], request_id="early")
+        d.advance(-10 * 86_400)
+        d.produce(["b"], request_id="late")
+        assert d.produce(["c"], request_id="early").result is None
+        d.advance(3601)
+        d.produce(["d"])
+        assert not logical.request_ids
+        assert d.stored() == ["a", "b", "d"]
+
+    def test_two_chunks_with_one_id_and_different_items(self, d):
+        """The second one must not hear that it was added."""
+        d.create()
+        first = d.take_in(["a"], "bulk r 0", digest="one", run=False)
+        second = d.take_in(["b"], "bulk r 0", digest="two", run=False)
+        third = d.take_in(["a"], "bulk r 0", digest="one", run=False)
+        d.run()
+        assert first.result == 1
+        assert "used before for other items" in second.error
+        assert third.result is None
+        assert d.stored() == ["a"]
+
+    def test_no_client_can_guess_what_a_dead_letter_is_known_by(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(["a"])
+        (item_id,) = ids(d.lease())
+        for request_id in (f"dead {item_id}", f"client dead {item_id}", f"moved {item_id}"):
+            d.produce(["b"], queue="dead", request_id=key_of(request_id))
+        d.retry([item_id], dead=True)
+        assert sorted(d.stored("dead")) == ["a", "b", "b", "b"]
+
+
+class TestStopping:
+    """Everyone who waits, for whatever, is answered."""
+
+    def test_a_retry_whose_item_does_not_arrive(self, d):
+        dead = d.create("dead")
+        logical = d.create(dead_queue="dead")
+        d.produce()
+        (item_id,) = ids(d.lease())
+        dead.partitions[0].congested = True
+        retry = d.retry([item_id], dead=True)
+        assert retry.waiting
+        logical.stop()
+        assert retry.error == "queue is shutting down"
+        dead.partitions[0].congested = False
+        d.run()
+
+    def test_a_lease_that_waits_for_what_it_completes(self, d):
+        logical = d.create()
+        d.produce()
+        (item_id,) = ids(d.lease())
+        d.complete([item_id])
+        d.hold_reads = True
+        lease = d.lease(completes=[item_id])
+        logical.stop()
+        assert lease.waiting
+        d.hold_reads = False
+        d.run()
+        assert lease.error == "queue is shutting down"
+
+    def test_a_produce_whose_write_fails_meanwhile(self, d):
+        logical = d.create()
+        produce = d.produce(run=False)
+        d.failing_writes = lambda: (logical.stop(), "disk on fire")[1]
+        d.run()
+        assert produce.error == "queue is shutting down"
 
 
 class TestFailures:

@@ -157,6 +157,21 @@ def test_a_signal_under_load_leaves_nobody_waiting(start: Start) -> None:
     assert {answer["message"] for answer in refused} <= {"queue is shutting down", "service is shutting down"}
 
 
+@pytest.mark.parametrize("path", ["/v1/queue.produce", "/v1/queues.create", "/v1/bulk/items.produce?queue_name=q"])
+def test_a_stop_is_told_to_who_is_still_sending(start: Start, path: str) -> None:
+    daemon = start()
+    daemon.create("q")
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.settimeout(PATIENCE_SECONDS)
+        slow.connect(str(daemon.socket))
+        slow.sendall(f"POST {path} HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n".encode() + b"\xff" * 4)
+        assert daemon.signal(signal.SIGTERM) == 0
+        answer = http.client.HTTPResponse(slow)
+        answer.begin()
+        assert (answer.status, json.loads(answer.read())["message"]) == (453, "service is shutting down")
+    assert "Traceback" not in daemon.errors
+
+
 def test_what_was_produced_is_there_after_a_stop_and_after_a_kill(start: Start) -> None:
     daemon = start()
     daemon.create("q")

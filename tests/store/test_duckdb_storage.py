@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import duckdb
 import pytest
@@ -20,7 +21,7 @@ from store_making import NO_BYTES_MAX, OTHER_UUID, THIRD_UUID, UUID, added, item
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duckdb import DuckStorage, Instance
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.partition_file import PartitionFile
@@ -344,6 +345,59 @@ class TestApplying:
         assert ready_seqs(storage.open(OTHER_UUID, "orders")) == list(range(1, 11))
         assert segments(tmp_path) == []
 
+    def test_a_segment_that_is_spoilt_meanwhile_does_not_go(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What cannot be copied out of it would be missed by nobody."""
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 2)
+        write(storage, store, added(1))
+        storage.roll()
+        (spoilt,) = segments(tmp_path)
+        spoilt.write_bytes(spoilt.read_bytes()[:-20] + b"spoilt by somebody..")
+        other = storage.create(OTHER_UUID, "orders")
+        for seq in range(1, 6):
+            put(storage, other, added(seq))
+            storage.roll()
+        assert segments(tmp_path)[0] == spoilt
+        assert ready_seqs(store) == []
+        store.flush()
+        assert ready_seqs(store) == [1]
+        storage.roll()
+        assert segments(tmp_path) == []
+
+
+class TestLargePayloads:
+    """DuckDB holds the payloads of neighbouring rows in memory together, more than it is given at first."""
+
+    PAYLOAD_BYTES = 4_000_000
+    SEQS = tuple(range(1, 41))
+
+    def large(self, seq: int) -> Batch:
+        return Batch(add=[item(seq, payload=os.urandom(self.PAYLOAD_BYTES))], last_seq=seq)
+
+    def test_they_are_applied_and_read_again(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as storage:
+            store = storage.create(UUID, "orders")
+            for seq in self.SEQS:
+                put(storage, store, self.large(seq))
+                store.checkpoint()
+            assert tuple(ready_seqs(store)) == self.SEQS
+        with opened(tmp_path) as storage:
+            assert storage.open(UUID, "orders").summary().ready == len(self.SEQS)
+
+    def test_a_log_that_is_large_is_not_taken_for_damaged(self, tmp_path: Path) -> None:
+        in_a_process_that_is_killed(
+            tmp_path,
+            f"""
+            for seq in {self.SEQS}:
+                payload = os.urandom({self.PAYLOAD_BYTES})
+                put(storage, store, Batch(add=[item(seq, payload=payload)], last_seq=seq))
+            """,
+        )
+        with opened(tmp_path) as storage:
+            assert storage.open(UUID, "orders").summary().ready == len(self.SEQS)
+        assert not (tmp_path / "quarantine").exists()
+
 
 class TestFailedStorage:
     def test_nothing_is_taken_after_a_failed_sync_until_reopened(
@@ -494,6 +548,19 @@ class TestDamage:
             assert log.read_bytes() == bytes(data)
             assert any(path.read_bytes() == bytes(data) for path in (tmp_path / "quarantine").iterdir())
 
+    @pytest.mark.parametrize("reason", ["Could not fsync file", "Could not write file: No space left on device"])
+    def test_a_disk_that_fails_while_a_file_is_opened_is_no_damage(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    ) -> None:
+        in_a_process_that_is_killed(tmp_path, "put(storage, store, added(1)); storage.roll()")
+        assert log_path(tmp_path / f"{UUID}.duckdb").exists()
+        with opened(tmp_path) as storage:
+            with monkeypatch.context() as failing:
+                failing.setattr(Instance, "attach", lambda *_: _raise(duckdb.IOException(reason)))
+                with pytest.raises(StorageError, match=reason):
+                    storage.open(UUID, "orders")
+            assert ready_seqs(storage.open(UUID, "orders")) == [1]
+
     def test_a_file_that_lost_its_log_is_noticed(self, tmp_path: Path) -> None:
         in_a_process_that_is_killed(
             tmp_path,
@@ -508,6 +575,64 @@ class TestDamage:
         log_path(tmp_path / f"{UUID}.duckdb").unlink()
         with opened(tmp_path) as storage, pytest.raises(StorageError, match="records 2 to 2 are missing"):
             storage.open(UUID, "orders")
+
+
+class TestMissingSegments:
+    """Somebody deletes segments of a journal whose daemon was killed."""
+
+    @pytest.fixture
+    def killed(self, tmp_path: Path) -> Path:
+        """The first partition has records in the first of three segments only, the second one in the last."""
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            other, third = storage.create(OTHER_UUID, "orders"), storage.create(THIRD_UUID, "orders")
+            for one, seq in ((store, 1), (third, 2), (other, 3)):
+                write(storage, one, added(seq))
+                storage.roll()
+            """,
+        )
+        assert len(segments(tmp_path)) == 3
+        return tmp_path
+
+    @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]])
+    def test_no_partition_is_opened_without_what_was_acknowledged(self, killed: Path, gone: list[int]) -> None:
+        for path in [segments(killed)[number] for number in gone]:
+            path.unlink()
+        concerned = [(UUID, OTHER_UUID, THIRD_UUID)[(0, 2, 1)[number]] for number in gone]
+        with opened(killed) as storage:
+            for uuid in concerned:
+                with pytest.raises(StorageError, match="are missing"):
+                    storage.open(uuid, "orders")
+            fresh = str(uuid4())
+            put(storage, storage.create(fresh, "orders"), added(9))
+            empty = str(uuid4())
+            storage.create(empty, "orders")
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(fresh, "orders")) == [9]
+            with pytest.raises(StorageError, match="are missing"):
+                storage.open(concerned[0], "orders")
+
+    def test_segments_that_nobody_needed_are_not_missed(self, tmp_path: Path) -> None:
+        for kill in (False, True, False):
+            with contextlib.ExitStack() as stack:
+                if kill:
+                    in_a_process_that_is_killed(tmp_path, "put(storage, store, added(7)); storage.roll()")
+                storage = stack.enter_context(opened(tmp_path))
+                store = storage.open(UUID, "orders") if kill else storage.create(str(uuid4()), "orders")
+                put(storage, store, added(8))
+                storage.roll()
+                put(storage, store, added(9))
+            assert segments(tmp_path) == []
+            assert not (tmp_path / "quarantine").exists()
+
+    @pytest.mark.parametrize("at", [8, 4096 + 8])
+    def test_a_head_that_was_being_written(self, killed: Path, at: int) -> None:
+        head = killed / "journal" / "HEAD"
+        whole = head.read_bytes()
+        head.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with opened(killed) as storage:
+            assert ready_seqs(storage.open(UUID, "orders")) == [1]
 
 
 class TestFiles:

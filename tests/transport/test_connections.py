@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 
 import pytest
@@ -273,3 +274,32 @@ def test_the_end_answers_what_is_under_way(fresh_front: Front) -> None:
     answer = parked.answer()
     assert (answer.status, answer.json["message"]) == (453, "queue is shutting down")
     assert parked.is_at_end() and half.is_at_end()
+
+
+# Half closed
+
+
+@pytest.mark.parametrize("path", ["/v1/queue.produce", "/v1/queue.complete", "/v1/queues.info"])
+@pytest.mark.parametrize("queue", ["q", "later", "park"])
+def test_who_sends_no_more_is_still_answered(front: Front, path: str, queue: str) -> None:
+    """Twice on two connections: a head that was met before goes another way."""
+    for _ in range(2):
+        wire = front.connect()
+        wire.send(request(path, json.dumps({"queue_name": queue}).encode()))
+        wire.socket.shutdown(socket.SHUT_WR)
+        if queue == "park":
+            front.service.until(lambda: bool(front.service.parked))
+            front.release()
+        assert wire.answer().status == 200
+        assert wire.is_at_end()
+    assert front.service.abandoned == 0
+
+
+def test_a_lease_of_who_sends_no_more_is_given_up(front: Front) -> None:
+    for number in (1, 2):
+        wire = front.connect()
+        wire.send(lease("park"))
+        front.service.until(lambda number=number: len(front.service.parked) == number)
+        wire.socket.shutdown(socket.SHUT_WR)
+        front.service.until(lambda number=number: front.service.abandoned == number)
+        assert wire.is_at_end()

@@ -41,7 +41,7 @@ def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
     """A file that nobody has open, attached as `file` to an instance of its own."""
     if not path.is_file():
         raise StorageError(f"{path} is missing")
-    instance = Instance(path.parent)
+    instance = Instance(path.parent, is_brief=True)
     try:
         cursor = instance.cursor()
         place = str(path).replace("'", "''")
@@ -64,7 +64,7 @@ def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
 def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None]) -> Contents:
     """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far."""
     wanted = snapshot.contents()
-    instance = Instance(path.parent)
+    instance = Instance(path.parent, is_brief=True)
     try:
         file = instance.attach("file", path)
         file.create(wanted.uuid, wanted.queue)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Iterator
+from errno import EACCES, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from uuid import UUID
 
@@ -25,7 +27,7 @@ from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import make_directory, sync_directory, sync_file
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Journal
-from querator.daemon.store.partition_file import Meta, PartitionFile
+from querator.daemon.store.partition_file import Meta, PartitionFile, is_lack_of_memory, with_room
 from querator.daemon.store.quarantine import Quarantine
 from querator.daemon.store.snapshot import Snapshot, read_contents
 
@@ -37,12 +39,17 @@ _decode = msgspec.msgpack.Decoder(Batch).decode
 class Instance:
     """A DuckDB instance that can reach the files of one directory and nothing else."""
 
-    def __init__(self, directory: Path, trust_torn_logs: bool = False) -> None:
+    def __init__(self, directory: Path, trust_torn_logs: bool = False, is_brief: bool = False) -> None:
+        """`is_brief`: made for one job and gone after it, so that it may take more memory at once."""
         self._database = duckdb.connect(":memory:")
         self._cursors = threading.local()
+        self._memory_bytes = limits.DUCKDB_MEMORY_BYTES
+        if is_brief:
+            self._memory_bytes = min(limits.DUCKDB_JOB_MEMORY_BYTES, _memory_bytes_max())
+        self._raising = threading.Lock()
         place = str(directory).replace("'", "''")
         for setting in (
-            f"memory_limit = '{limits.DUCKDB_MEMORY_BYTES_MAX} B'",
+            f"memory_limit = '{self._memory_bytes} B'",
             f"temp_directory = '{place}/tmp'",
             # A commit that trips over a checkpoint waits for it. Checkpoints happen when we say so.
             "checkpoint_threshold = '1TB'",
@@ -52,6 +59,7 @@ class Instance:
             "autoload_known_extensions = false",
             f"allowed_directories = ['{place}']",
             "enable_external_access = false",
+            "allowed_configs = ['memory_limit']",
             "lock_configuration = true",
         ):
             self._database.execute(f"SET {setting}")
@@ -69,8 +77,25 @@ class Instance:
 
     def attach(self, name: str, path: Path, options: str = "") -> PartitionFile:
         place = str(path).replace("'", "''")
-        self.cursor().execute(f"ATTACH '{place}' AS {name} {options}")
-        return PartitionFile(name, self.cursor)
+        with_room(self, lambda: self.cursor().execute(f"ATTACH '{place}' AS {name} {options}"))
+        return PartitionFile(name, self)
+
+    def make_room(self, error: Exception) -> bool:
+        """Lets DuckDB have more memory if that is what it failed for, and if there is more to have.
+
+        It holds the payloads of 2,048 neighbouring rows at once, however large they are. Most are small, and then it
+        would fill what it may have with what it need not keep.
+        """
+        if not is_lack_of_memory(error):
+            return False
+        with self._raising:
+            wanted = min(2 * self._memory_bytes, _memory_bytes_max())
+            if wanted <= self._memory_bytes:
+                return False
+            self.cursor().execute(f"SET memory_limit = '{wanted} B'")
+            self._memory_bytes = wanted
+        _log.warning("DuckDB needs more memory, for large payloads; it may have %d MB now", wanted // 1_000_000)
+        return True
 
     def detach(self, name: str) -> None:
         self.cursor().execute(f"DETACH DATABASE IF EXISTS {name}")
@@ -120,6 +145,11 @@ class DuckStorage:
             self._history = self._journal.recover()
             if self._history.wounds:
                 self._judge()
+                self._journal.accept_missing()
+            if self._journal.is_new and self._unopened:
+                # It may have been empty, so that this alone condemns nobody.
+                _log.error("storage %s has files but no journal: what was in there only is lost", self.name)
+            self._journal.is_new = False
         except OSError as error:
             raise StorageError(f"journal of storage {self.name}: {error}") from error
 
@@ -236,9 +266,10 @@ class DuckStorage:
         try:
             file = self._instance.attach(_name(uuid), path)
         except duckdb.Error as error:
-            # Every kind of damage to a log has an error of its own. That somebody else has the file open is none.
-            if "Could not set lock" in str(error) or not log_path(path).exists():
+            # Every kind of damage to a log has an error of its own, and so has every other reason.
+            if _may_pass(error) or not log_path(path).exists():
                 raise
+            _log.warning("%s: %s", log_path(path), error)
             self._repair_log(uuid, history, accept_loss)
             file = self._instance.attach(_name(uuid), path)
         return file, _checked_meta(file, uuid, path)
@@ -249,7 +280,7 @@ class DuckStorage:
         What that commit held is then still in the journal, all of it. If it is not, something else is wrong.
         """
         path, partition = self._path(uuid), UUID(uuid).bytes
-        instance = Instance(self.directory, trust_torn_logs=True)
+        instance = Instance(self.directory, trust_torn_logs=True, is_brief=True)
         try:
             file = instance.attach(_name(uuid), path)
             applied = _checked_meta(file, uuid, path).applied
@@ -262,6 +293,8 @@ class DuckStorage:
                 sync_directory(self.directory)
                 return
         except duckdb.Error as error:
+            if _may_pass(error):
+                raise
             _log.warning("%s: %s", log_path(path), error)
         finally:
             instance.close()
@@ -452,6 +485,23 @@ class DuckStorage:
                 _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
         self._instance.close()
         self._journal.close()
+
+
+def _may_pass(error: duckdb.Error) -> bool:
+    """Whether a file cannot be opened now, for want of something, and not because of what is in it."""
+    text = str(error)
+    return "Could not set lock" in text or is_lack_of_memory(error) or any(reason in text for reason in _PASSING)
+
+
+_PASSING = [
+    *(os.strerror(number) for number in (EIO, ENOSPC, EDQUOT, EFBIG, EROFS, EACCES, EPERM, EMFILE, ENFILE, ENOMEM)),
+    "fsync",
+]
+
+
+def _memory_bytes_max() -> int:
+    there: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return there * limits.DUCKDB_MEMORY_PERCENT_MAX // 100
 
 
 def _is_uuid(text: str) -> bool:

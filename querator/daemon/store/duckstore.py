@@ -14,7 +14,7 @@ from querator import limits
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.bulk import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.partition_file import Meta, PartitionFile
+from querator.daemon.store.partition_file import Meta, PartitionFile, with_room
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
 from querator.items import Item
@@ -64,14 +64,17 @@ class DuckStore(UnappliedStore):
             # What is applied now would go into a file that nobody will find again.
             raise StorageError(f"{self.path} was replaced while it was open", [self.uuid])
         with self._home.failures(self.uuid):
-            if self._is_doubtful:
-                self._look_again()
-            if self.record_applied < delta.record:
-                self._is_doubtful = True
-                self.file.apply(delta)
-                self._is_doubtful = False
-                self.record_applied = delta.record
+            with_room(self.file.database, lambda: self._apply_once(delta))
         self._home.applied(self)
+
+    def _apply_once(self, delta: Delta) -> None:
+        if self._is_doubtful:
+            self._look_again()
+        if self.record_applied < delta.record:
+            self._is_doubtful = True
+            self.file.apply(delta)
+            self._is_doubtful = False
+            self.record_applied = delta.record
 
     def _look_again(self) -> None:
         """After a failure: a transaction that failed may be durable all the same, and the file may be unusable."""
@@ -87,13 +90,16 @@ class DuckStore(UnappliedStore):
         if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
             return
         with self._home.failures(self.uuid):
-            try:
-                self.file.checkpoint()
-            except Exception:
-                # A checkpoint that ran out of space leaves the file unusable until it is attached anew.
-                self._is_doubtful = True
-                self._look_again()
-                raise
+            with_room(self.file.database, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        try:
+            self.file.checkpoint()
+        except Exception:
+            # A checkpoint that ran out of space leaves the file unusable until it is attached anew.
+            self._is_doubtful = True
+            self._look_again()
+            raise
 
     def close(self) -> None:
         self.flush()

@@ -23,6 +23,7 @@ from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import make_directory, sync_directory
+from querator.daemon.store.head import Head, Segments
 from querator.daemon.store.history import History, Place
 from querator.daemon.store.kept import Kept
 from querator.daemon.store.records import (
@@ -55,12 +56,14 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         make_directory(directory)
+        self.is_new = not (directory / "LOCK").exists()
         self._lock_fd = _lock(directory / "LOCK")
         self._appending = threading.Lock()
         self._trimming = threading.Lock()
         self._books = threading.Lock()
         self._segments: list[Segment] = []
         self._kept = Kept(directory)
+        self._head = Head(directory / "HEAD")
         self._active: Segment | None = None
         self._fd = -1
         self._allocated = 0
@@ -75,16 +78,29 @@ class Journal:
         history = History()
         self._kept.recover(history)
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
-        if numbers and self._is_unborn(numbers[-1]):
+        # Of a journal that an older version wrote it is not known.
+        head = self._head.read() or Segments(1, 0)
+        if numbers and numbers[-1] > head.last and self._is_unborn(numbers[-1]):
             self._path(numbers.pop()).unlink()
+        first_there = numbers[0] if numbers else head.last + 1
+        if head.first < first_there and head.first <= head.last:
+            history.wound(f"segments {head.first} to {min(head.last, first_there - 1)} are missing", None)
         headers = [decode_segment_header(_head(self._path(number))) for number in numbers]
         for at, number in enumerate(numbers):
             if at and number != numbers[at - 1] + 1:
                 history.wound(f"segments {numbers[at - 1] + 1} to {number - 1} are missing", None)
             after = headers[at + 1] if numbers[at + 1 : at + 2] == [number + 1] else None
-            self._recover_segment(number, history, after.previous_bytes if after else None, at == len(numbers) - 1)
-        self._last_number = numbers[-1] if numbers else 0
+            is_last = at == len(numbers) - 1 and number >= head.last
+            self._recover_segment(number, history, after.previous_bytes if after else None, is_last)
+        if numbers and numbers[-1] < head.last:
+            history.wound(f"segments {numbers[-1] + 1} to {head.last} are missing", None)
+        self._last_number = numbers[-1] if numbers else head.last
         return history
+
+    def accept_missing(self) -> None:
+        """Whoever is concerned by what is missing has been put aside: it is not to be missed again."""
+        last = self._last_number
+        self._head.is_now(Segments(self._segments[0].number if self._segments else last + 1, last))
 
     def _is_unborn(self, number: int) -> bool:
         """Whether a crash left this segment before its header was durable, and so before anything was put into it."""
@@ -230,6 +246,7 @@ class Journal:
         previous_bytes = self._active.bytes if self._active else self._segments[-1].bytes if self._segments else 0
         self._end()
         segment = Segment(self._last_number + 1, self._path(self._last_number + 1), SEGMENT_HEADER_BYTES)
+        may_be_missed = False
         try:
             self._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._allocated = 0
@@ -237,10 +254,13 @@ class Journal:
             os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes), 0)
             os.fsync(self._fd)
             sync_directory(self._directory)
+            may_be_missed = True
+            self._head.begins(segment.number)
         except OSError as error:
             self._close_fd()
-            with contextlib.suppress(OSError):
-                segment.path.unlink()
+            if not may_be_missed:
+                with contextlib.suppress(OSError):
+                    segment.path.unlink()
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
             raise StorageError(f"journal {self._directory}: {error.strerror}") from error
@@ -312,6 +332,11 @@ class Journal:
                     except OSError as error:
                         _log.warning("journal %s: cannot copy out what waits: %s", self._directory, error)
                         break
+                try:
+                    self._head.goes(segment.number)
+                except OSError as error:
+                    _log.warning("journal %s: cannot note what is not needed: %s", self._directory, error)
+                    break
                 segment.path.unlink(missing_ok=True)
                 with self._books:
                     self._segments.remove(segment)
@@ -337,6 +362,10 @@ class Journal:
                     records.pop(found.partition, None)
                 elif found.number > self._kept.numbers.get(found.partition, 0):
                     records.setdefault(found.partition, []).append(found)
+        for partition, number in needs.items():
+            there = records[partition][-1].number if partition in records else self._kept.numbers.get(partition, 0)
+            if there < number:
+                raise OSError(errno.EIO, f"record {number} is no longer in {segment.path.name}")
         for partition, wanted in records.items():
             self._kept.add(partition, data, wanted)
         with self._books:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from querator.items import Item
 TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
 _SEQ_MAX: Final = (1 << 63) - 1
 _seq_of = attrgetter("seq")
+T = TypeVar("T")
 
 
 class Relation(Protocol):
@@ -34,6 +35,31 @@ class Cursor(Protocol):
     def register(self, view_name: str, python_object: object) -> Any: ...
 
     def unregister(self, view_name: str) -> Any: ...
+
+
+class Database(Protocol):
+    """What is used of the DuckDB instance that a file is attached to."""
+
+    def cursor(self) -> Cursor:
+        """The calling thread's own."""
+
+    def make_room(self, error: Exception) -> bool: ...
+
+
+def with_room(database: Database, work: Callable[[], T]) -> T:
+    """Does something that changes nothing if it fails, again with more memory if that is what it takes."""
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not database.make_room(error):
+                raise
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Each statement wraps this in an error of its own. A file that has to be attached anew names what it was once."""
+    text = str(error)
+    return ("failed to pin block" in text or "failed to allocate" in text) and "reattach" not in text
 
 
 class Meta(NamedTuple):
@@ -53,20 +79,22 @@ class First(NamedTuple):
 
 
 class PartitionFile:
-    """An attached file. `cursor` gives the calling thread's own cursor, `name` is what the file is attached as."""
+    """An attached file. `name` is what it is attached as."""
 
-    def __init__(self, name: str, cursor: Callable[[], Cursor]) -> None:
+    def __init__(self, name: str, database: Database) -> None:
         self.name = name
-        self._cursor = cursor
+        self.database = database
+        self._cursor = database.cursor
 
     def select(self, query: str, *parameters: object) -> pa.Table:
         """For many rows: they come as columns."""
-        return self._cursor().sql(query.format(file=self.name), params=list(parameters)).to_arrow_table()
+        text, values = query.format(file=self.name), list(parameters)
+        return with_room(self.database, lambda: self._cursor().sql(text, params=values).to_arrow_table())
 
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """For few rows: costs less per statement, and more per row."""
-        rows: list[tuple[Any, ...]] = self._cursor().execute(query.format(file=self.name), parameters).fetchall()
-        return rows
+        text = query.format(file=self.name)
+        return with_room(self.database, lambda: self._cursor().execute(text, parameters).fetchall())
 
     # Writing.
 
