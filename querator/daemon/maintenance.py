@@ -356,7 +356,8 @@ def describe(partition: Partition, size_bytes: int, job: Job | None) -> Partitio
         total=partition.total,
         leased=partition.total_leased,
         scheduled=partition.scheduled_count,
-        drained=placement.requested is State.DRAINING and partition.drained,
+        # Of a partition that could not be opened since the start nobody knows whether it is empty.
+        drained=placement.requested is State.DRAINING and partition.opened_at > 0 and partition.drained,
         bytes_=size_bytes,
         job_id=job.job_id if job else "",
         file=file_name(placement),

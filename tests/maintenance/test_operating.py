@@ -125,6 +125,20 @@ class TestDrain:
         assert (status.state, status.drained) == ("draining", True)
         assert not house.statuses()[1].drained
 
+    def test_does_not_say_so_of_a_file_that_nobody_has_read(self, house: House):
+        house.create()
+        house.produce("a")
+        house.ask("drain")
+        path = house.file()
+        house.run(house.service.stop())
+        path.rename(path.with_suffix(".away"))
+        house.start()
+        status = house.statuses()[0]
+        assert (status.state, status.requested_state, status.drained) == ("error", "draining", False)
+        path.with_suffix(".away").rename(path)
+        house.until(lambda: house.states() == ["draining"])
+        assert (house.statuses()[0].total, house.statuses()[0].drained) == (1, False)
+
     def test_a_retry_goes_elsewhere(self, house: House):
         house.create(partitions=2)
         house.ask("pause", 1)
