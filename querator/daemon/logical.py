@@ -262,6 +262,7 @@ class Logical:
             return
         for partition in this.partitions:
             partition.settled()
+            partition.relapses = 0
         for request, result, _ in this.answers:
             request.answer(result)
         counters = self.counters
@@ -450,7 +451,7 @@ class Logical:
                 "partition is in error",
                 extra={"queue": self.queue.name, "partition": partition.number, "reason": reason},
             )
-        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.failures, 16))
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.relapses, 16))
         partition.fail(reason, self.now_us, self.now_ns + backoff)
         self.wake()
 
