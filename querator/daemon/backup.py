@@ -15,7 +15,7 @@ from querator.daemon import maintenance, manifest
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.partition import Partition
-from querator.daemon.states import WAY_OUT
+from querator.daemon.states import refusal
 from querator.daemon.store import copies
 from querator.daemon.store.base import Store
 from querator.daemon.store.snapshot import Snapshot
@@ -46,10 +46,7 @@ async def backup(service: Service, request: messages.PartitionsBackupRequest) ->
 def check_open(verb: str, partitions: list[Partition]) -> None:
     for partition in partitions:
         if not partition.allows.storage:
-            raise InvalidRequest(
-                f"cannot {verb} partition; partition '{partition.number}' is {partition.state},"
-                f" {WAY_OUT[partition.state]}"
-            )
+            raise refusal(verb, partition.number, partition.state)
 
 
 def _check_unused(service: Service, directory: Path) -> None:
