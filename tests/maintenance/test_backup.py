@@ -291,6 +291,33 @@ class TestVerify:
         assert {house.ended(job_id).state for job_id in jobs} == {"done"}
 
 
+class TestDamage:
+    def test_whatever_reads_a_damaged_file_says_so_and_harms_nobody_else(self, house: House, to):
+        house.create(partitions=2)
+        house.ask("pause", 1)
+        for _ in range(4):
+            house.produce(*(os.urandom(500).hex() for _ in range(1000)))
+        house.ask("resume", 1)
+        house.create("other")
+        # A file that was written just now: DuckDB has nothing of it in memory.
+        assert house.job("compact", partitions=[0]).state == "done"
+        path = house.file(0)
+        with open(path, "r+b") as file:
+            for place in range(4 * 16384, path.stat().st_size, 3 * 16384):
+                os.pwrite(file.fileno(), b"\xff" * 64, place + 500)
+        stores = [house.partition(1).store, house.partition(queue="other").store]
+        verified = house.job("verify")
+        assert verified.state == "failed" and verified.reason.startswith("partition '0' cannot be read: ")
+        for job in (house.job("backup", to=str(to)), house.job("compact", partitions=[0])):
+            assert job.state == "failed" and "Corrupt database file" in job.reason
+            assert "internal error" not in job.reason
+        assert not house.service.storages["default"].failure
+        house.ask("pause", 0)
+        house.produce("a")
+        house.produce("b", queue="other")
+        assert [house.partition(1).store, house.partition(queue="other").store] == stores
+
+
 class TestCompact:
     def test_a_file_of_deleted_rows_shrinks(self, house: House):
         house.create()
