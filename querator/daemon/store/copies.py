@@ -114,17 +114,20 @@ def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable
     digest = hashlib.sha256()
     done = 0
     started = time.monotonic()
-    with open(source, "rb") as reading, open(target, "xb", opener=_private) as writing:
-        while chunk := reading.read(CHUNK_BYTES):
-            check(done)
-            digest.update(chunk)
-            writing.write(chunk)
-            done += len(chunk)
-            ahead = done / bytes_per_second - (time.monotonic() - started)
-            if ahead > 0:
-                time.sleep(ahead)
-        writing.flush()
-        os.fsync(writing.fileno())
+    try:
+        with open(source, "rb") as reading, open(target, "xb", opener=_private) as writing:
+            while chunk := reading.read(CHUNK_BYTES):
+                check(done)
+                digest.update(chunk)
+                writing.write(chunk)
+                done += len(chunk)
+                ahead = done / bytes_per_second - (time.monotonic() - started)
+                if ahead > 0:
+                    time.sleep(ahead)
+            writing.flush()
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
     check(done)
     return digest.hexdigest()
 
