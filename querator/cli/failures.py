@@ -131,6 +131,10 @@ def hint_for(error: QueratorError) -> str:
         return "querator partitions list QUEUE"
     if subject == "job does not exist":
         return "querator partitions jobs"
+    if subject in ("partition is busy", "backup is already running"):
+        return "querator jobs list"
+    if subject == "reload failed":
+        return "querator partitions offline stops the attempts to open it; repair or restore its file and reload again"
     if isinstance(error, RetryRequest):
         return "the same command may succeed later; --timeout says how long to try"
     return ""

@@ -307,6 +307,8 @@ def migrate(
     found = _find(session, queue, partition)
     what = f"migrate partition {partition} of '{queue}' to {f'partition {to}' if to_storage is None else to_storage}"
     if dry_run:
+        if to is not None:
+            _find(session, queue, to)
         session.note(f"would {what}: {count(found['total'] + found['scheduled'], 'item')}, {found['bytes']:,} bytes")
         return
     job_id = session.client.migrate_partition(queue, partition, to_partition=to, to_storage=to_storage or "")
@@ -341,6 +343,7 @@ def restore(
 
     named = _named(queue, partitions or [])
     if dry_run:
+        _states(session, queue, partitions or [])
         session.note(f"would restore {named} from {from_}")
         return
     confirm_by_name(session, queue, f"replace {named} by the backup in {from_}", yes=yes)

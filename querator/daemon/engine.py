@@ -106,7 +106,7 @@ class Engine:
         self.logicals: set[Logical] = set()
         self._deliver = deliver
         self._unapplied_bytes_max = unapplied_bytes_max
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
         self._dirty: dict[Logical, None] = {}
         self._turn_scheduled = False
@@ -114,7 +114,10 @@ class Engine:
         self._in_flight: set[Logical] = set()
         self._reads: dict[Partition, deque[Read]] = {}
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
-        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
+
+    def add_disk(self, storage: Storage) -> None:
+        self.disks[storage.name] = Disk(storage)
 
     # -- turns
 
@@ -133,7 +136,7 @@ class Engine:
         self._dirty[logical] = None
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turn_scheduled = False
@@ -194,7 +197,7 @@ class Engine:
             ended(None)
         elif disk.is_slow:
             disk.writing = True
-            future = self._loop.run_in_executor(disk.writer, disk.write, taken)
+            future = self.loop.run_in_executor(disk.writer, disk.write, taken)
             future.add_done_callback(lambda done: ended(done.result()))
         else:
             ended(disk.write(taken))
@@ -249,7 +252,7 @@ class Engine:
                 read.flush.flush()
             return read.work()
 
-        future = self._loop.run_in_executor(self._workers, work)
+        future = self.loop.run_in_executor(self._workers, work)
         future.add_done_callback(lambda done: self._read_ended(read, done))
 
     def _read_ended(self, read: Read, future: asyncio.Future[object]) -> None:
@@ -286,7 +289,7 @@ class Engine:
                 return  # it will find out then that it is early
             timer[1].cancel()
         delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
-        self._timers[logical] = due_ns, self._loop.call_later(delay, self._timer_fired, logical)
+        self._timers[logical] = due_ns, self.loop.call_later(delay, self._timer_fired, logical)
 
     def _timer_fired(self, logical: Logical) -> None:
         self._timers.pop(logical, None)
@@ -318,7 +321,7 @@ class Engine:
 
     def _keep_up(self) -> None:
         """Has files catch up with the journal when there is much of it, or nothing else to do."""
-        self._upkeep = self._loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
         for disk in self.disks.values():
             disk.count_round()
             self._look_after(disk)
@@ -382,7 +385,7 @@ class Engine:
             disk = self.disks[partition.placement.storage]
             if partition.congested or disk.storage.unapplied_bytes >= APPLY_BYTES:
                 # Much has come meanwhile, or somebody waits for room: not only in the next round.
-                self._loop.call_soon(self._look_after, disk)
+                self.loop.call_soon(self._look_after, disk)
 
         self.read(Read(partition, store, work, done, failed))
 

@@ -166,6 +166,8 @@ class Jobs:
             state, reason = FAILED, str(error)
         except Exception as error:
             log.exception("job failed", extra={"job": job.job_id})
+            if self._stopping:
+                return
             state, reason = FAILED, f"internal error: {error}"
         job.state, job.reason = state, reason
         job.ended_at = self._service.clock.now_us()

@@ -275,6 +275,7 @@ class Logical:
             request.answer(result)
         for partition in this.partitions:
             partition.settled()
+            partition.relapses = 0
         counters = self.counters
         for name, count in this.tallies:
             setattr(counters, name, getattr(counters, name) + count)
@@ -459,7 +460,7 @@ class Logical:
                 "partition is in error",
                 extra={"queue": self.queue.name, "partition": partition.number, "reason": reason},
             )
-        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.failures, 16))
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.relapses, 16))
         partition.fail(reason, self.now_us, self.now_ns + backoff)
         self.wake()
 

@@ -20,7 +20,7 @@ from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Read, failing
 from querator.daemon.states import Event, Standing
-from querator.daemon.store.base import Store
+from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.stored import change
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
@@ -161,6 +161,14 @@ def resumed(service: Service, partition: Partition, placement: Placement) -> Non
 
 
 # -- closing and opening
+
+
+async def usable(service: Service, name: str) -> Storage:
+    """The storage of that name; refuses if there is none, or if it cannot be opened."""
+    try:
+        return await service.blocking(service.storage, name)
+    except StorageError as error:
+        raise RequestFailed(str(error)) from error
 
 
 async def close(logical: Logical, partition: Partition) -> str:

@@ -61,6 +61,14 @@ def read(directory: Path) -> Manifest:
     return found
 
 
+def files(directory: Path) -> set[str]:
+    """Blocking: the names of the files that belong to the backup in a directory, if it holds one."""
+    try:
+        return {entry.file for entry in read(directory).partitions}
+    except RequestFailed:
+        return set()
+
+
 def write(directory: Path, manifest: Manifest) -> None:
     """Blocking: replaces the manifest, durably, and then deletes the files of the backup that was there before."""
     replace_file(directory / NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")

@@ -46,13 +46,14 @@ async def migrate(service: Service, request: messages.PartitionsMigrateRequest) 
 
 async def _start(service: Service, logical: Logical, partition: Partition, to_storage: str) -> Job:
     number = partition.number
-    storage = service.storages.get(to_storage)
-    if storage is None:
-        known = ", ".join(f"'{name}'" for name in service.storages)
+    names = [storage.name for storage in service.config.storages]
+    if to_storage not in names:
+        known = ", ".join(f"'{name}'" for name in names)
         raise InvalidRequest(f"storage does not exist; no such storage '{to_storage}', there are {known}")
     if partition.placement.storage == to_storage:
         raise InvalidRequest(f"cannot migrate partition; partition '{number}' is in storage '{to_storage}' already")
     maintenance.check_free(service, [partition])
+    storage = await maintenance.usable(service, to_storage)
     (size,) = await service.blocking(maintenance.sizes, service, [partition.placement])
     await service.blocking(check_room, storage, partition.placement, size)
     return await service.jobs.start(TO_STORAGE, logical.queue.name, [number], to_storage=to_storage)
@@ -81,10 +82,12 @@ def _prepare(service: Service, logical: Logical, job: Job) -> None:
 async def _run(service: Service, job: Job) -> None:
     logical = service.logicals[job.queue]
     partition = logical.partitions[job.partition]
-    target = service.storages.get(job.details["to_storage"])
-    if target is None:
+    try:
+        target = await maintenance.usable(service, job.details["to_storage"])
+    except RequestFailed:
         partition.closed_for = ""
-        raise RequestFailed(f"storage '{job.details['to_storage']}' is no longer configured")
+        logical.wake()
+        raise
     if partition.placement.storage != target.name:
         async with maintenance.closed(service, logical, partition, "a migration") as wrong:
             await _bring(service, logical, partition, target, job, fold=bool(wrong))

@@ -94,6 +94,8 @@ class Partition:
         self.error = ""
         self.error_since = 0
         self.failures = 0
+        self.relapses = 0
+        """Failures since anything was last made durable. That a file can be opened says nothing of a full disk."""
         self.retry_at_ns = 0
         self.opening = False
         self.closed_for = ""
@@ -191,6 +193,7 @@ class Partition:
             self.error_since = now_us
         self.error = reason
         self.failures += 1
+        self.relapses += 1
         self.retry_at_ns = retry_at_ns
 
     def settled(self) -> None:

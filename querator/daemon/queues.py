@@ -78,8 +78,11 @@ def place(service: Service, queue: str, count: int, first: int) -> list[Placemen
 
 def create_files(service: Service, placements: list[Placement]) -> None:
     """Blocking."""
-    for one in placements:
-        service.storages[one.storage].create(one.uuid, one.queue)
+    try:
+        for one in placements:
+            service.storages[one.storage].create(one.uuid, one.queue)
+    except StorageError as error:
+        raise RequestFailed(f"partition cannot be created; {error}") from error
 
 
 async def create_configured(service: Service) -> None:

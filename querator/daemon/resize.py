@@ -14,6 +14,7 @@ import msgspec
 
 from querator import ids
 from querator.daemon import maintenance, queues
+from querator.daemon.backup import check_open
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
@@ -22,7 +23,7 @@ from querator.daemon.requests import LOST_PREFIX
 from querator.daemon.store import copies
 from querator.daemon.stored import change
 from querator.daemon.transfer import Mover
-from querator.errors import Conflict, RetryRequest
+from querator.errors import Conflict, InvalidRequest, RetryRequest
 from querator.items import Job, Placement, Queue, State
 from querator.limits import JOB_POLL_SECONDS
 
@@ -41,7 +42,13 @@ def check(service: Service, logical: Logical, count: int) -> None:
                 f"partition is busy; job '{job.job_id}' removes partitions of queue '{name}',"
                 " wait for its end or cancel it"
             )
-    maintenance.check_free(service, logical.partitions[count:])
+    leaving = logical.partitions[count:]
+    maintenance.check_free(service, leaving)
+    check_open("remove", leaving)  # what cannot be read cannot be moved into the others
+    if leaving and not any(partition.allows.storage for partition in logical.partitions[:count]):
+        raise InvalidRequest(
+            f"cannot remove partition; of queue '{name}' no partition that stays is open, reload one first"
+        )
 
 
 # -- more

@@ -53,7 +53,7 @@ async def restore(service: Service, request: messages.PartitionsRestoreRequest) 
         entry = entries[partition.number]
         if not (directory / entry.file).is_file():
             raise RequestFailed(f"the backup in {directory} is not whole; {entry.file} is missing")
-        storage = service.storages[partition.placement.storage]
+        storage = await maintenance.usable(service, partition.placement.storage)
         await service.blocking(check_room, storage, partition.placement, entry.bytes)
     job = await service.jobs.start(RESTORE, logical.queue.name, numbers, directory=str(directory), restored=[], at=-1)
     return messages.JobReply(job_id=job.job_id)
@@ -99,7 +99,7 @@ async def _restore_one(
     service: Service, logical: Logical, partition: Partition, directory: Path, entry: manifest.Entry, job: Job
 ) -> None:
     placement = partition.placement
-    storage = service.storages[placement.storage]
+    storage = await maintenance.usable(service, placement.storage)
     staging = await service.blocking(storage.staging, placement.uuid)
     try:
         fresh = staging / maintenance.file_name(placement)

@@ -84,6 +84,8 @@ class Service:
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per partition: imports go one at a time, because each asks first what is here already."""
         self._reopening = threading.Lock()
+        self._late: dict[str, Storage] = {}
+        """Storages that could not be opened at the start, and since then were."""
         self.jobs = jobs.Jobs(
             self, migrate.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS
         )
@@ -177,15 +179,36 @@ class Service:
 
         await self.engine.until(is_opened)
 
-    def _open_store(self, placement: Placement) -> Store:
-        """In a worker thread. A storage that has failed as a whole is opened again first, by whoever comes first."""
-        storage = self.storages.get(placement.storage)
-        if storage is None:
-            raise StorageError(f"storage '{placement.storage}' cannot be used; see the log of the daemon's start")
+    def storage(self, name: str) -> Storage:
+        """In a worker thread. One that has failed as a whole is opened again first, by whoever comes first."""
         with self._reopening:
-            if storage.failure:
+            storage = self.storages.get(name) or self._late.get(name)
+            if storage is None:
+                storage = self._open_late(name)
+            elif storage.failure:
                 storage.reopen()
-        return storage.open(placement.uuid, placement.queue)
+        return storage
+
+    def _open_late(self, name: str) -> Storage:
+        config = next((storage for storage in self.config.storages if storage.name == name), None)
+        if config is None:
+            raise StorageError(f"storage '{name}' is not configured")
+        try:
+            storage = self._late[name] = _open_storage(config)
+        except (StorageError, OSError) as error:
+            raise StorageError(f"storage '{name}' cannot be used: {error}") from error
+        log.info("storage can be used now", extra={"storage": name})
+        # Known to the loop before anything that is opened in it.
+        self.engine.loop.call_soon_threadsafe(self._add_storage, storage)
+        return storage
+
+    def _add_storage(self, storage: Storage) -> None:
+        self.storages[storage.name] = storage
+        self.engine.add_disk(storage)
+
+    def _open_store(self, placement: Placement) -> Store:
+        """In a worker thread."""
+        return self.storage(placement.storage).open(placement.uuid, placement.queue)
 
     def fold(self, placement: Placement) -> None:
         """Blocking: a closed partition's file gets what the journal still has of it."""

@@ -110,7 +110,11 @@ def after(event: Event, standing: Standing, number: int) -> Standing:
             return Standing(RELOADED[standing.requested])
     target = REQUESTS[event].get(standing.state)
     if target is None:
-        state = standing.state
-        named = f"in {state}" if state is State.ERROR else str(state)
-        raise InvalidRequest(f"cannot {event} partition; partition '{number}' is {named}, {WAY_OUT[state]}")
+        raise refusal(event, number, standing.state)
     return Standing(target)
+
+
+def refusal(verb: str, number: int, state: State) -> InvalidRequest:
+    """What cannot be done with a partition in this state, and the way out."""
+    named = f"in {state}" if state is State.ERROR else str(state)
+    return InvalidRequest(f"cannot {verb} partition; partition '{number}' is {named}, {WAY_OUT[state]}")

@@ -23,7 +23,7 @@ from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import JOB_PREFIX
-from querator.daemon.states import HELD, LEAVING, WAY_OUT
+from querator.daemon.states import HELD, LEAVING, refusal
 from querator.daemon.stored import change, read
 from querator.errors import InvalidRequest, RetryRequest
 from querator.items import Item, Job, State
@@ -254,10 +254,7 @@ async def start(service: Service, logical: Logical, source: Partition, destinati
     maintenance.check_free(service, [source, destination])
     for partition in (source, destination):
         if not partition.allows.storage or (partition is destination and partition.state is State.DRAINING):
-            raise InvalidRequest(
-                f"cannot migrate partition; partition '{partition.number}' is {partition.state},"
-                f" {WAY_OUT[partition.state]}"
-            )
+            raise refusal("migrate", partition.number, partition.state)
     numbers = [source.number, destination.number]
     return await service.jobs.start(INTO_PARTITION, logical.queue.name, numbers, to_partition=destination.number)
 

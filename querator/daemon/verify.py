@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import duckdb
+
 from querator.daemon import maintenance
 from querator.daemon.backup import check_open
 from querator.daemon.jobs import Kind
@@ -113,6 +115,8 @@ def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
         ).fetchall()[0][0]
         twice = execute(f"SELECT count(*) - count(DISTINCT seq) FROM {name}.items").fetchall()[0][0]
         astray = execute(f"SELECT count(*) FROM {name}.leases ANTI JOIN {name}.items USING (seq)").fetchall()[0][0]
+    except (duckdb.Error, ValueError) as error:  # DuckDB tells of damage in many ways
+        return [f"cannot be read: {str(error).splitlines()[0]}"]
     finally:
         snapshot.close()
     found = {

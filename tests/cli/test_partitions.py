@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from querator import Client
-from tests.cli.running import CommandLine
+from tests.cli.running import CommandLine, Daemon
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 
 RUNNING = {"job_id": "j1", "kind": "migrate", "queue_name": "q", "state": "running", "done": 5, "total": 10}
@@ -224,6 +225,108 @@ def test_where_to_migrate_must_be_said(cli: CommandLine, wide_queue: str) -> Non
     assert "would migrate" in cli("partitions", "migrate", wide_queue, "0", "--to", "1", "--dry-run").stderr
 
 
+def test_a_dry_run_refuses_what_does_not_exist(cli: CommandLine, wide_queue: str) -> None:
+    for words in (
+        ["restore", "nope", "--from", "/x"],
+        ["restore", wide_queue, "7", "--from", "/x"],
+        ["migrate", wide_queue, "0", "--to", "7"],
+        ["compact", wide_queue, "7"],
+    ):
+        assert cli("partitions", *words, "--dry-run").exit_code == 4, words
+
+
 def test_restore_asks_first(cli: CommandLine, wide_queue: str) -> None:
     assert cli("partitions", "restore", wide_queue, "--from", "/x").exit_code == 2
     assert "would restore" in cli("partitions", "restore", wide_queue, "--from", "/x", "--dry-run").stderr
+
+
+# Against a daemon of its own, with two storages
+
+
+@pytest.fixture
+def storages(tmp_path: Path) -> Iterator[Daemon]:
+    config = tmp_path / "querator.toml"
+    config.write_text(
+        '[[storages]]\nname = "default"\ndirectory = "default"\n'
+        '[[storages]]\nname = "other"\ndirectory = "other"\naffinity = 0\n'
+    )
+    running = Daemon(tmp_path / "data", "--config", str(config))
+    yield running
+    running.stop()
+
+
+def test_a_partition_moves_to_another_storage_and_back(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    client.create_queue("q", partitions=2)
+    client.produce("q", ["a", "b", "c"])
+    (held,) = client.lease("q", 1).items
+    assert (
+        "would migrate partition 0 of 'q' to other: 3 items"
+        in cli("partitions", "migrate", "q", "0", "--to-storage", "other", "--dry-run").stderr
+    )
+    for storage in ("other", "default"):
+        assert "done" in cli("partitions", "migrate", "q", "0", "--to-storage", storage, "--wait").stderr
+        found = cli.json("partitions", "list", "q")
+        assert [(one["storage"], one["state"]) for one in found] == [(storage, "available"), ("default", "available")]
+        files = {one["file"] for one in found if one["storage"] == "default"}
+        assert {path.name for path in (tmp_path / "default").glob("*.duckdb")} == files
+        refused = cli("partitions", "migrate", "q", "0", "--to-storage", storage)
+        assert refused.exit_code == 1 and f"is in storage '{storage}' already" in refused.stderr
+    cli.ok("queue", "complete", "q", held.id)
+    assert cli.json("partitions", "show", "q", "0")["total"] == 2
+    unknown = cli("partitions", "migrate", "q", "0", "--to-storage", "nope")
+    assert unknown.exit_code == 4 and "there are 'default', 'other'" in unknown.stderr
+
+
+def test_a_second_reload_is_refused_while_one_runs(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    client.create_queue("q", partitions=100)
+    with cli.process("partitions", "reload", "q", "--all", "-q") as first:
+        while not any(one.reason == "closed for a reload" for one in client.list_partitions("q")):
+            assert first.poll() is None, "it was over before it was seen"
+        second = cli("partitions", "reload", "q", "7")
+        cron = cli("partitions", "reload", "--all-queues", "-q")
+        assert first.wait(60) == 0
+    assert second.exit_code == 5 and "error: reload is already running; wait until" in second.stderr
+    assert cron.exit_code == 5 and cron.stderr.count("\n") == 1
+    assert set(states(client, "q")) == {"available"}
+
+
+def test_a_partition_with_a_job_is_busy(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    client.create_queue("q", partitions=2, lease_timeout="10m")
+    client.produce("q", "a")
+    (held,) = client.lease("q", 1).items
+    job = cli.json("partitions", "migrate", "q", "0", "--to", "1")
+    for words in (
+        ["reload", "q", "0"],
+        ["offline", "q", "1"],
+        ["migrate", "q", "1", "--to-storage", "other"],
+        ["verify", "q"],
+    ):
+        refused = cli("partitions", *words)
+        assert refused.exit_code == 5 and f"job '{job['job_id']}' (migrate into partition)" in refused.stderr, words
+        assert "hint: querator jobs list" in refused.stderr
+    cli.ok("queue", "complete", "q", held.id)
+    assert cli.json("jobs", "show", job["job_id"], "--wait")["state"] == "done"
+
+
+def test_a_file_that_cannot_be_opened_comes_with_the_way_out(storages: Daemon, tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path, storages.socket)
+    storages.client.create_queue("q", partitions=2)
+    storages.client.produce("q", "a")
+    cli.ok("partitions", "offline", "q", "--all")
+    paths = [tmp_path / "default" / one["file"] for one in cli.json("partitions", "list", "q")]
+    content = paths[0].read_bytes()
+    paths[0].write_bytes(paths[1].read_bytes())
+    result = cli("partitions", "reload", "q", "--all")
+    assert result.exit_code == 1
+    assert "partition '0': " in result.stderr and "is the file of another partition" in result.stderr
+    assert "hint: querator partitions offline" in result.stderr
+    shown = cli.json("partitions", "list", "q")
+    assert [one["state"] for one in shown] == ["error", "available"]
+    assert "is the file of another partition" in shown[0]["reason"] and shown[0]["since"] is not None
+    cli.ok("partitions", "offline", "q", "0")
+    paths[0].write_bytes(content)
+    cli.ok("partitions", "reload", "q", "0")
+    assert cli.json("partitions", "show", "q", "0")["total"] == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from driver import SECOND, Driver
@@ -532,6 +534,24 @@ class TestFailures:
         d.elapse(60)
         assert d.produce(["b"]).result is None
         assert d.stored() == ["b"]
+
+    def test_a_disk_that_can_be_read_and_not_written_is_tried_less_and_less_often(self, d):
+        d.create()
+        tries = []
+        d.failing_writes = lambda: tries.append(d.now_ns) or "disk full"
+        # It can be opened each time, and then the producer that waits makes it fail again.
+        assert d.produce(["a"]).waiting
+        for _ in range(19):
+            d.elapse(0.5)
+        assert [(later - earlier) / 1e9 for earlier, later in pairwise(tries)] == [0.5, 1, 2, 4]
+        d.failing_writes = lambda: None
+        d.elapse(30)
+        assert d.produce(["b"]).result is None
+        tries.clear()
+        d.failing_writes = lambda: tries.append(d.now_ns) or "disk full"
+        d.produce(["c"])
+        d.elapse(0.5)
+        assert len(tries) == 2
 
     def test_complete_fails_at_once(self, d):
         d.create()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -13,7 +15,7 @@ from house import SECOND, House
 
 from querator.daemon import compaction
 from querator.daemon.store import copies
-from querator.errors import InvalidRequest, NotFound, RequestFailed
+from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
 
 
@@ -105,6 +107,70 @@ class TestBackup:
         job = house.job("backup", to=str(to))
         assert job.state == "failed" and "No space left" in job.reason
         assert {path: path.read_bytes() for path in to.iterdir()} == before
+
+    @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), duckdb.IOException("No space left")])
+    def test_one_that_fails_half_way_can_be_repeated(self, house: House, to, monkeypatch, error):
+        filled(house)
+        for n in range(10):
+            house.produce(*(f"{n} {m}" for m in range(1000)))
+        monkeypatch.setattr("querator.daemon.store.copies.ROWS_PER_INSERT", 1000)
+        insert = copies.Instance.cursor
+
+        class Full:
+            """The second partition's file takes a thousand rows and no more."""
+
+            def __init__(self, cursor: Any) -> None:
+                self._cursor = cursor
+
+            def execute(self, query: str, *parameters: object) -> Any:
+                if query.startswith("INSERT INTO file.items") and written.append(query) is None and len(written) == 8:
+                    raise error
+                return self._cursor.execute(query, *parameters)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._cursor, name)
+
+        written: list[str] = []
+        monkeypatch.setattr("querator.daemon.store.copies.Instance.cursor", lambda instance: Full(insert(instance)))
+        job = house.job("backup", to=str(to))
+        assert job.state == "failed" and "No space left" in job.reason and "internal" not in job.reason
+        assert list(to.iterdir()) == []
+        monkeypatch.undo()
+        # Nothing has a file open any more, so that it can be had again.
+        house.ask("offline")
+        house.ask("reload")
+        assert house.states() == ["available"] * 2
+        assert house.job("backup", to=str(to)).state == "done"
+
+    def test_one_that_is_cancelled_half_way_can_be_repeated(self, house: House, to, monkeypatch):
+        filled(house)
+        for n in range(10):
+            house.produce(*(f"{n} {m}" for m in range(1000)))
+        monkeypatch.setattr("querator.daemon.store.copies.ROWS_PER_INSERT", 1000)
+        write, under_way, cancelled = copies.write_snapshot, threading.Event(), threading.Event()
+
+        def slow(snapshot, path, check):
+            def pausing(done: int) -> None:
+                if "partition-1" in path.name and done:
+                    under_way.set()
+                    assert cancelled.wait(20)
+                check(done)
+
+            return write(snapshot, path, pausing)
+
+        monkeypatch.setattr("querator.daemon.store.copies.write_snapshot", slow)
+        job_id = house.begin_job("backup", to=str(to))
+        assert under_way.wait(20)
+        house.create("other")
+        refusal = house.job_refusal("backup", queue="other", to=str(to / ".." / to.name))
+        assert isinstance(refusal, Conflict) and f"job '{job_id}' writes to" in refusal.message
+        answer = house.begin("jobs.cancel", m.JobRequest(job_id=job_id))
+        house.until(lambda: job_id in house.service.jobs._cancelled)
+        cancelled.set()
+        assert answer.result(20).code == 200
+        assert house.show_job(job_id).state == "cancelled" and list(to.iterdir()) == []
+        house.ask("reload")
+        assert house.job("backup", to=str(to)).state == "done"
 
 
 class TestRestore:
@@ -223,6 +289,33 @@ class TestVerify:
             if n % 40 == 39 and house.show_job(jobs[-1]).state != "running":
                 jobs.append(house.begin_job("verify"))
         assert {house.ended(job_id).state for job_id in jobs} == {"done"}
+
+
+class TestDamage:
+    def test_whatever_reads_a_damaged_file_says_so_and_harms_nobody_else(self, house: House, to):
+        house.create(partitions=2)
+        house.ask("pause", 1)
+        for _ in range(4):
+            house.produce(*(os.urandom(500).hex() for _ in range(1000)))
+        house.ask("resume", 1)
+        house.create("other")
+        # A file that was written just now: DuckDB has nothing of it in memory.
+        assert house.job("compact", partitions=[0]).state == "done"
+        path = house.file(0)
+        with open(path, "r+b") as file:
+            for place in range(4 * 16384, path.stat().st_size, 3 * 16384):
+                os.pwrite(file.fileno(), b"\xff" * 64, place + 500)
+        stores = [house.partition(1).store, house.partition(queue="other").store]
+        verified = house.job("verify")
+        assert verified.state == "failed" and verified.reason.startswith("partition '0' cannot be read: ")
+        for job in (house.job("backup", to=str(to)), house.job("compact", partitions=[0])):
+            assert job.state == "failed" and "Corrupt database file" in job.reason
+            assert "internal error" not in job.reason
+        assert not house.service.storages["default"].failure
+        house.ask("pause", 0)
+        house.produce("a")
+        house.produce("b", queue="other")
+        assert [house.partition(1).store, house.partition(queue="other").store] == stores
 
 
 class TestCompact:

@@ -125,6 +125,20 @@ class TestDrain:
         assert (status.state, status.drained) == ("draining", True)
         assert not house.statuses()[1].drained
 
+    def test_does_not_say_so_of_a_file_that_nobody_has_read(self, house: House):
+        house.create()
+        house.produce("a")
+        house.ask("drain")
+        path = house.file()
+        house.run(house.service.stop())
+        path.rename(path.with_suffix(".away"))
+        house.start()
+        status = house.statuses()[0]
+        assert (status.state, status.requested_state, status.drained) == ("error", "draining", False)
+        path.with_suffix(".away").rename(path)
+        house.until(lambda: house.states() == ["draining"])
+        assert (house.statuses()[0].total, house.statuses()[0].drained) == (1, False)
+
     def test_a_retry_goes_elsewhere(self, house: House):
         house.create(partitions=2)
         house.ask("pause", 1)
@@ -347,20 +361,48 @@ class TestError:
         house.create(partitions=2)
         house.produce("a")
         house.job("migrate", partition=1, to_storage="other")
+        backups = house.directory / "backups"
+        house.job("backup", to=str(backups))
         house.run(house.service.stop())
         away = house.directory / "unmounted"
         (house.directory / "other").rename(away)
         (house.directory / "other").write_text("not a directory")
         house.start()
         assert house.states() == ["available", "error"]
-        assert "storage 'other' cannot be used" in house.statuses()[1].reason
+        assert "storage 'other' cannot be used: " in house.statuses()[1].reason
+        assert "'1' is in error" in house.job_refusal("verify", partitions=[1]).message
         house.produce("b")
         house.create("new")
-        house.run(house.service.stop())
+        for refusal in (
+            house.job_refusal("migrate", queue="new", partition=0, to_storage="other"),
+            house.job_refusal("restore", from_=str(backups)),
+        ):
+            assert isinstance(refusal, RequestFailed) and "storage 'other' cannot be used: " in refusal.message
         (house.directory / "other").unlink()
         away.rename(house.directory / "other")
-        house.start()
-        assert house.states() == ["available"] * 2
+        # The disk is mounted at last: nobody needs to restart the daemon.
+        house.until(lambda: house.states() == ["available"] * 2)
+        house.ask("pause", 0)
+        house.produce("c")
+        assert house.job("migrate", queue="new", partition=0, to_storage="other").state == "done"
+        house.restart()
+        assert sorted(house.contents()) == ["a", "b", "c"]
+
+    def test_a_disk_that_takes_no_new_files_says_so(self, house: House, monkeypatch):
+        house.create()
+
+        def full(self: object, uuid: str, queue: str) -> None:
+            raise StorageError(f"partition {uuid} cannot be created: No space left on device", [uuid])
+
+        with monkeypatch.context() as patch:
+            patch.setattr("querator.daemon.store.duckdb.DuckStorage.create", full)
+            for route in ("queues.update", "queues.create"):
+                name = "q" if route == "queues.update" else "other"
+                request = m.QueueInfo(queue_name=name, requested_partitions=3, lease_timeout="1m", expire_timeout="24h")
+                refusal = house.refusal(route, request)
+                assert isinstance(refusal, RequestFailed) and "No space left on device" in refusal.message
+        assert house.states() == ["available"]
+        house.create("other", partitions=3)
 
 
 def test_the_list_of_all_queues(house: House):

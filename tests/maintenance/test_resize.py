@@ -60,6 +60,22 @@ def test_shrinking_moves_everything_and_removes_the_highest_numbers(house: House
     assert isinstance(house.refused("pause", 2), InvalidRequest)
 
 
+def test_a_partition_that_cannot_be_emptied_is_not_removed(house: House):
+    house.create(partitions=3)
+    house.produce("a")
+    house.ask("offline", 2)
+    refusal = house.refusal("queues.update", m.QueueInfo(queue_name="q", requested_partitions=1))
+    assert refusal.message == "cannot remove partition; partition '2' is unavailable, reload it to bring it back"
+    house.ask("reload", 2)
+    house.ask("offline", 0)
+    refusal = house.refusal("queues.update", m.QueueInfo(queue_name="q", requested_partitions=1))
+    assert "no partition that stays is open" in refusal.message
+    assert house.call("queues.info", m.QueuesInfoRequest(queue_name="q")).requested_partitions == 3
+    house.ask("reload", 0)
+    update(house, 1)
+    assert resize_job(house).state == "done" and house.contents() == ["a"]
+
+
 def test_leases_of_a_partition_that_goes_can_be_completed_until_they_end(house: House):
     house.create(partitions=2)
     house.ask("pause", 0)

@@ -114,6 +114,26 @@ class TestCrashes:
             assert ready_seqs(store) == [1, 2]
             assert segments(tmp_path) == []
 
+    def test_records_that_are_copied_out_before_they_are_replayed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another partition is opened first, and needs no more of the segments that both have records in."""
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            from querator import limits
+            limits.SEGMENT_BYTES_MAX = 1
+            other = storage.create(OTHER_UUID, "orders")
+            for seq in range(1, 8):
+                write(storage, store, added(seq))
+                write(storage, other, added(seq))
+            """,
+        )
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        with opened(tmp_path) as storage:
+            assert ready_seqs(storage.open(OTHER_UUID, "orders")) == list(range(1, 8))
+            assert ready_seqs(storage.open(UUID, "orders")) == list(range(1, 8))
+
     def test_a_log_that_ends_in_the_middle_of_a_commit(self, tmp_path: Path) -> None:
         """A process killed while DuckDB commits leaves that; the journal still has what the commit held."""
         in_a_process_that_is_killed(

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import duckdb
+
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duckdb import Instance
 from querator.daemon.store.files import sync_file
@@ -62,8 +64,25 @@ def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
 
 
 def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None]) -> Contents:
-    """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far."""
-    wanted = snapshot.contents()
+    """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far.
+
+    Raises StorageError if that cannot be done, because there is no room for instance.
+    """
+    try:
+        wanted = snapshot.contents()
+        written, done = _write_snapshot(snapshot, path, wanted, check)
+    except duckdb.Error as error:
+        raise StorageError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
+    if not written.same_rows(wanted):
+        raise StorageError(f"{path} does not hold what was written to it")
+    sync_file(path)
+    check(done)
+    return written
+
+
+def _write_snapshot(
+    snapshot: Snapshot, path: Path, wanted: Contents, check: Callable[[int], None]
+) -> tuple[Contents, int]:
     instance = Instance(path.parent, is_brief=True)
     try:
         file = instance.attach("file", path)
@@ -74,22 +93,20 @@ def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None])
         done = 0
         for table in TABLES:
             reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
-            for rows in reader:
-                check(done)
-                cursor.register("fresh", rows)
-                cursor.execute(f"INSERT INTO file.{table} BY NAME SELECT * FROM fresh")
-                cursor.unregister("fresh")
-                done += rows.num_rows
+            # Until it is closed, the snapshot cannot be.
+            with reader:
+                for rows in reader:
+                    check(done)
+                    cursor.register("fresh", rows)
+                    cursor.execute(f"INSERT INTO file.{table} BY NAME SELECT * FROM fresh")
+                    cursor.unregister("fresh")
+                    done += rows.num_rows
         written = read_contents(cursor, "file")
         file.checkpoint()
         instance.detach("file")
     finally:
         instance.close()
-    if not written.same_rows(wanted):
-        raise StorageError(f"{path} does not hold what was written to it")
-    sync_file(path)
-    check(done)
-    return written
+    return written, done
 
 
 def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable[[int], None]) -> str:
@@ -97,17 +114,20 @@ def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable
     digest = hashlib.sha256()
     done = 0
     started = time.monotonic()
-    with open(source, "rb") as reading, open(target, "xb", opener=_private) as writing:
-        while chunk := reading.read(CHUNK_BYTES):
-            check(done)
-            digest.update(chunk)
-            writing.write(chunk)
-            done += len(chunk)
-            ahead = done / bytes_per_second - (time.monotonic() - started)
-            if ahead > 0:
-                time.sleep(ahead)
-        writing.flush()
-        os.fsync(writing.fileno())
+    try:
+        with open(source, "rb") as reading, open(target, "xb", opener=_private) as writing:
+            while chunk := reading.read(CHUNK_BYTES):
+                check(done)
+                digest.update(chunk)
+                writing.write(chunk)
+                done += len(chunk)
+                ahead = done / bytes_per_second - (time.monotonic() - started)
+                if ahead > 0:
+                    time.sleep(ahead)
+            writing.flush()
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
     check(done)
     return digest.hexdigest()
 

@@ -301,11 +301,17 @@ class DuckStorage:
         raise self._put_aside(uuid, f"{log_path(path).name} is damaged", path, log_path(path))
 
     def _replay(self, store: DuckStore, history: History) -> None:
-        places = history.replay(store.partition, store.record_applied)
-        for number, payload in self._journal.payloads(places):
-            store.absorb(_decode(payload), number, len(payload) + records.OVERHEAD_BYTES)
-            if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
-                store.flush()
+        while places := history.replay(store.partition, store.record_written):
+            try:
+                for number, payload in self._journal.payloads(places):
+                    store.absorb(_decode(payload), number, len(payload) + records.OVERHEAD_BYTES)
+                    if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
+                        store.flush()
+            except FileNotFoundError:
+                # A segment went because others need it no longer, and what we need of it was copied out.
+                history = self._journal.history()
+                if reason := history.missing(store.partition, store.record_written):
+                    raise self._put_aside(store.uuid, reason) from None
         store.flush()
 
     def release(self, uuid: str) -> None:

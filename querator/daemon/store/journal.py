@@ -17,6 +17,8 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from querator import limits
@@ -143,17 +145,10 @@ class Journal:
 
     def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, bytes]]:
         """Number and payload of each of these records."""
-        path, fd = None, -1
-        try:
-            for place in places:
-                if place.path != path:
-                    if fd >= 0:
-                        os.close(fd)
-                    path, fd = place.path, os.open(place.path, os.O_RDONLY)
-                yield place.number, os.pread(fd, place.payload_bytes, place.payload_at)
-        finally:
-            if fd >= 0:
-                os.close(fd)
+        for path, there in groupby(places, key=attrgetter("path")):
+            with path.open("rb", buffering=0) as file:
+                for place in there:
+                    yield place.number, os.pread(file.fileno(), place.payload_bytes, place.payload_at)
 
     def is_needed_by(self, partition: bytes) -> bool:
         with self._books:

@@ -99,25 +99,23 @@ class PartitionFile:
     # Writing.
 
     def create(self, uuid: str, queue: str) -> None:
-        cursor = self._cursor()
-        cursor.execute("BEGIN")
-        for statement in tables.SCHEMA:
-            cursor.execute(statement.format(file=self.name))
-        cursor.execute(
-            f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)",
-            [uuid, queue, tables.SCHEMA_VERSION],
-        )
-        cursor.execute("COMMIT")
+        with self._transaction() as cursor:
+            self._create_tables(cursor)
+            cursor.execute(
+                f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)",
+                [uuid, queue, tables.SCHEMA_VERSION],
+            )
 
     def copy_from(self, other: str) -> None:
         """Everything of another attached file. COPY FROM DATABASE would forget how columns are compressed."""
-        cursor = self._cursor()
-        cursor.execute("BEGIN")
+        with self._transaction() as cursor:
+            self._create_tables(cursor)
+            for table in ("meta", *TABLES):
+                cursor.execute(f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}")
+
+    def _create_tables(self, cursor: Cursor) -> None:
         for statement in tables.SCHEMA:
             cursor.execute(statement.format(file=self.name))
-        for table in ("meta", *TABLES):
-            cursor.execute(f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}")
-        cursor.execute("COMMIT")
 
     def meta(self) -> Meta:
         rows = self.rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
@@ -127,9 +125,7 @@ class PartitionFile:
 
     def apply(self, delta: Delta) -> None:
         """One transaction, which also notes how far the journal is applied."""
-        cursor = self._cursor()
-        cursor.execute("BEGIN")
-        try:
+        with self._transaction() as cursor:
             self._clear(cursor, delta)
             for table in tables.tables_of(delta.rows, delta.removed):
                 self._insert(cursor, "items", table)
@@ -153,10 +149,6 @@ class PartitionFile:
                 [delta.record, delta.last_seq],
             )
             cursor.execute(f"DELETE FROM {self.name}.meta WHERE applied <> ?", [delta.record])
-            cursor.execute("COMMIT")
-        except BaseException:
-            self._roll_back(cursor)
-            raise
 
     def _clear(self, cursor: Cursor, delta: Delta) -> None:
         if delta.clear_ready:
@@ -185,10 +177,19 @@ class PartitionFile:
         cursor.execute(f"INSERT INTO {self.name}.{name} BY NAME SELECT * FROM fresh")
         cursor.unregister("fresh")
 
-    def _roll_back(self, cursor: Cursor) -> None:
-        # A failed commit has rolled back by itself; what matters is why it failed, and that is on its way already.
-        with contextlib.suppress(Exception):
-            cursor.execute("ROLLBACK")
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Cursor]:
+        """All or nothing. The thread's cursor serves other files too, so that none may be left open."""
+        cursor = self._cursor()
+        cursor.execute("BEGIN")
+        try:
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException:
+            # A failed commit has rolled back by itself; what matters is why it failed.
+            with contextlib.suppress(Exception):
+                cursor.execute("ROLLBACK")
+            raise
 
     def checkpoint(self) -> None:
         self._cursor().execute(f"CHECKPOINT {self.name}")

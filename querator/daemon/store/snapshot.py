@@ -54,5 +54,7 @@ class Snapshot:
         return read_contents(self.cursor, self.name)
 
     def close(self) -> None:
-        self.cursor.execute("ROLLBACK")
-        self.cursor.close()
+        try:
+            self.cursor.execute("ROLLBACK")
+        finally:
+            self.cursor.close()
