@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -42,6 +43,10 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
+
+
+_PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's own, which put every error with a page of Java on standard error."""
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
@@ -100,11 +105,23 @@ def session(
             builder = builder.config(key, value)
         with _standard_error_to(log_file):
             spark = builder.getOrCreate()
+        _log_errors_to(log_file)
         spark.dataSource.register(QueratorDataSource)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def _log_errors_to(log_file: Path) -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in _PYTHON_LOGGERS:
+        logger = PySparkLogger.getLogger(name)
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+        logger.addHandler(logging.FileHandler(log_file, delay=True))
+        logger.propagate = False
 
 
 @contextlib.contextmanager
