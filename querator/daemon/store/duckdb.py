@@ -18,6 +18,7 @@ import duckdb
 import msgspec
 
 from querator import limits
+from querator.daemon import priority
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
@@ -38,7 +39,7 @@ class Instance:
     """A DuckDB instance that can reach the files of one directory and nothing else."""
 
     def __init__(self, directory: Path, trust_torn_logs: bool = False) -> None:
-        self._database = duckdb.connect(":memory:")
+        self._database = priority.standing_back(lambda: duckdb.connect(":memory:"))
         self._cursors = threading.local()
         place = str(directory).replace("'", "''")
         for setting in (
