@@ -63,8 +63,8 @@ APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
-DUCKDB_MEMORY_BYTES_MAX = 192_000_000
-"""Per storage. With half of it a bulk import spills every block to a file of its own, and takes four times as long."""
+DUCKDB_MEMORY_BYTES_MAX = 160_000_000
+"""Per storage. With 96 MB a bulk import spills every block to a file of its own, and takes four times as long."""
 
 SHUTDOWN_SECONDS_MAX = 10.0
 

@@ -49,6 +49,9 @@ _PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger"
 """PySpark's own, which put every error with a page of Java on standard error."""
 
 
+_JAVA_ENDED: Final = re.compile(r'^Exception in thread "main" [\w.$]+: (?:\[[\w.]+\] )?(.+)$', re.MULTILINE)
+
+
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
     """One line with the package to install, in place of a page of Spark's."""
     home = environ.get("JAVA_HOME")
@@ -104,13 +107,24 @@ def session(
         for key, value in settings.items():
             builder = builder.config(key, value)
         with _standard_error_to(log_file):
-            spark = builder.getOrCreate()
+            try:
+                spark = builder.getOrCreate()
+            except Exception as error:
+                if reason := _why_java_ended(log_file):
+                    raise QueratorError(f"Spark did not start: {reason}") from error
+                raise
         _log_errors_to(log_file)
         spark.dataSource.register(QueratorDataSource)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def _why_java_ended(log_file: Path) -> str:
+    """What the JVM has printed before it ended, such as that it does not know a master."""
+    reasons = _JAVA_ENDED.findall(log_file.read_text(encoding="utf-8", errors="replace"))
+    return str(reasons[-1]) if reasons else ""
 
 
 def _log_errors_to(log_file: Path) -> None:
@@ -122,6 +136,8 @@ def _log_errors_to(log_file: Path) -> None:
             logger.removeHandler(handler)
         logger.addHandler(logging.FileHandler(log_file, delay=True))
         logger.propagate = False
+    if not logging.root.handlers:  # py4j tells it when it is interrupted
+        logging.root.addHandler(logging.FileHandler(log_file, delay=True))
 
 
 @contextlib.contextmanager
