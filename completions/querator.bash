@@ -507,7 +507,7 @@ _querator_value() {
     'pipeline export --to') echo 'files' ;;
     'pipeline export --format') echo '=parquet json csv text' ;;
     'pipeline export --partition-by') echo '=none kind day' ;;
-    'pipeline export --state') echo 'none' ;;
+    'pipeline export --state') echo '=all stored ready leased scheduled' ;;
     'pipeline export --only') echo 'none' ;;
     'pipeline export --splits') echo 'none' ;;
     'pipeline export --master') echo 'none' ;;
@@ -523,7 +523,7 @@ _querator_value() {
     'pipeline export --timeout') echo 'none' ;;
     'pipeline copy --from') echo 'none' ;;
     'pipeline copy --to') echo 'none' ;;
-    'pipeline copy --state') echo 'none' ;;
+    'pipeline copy --state') echo '=all stored ready leased scheduled' ;;
     'pipeline copy --splits') echo 'none' ;;
     'pipeline copy --master') echo 'none' ;;
     'pipeline copy --conf') echo 'none' ;;

@@ -70,7 +70,7 @@ APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
-DUCKDB_MEMORY_BYTES = 64_000_000
+DUCKDB_MEMORY_BYTES = 96_000_000
 """Per storage, unless large payloads need more."""
 DUCKDB_MEMORY_PERCENT_MAX = 50
 """Of the machine's memory, when they do."""
@@ -105,8 +105,8 @@ FORGET_EVERY_US = 600 * US_PER_SECOND
 SLICE_ROWS_MAX = 20_000
 SLICE_BYTES_MAX = 8_000_000
 """What one step of a scan reads."""
-BULK_CHUNK_ROWS_MAX = 4_000
-BULK_CHUNK_BYTES_MAX = 1_000_000
+BULK_CHUNK_ROWS_MAX = 1_000
+BULK_CHUNK_BYTES_MAX = 250_000
 """What one pass of a queue's loop takes in of a stream: everybody else waits for no longer than that."""
 BULK_BATCH_BYTES_MAX = 64_000_000
 BULK_AHEAD_BYTES_MAX = 4_000_000

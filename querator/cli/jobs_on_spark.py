@@ -36,13 +36,9 @@ class Spark:
     def connection(self, context: str | None = None) -> Connection:
         """How Spark's tasks reach the daemon."""
         from querator.spark.moving import Connection
+        from querator.spark.options import settings_for
 
-        if context is None:
-            settings = self._session.settings
-        else:
-            from querator import config
-
-            settings = config.client_settings(context=context)
+        settings = self._session.settings if context is None else settings_for(context)
         address = str(settings.address.value)
         if not address.startswith("http") and self._master and not self._master.startswith("local"):
             raise UsageError(
@@ -82,7 +78,7 @@ class Spark:
 
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
-    if not equals:
+    if not equals or not key.strip():
         raise UsageError(f"--conf: '{text}' is not KEY=VALUE")
     return key, value
 
@@ -121,26 +117,25 @@ def held(session: Session, queue: str) -> int:
 
 
 @contextlib.contextmanager
-def going_on(progress: Callable[[], str], request_id: str) -> Iterator[None]:
-    """A job that broke off: how far it got, and how to go on."""
+def going_on(how: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
+    """A job that broke off: how far it got, and how to go on. A command that made no sense is told nothing of it."""
     from querator.spark.running import explained
 
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted: {_try(progress)}", hint=f"the same command with --request-id {request_id} adds the rest"
-        ) from None
+        raise Interrupted(f"interrupted{_so_far(progress)}", hint=how) from None
     except Exception as error:
         told = explained(error)
-        raise type(told)(
-            f"{told.message}; {_try(progress)}",
-            hint=f"the same command with --request-id {request_id} adds what is missing",
-        ) from error
+        if isinstance(told, UsageError):
+            raise told from error
+        raise type(told)(f"{told.message}{_so_far(progress)}", hint=how) from error
 
 
-def _try(progress: Callable[[], str]) -> str:
+def _so_far(progress: Callable[[], str] | None) -> str:
+    if progress is None:
+        return ""
     try:
-        return progress()
-    except QueratorError:
-        return "the daemon does not answer"
+        return f"; {progress()}"
+    except QueratorError as error:
+        return f"; how far it got is not known: {error.message}"

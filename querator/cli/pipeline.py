@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,14 @@ class FileFormat(enum.StrEnum):
     TEXT = "text"
 
 
+class State(enum.StrEnum):
+    ALL = "all"
+    STORED = "stored"
+    READY = "ready"
+    LEASED = "leased"
+    SCHEDULED = "scheduled"
+
+
 class PartitionBy(enum.StrEnum):
     NONE = "none"
     KIND = "kind"
@@ -46,7 +55,9 @@ LogFile = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="More in Spark's log, and say where it is.")]
 Splits = Annotated[int, typer.Option("--splits", min=1, metavar="N", help="Tasks per partition of the queue.")]
+InState = Annotated[State, typer.Option("--state", help="Only items in this state; stored is ready and leased.")]
 Form = Annotated[FileFormat, typer.Option("--format", help="What the files are.")]
+GOES_ON = "the same command goes on where this one was"
 Sql = "Spark SQL over the columns of the files."
 
 
@@ -92,7 +103,8 @@ def import_(
             return
         before = held(session, queue)
         started = time.monotonic()
-        with going_on(lambda: f"the queue holds {held(session, queue) - before:+,} items", request_id):
+        how = f"the same command with --request-id {request_id} adds what is missing"
+        with going_on(how, lambda: f"the queue holds {held(session, queue) - before:,} items more than before"):
             number = moving.write_items(items, spark.connection().options(queue), f"import {request_id}")
     summary(
         session,
@@ -113,7 +125,7 @@ def export(
     partition_by: Annotated[PartitionBy, typer.Option("--partition-by", help="Directories by kind or day.")] = (
         PartitionBy.NONE
     ),
-    state: Annotated[str, typer.Option("--state", help="all, stored, ready, leased or scheduled.")] = "all",
+    state: InState = State.ALL,
     only: Annotated[str, typer.Option("--only", metavar="A,B", help="Only these columns of an item.")] = "",
     complete: Annotated[
         bool, typer.Option("--complete", help="Drain the queue: lease what is ready, write it, complete it.")
@@ -133,24 +145,38 @@ def export(
     spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     directories = "" if partition_by is PartitionBy.NONE else partition_by.value
+    _check_columns(only, partition_by)
     with spark.running(f"exporting '{queue}'") as running:
         from querator.spark import moving
 
         options = spark.connection().options(queue)
         more = {"columns": only} if only else {}
         if dry_run:
-            rows = moving.read_queue(running, options, state=state, splits=str(splits), **more)
+            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more)
             show(session, moving.for_files(rows, format.value, directories)[0], f"would export '{queue}' to {to}:")
             return
         started = time.monotonic()
         if complete:
-            query = moving.drain(running, options | more, to, format.value, directories)
-            query.awaitTermination()
-            number = sum(progress["numInputRows"] for progress in query.recentProgress)
+            following = moving.Following(moving.drain(running, options | more, to, format.value, directories))
+            with going_on(GOES_ON, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
+                following.wait(ended)
+                if ended.is_set():
+                    raise KeyboardInterrupt
+            number = following.items
         else:
-            rows = moving.read_queue(running, options, state=state, splits=str(splits), **more)
-            number = moving.write_files(rows, to, format.value, directories, "error")
+            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more)
+            with going_on(f"the queue is as it was; remove {to} and repeat the command"):
+                number = moving.write_files(rows, to, format.value, directories, "error")
     summary(session, f"exported {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
+
+
+def _check_columns(only: str, partition_by: PartitionBy) -> None:
+    from querator.spark.options import columns_of
+
+    needed = {PartitionBy.KIND: "kind", PartitionBy.DAY: "created_at"}.get(partition_by)
+    columns = columns_of(only)
+    if columns and needed and needed not in columns:
+        raise UsageError(f"--partition-by {partition_by.value} needs the column '{needed}' in --only")
 
 
 @command(app, "copy")
@@ -158,7 +184,7 @@ def copy(
     session: Session,
     source: Annotated[str, typer.Option("--from", metavar="[CONTEXT/]QUEUE", help="Where the items are.")],
     target: Annotated[str, typer.Option("--to", metavar="[CONTEXT/]QUEUE", help="Where they go.")],
-    state: Annotated[str, typer.Option("--state", help="all, stored, ready, leased or scheduled.")] = "all",
+    state: InState = State.ALL,
     splits: Splits = 1,
     dry_run: DryRun = False,
     master: Master = "local[*]",
@@ -171,29 +197,29 @@ def copy(
     Every copy knows the id it was made from, so that a copy that broke off, or is repeated, adds what is missing.
     """
     spark = Spark(session, master, conf, log_file, verbose)
+    from_options, to_options = _place(spark, source), _place(spark, target)
+    if from_options == to_options:
+        raise UsageError("a queue cannot be copied into itself")
     with spark.running(f"copying '{source}' to '{target}'") as running:
         from querator.spark import moving
 
-        from_options, to_options = _place(spark, source), _place(spark, target)
-        if from_options == to_options:
-            raise UsageError("a queue cannot be copied into itself")
-        rows = moving.read_queue(running, from_options, state=state, splits=str(splits))
+        rows = moving.read_queue(running, from_options, state=state.value, splits=str(splits))
         if dry_run:
             show(session, moving.copied(rows), f"would copy '{source}' to '{target}':")
             return
         started = time.monotonic()
-        try:
+        with going_on("the same command adds what is missing"):
             number = moving.copy(rows, to_options)
-        except Exception as error:
-            from querator.spark.running import explained
-
-            raise type(told := explained(error))(told.message, hint="the same command adds what is missing") from error
     summary(session, f"copied {count(number, 'item')} to '{target}'", started, number, source=source, target=target)
 
 
 def _place(spark: Spark, text: str) -> dict[str, str]:
+    """The options of a queue, which must be there."""
     context, slash, queue = text.rpartition("/")
-    return spark.connection(context if slash else None).options(queue)
+    place = spark.connection(context if slash else None)
+    with place.client() as client:
+        client.queue_info(queue)
+    return place.options(queue)
 
 
 @command(app, "redrive")
@@ -236,7 +262,8 @@ def redrive(
             show(session, shown, f"would redrive '{queue}':")
             return
         started = time.monotonic()
-        outcomes = [row.asDict() for row in redriving.redrive(rows, options)]
+        with going_on(GOES_ON):
+            outcomes = [row.asDict() for row in redriving.redrive(rows, options)]
     done, failed = sum(row["items"] for row in outcomes), sum(row["failed"] for row in outcomes)
     text = f"redrove {count(done, 'item')} of '{queue}'"
     if failed:
@@ -264,6 +291,8 @@ def report(
     """What died, of what, since when: counts by reason, kind and reference, ages, attempts, and a time line."""
     spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(f"--html: there is no directory {html.absolute().parent}")
     with spark.running(f"reading '{queue}'") as running:
         from querator.spark import redriving, reporting
 
@@ -321,28 +350,25 @@ def stream(
         if dry_run:
             show(session, moving.read_queue(running, options, state="ready"), f"would stream '{queue}' to {to}:")
             return
-        started, number = time.monotonic(), 0
+        started = time.monotonic()
         notes = checkpoint or f"{to.rstrip('/')}/{moving.CHECKPOINT}"
         query = moving.drain(running, options, to, format.value, directories, checkpoint=notes, every=every)
-        with _ending_in_order():
-            try:
-                query.awaitTermination()
-            except KeyboardInterrupt:
-                query.stop()
-        number = sum(progress["numInputRows"] for progress in query.recentProgress)
+        following = moving.Following(query)
+        with going_on(GOES_ON, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
+            following.wait(ended)
+        number = following.items
         moving.complete_last_batch(running, options, notes)
     summary(session, f"wrote {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
 
 
 @contextlib.contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """SIGTERM is what Ctrl-C is."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _signalled() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM. An exception in the middle of a call to Spark would leave its answer to the next."""
+    ended = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: ended.set()) for number in numbers]
     try:
-        yield
+        yield ended
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

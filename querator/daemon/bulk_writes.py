@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.types import Receive, Scope, Send
 
-from querator.daemon import lifecycle, scans, stored, validation
+from querator.daemon import lifecycle, priority, stored, validation
 from querator.daemon.logical import Logical
 from querator.daemon.requests import BULK_PREFIX, Columns, Intake
 from querator.daemon.store import tables
@@ -172,10 +172,26 @@ def chunk(batch: pa.RecordBatch, row: int) -> Chunk:
         raise InvalidRequest(
             f"payload is invalid; that of row {at:,} has {longest:,} bytes, at most {PAYLOAD_BYTES_MAX:,} are taken"
         )
-    digest = hashlib.blake2b(batch.serialize(), digest_size=8).hexdigest()
     rows = pa.table({name: _stored(name, batch.column(name)) for name in batch.schema.names})
     sources = rows.column("source_id").to_pylist() if "source_id" in rows.column_names else []
-    return _chunk(rows, sources if any(sources) else [], digest)
+    return _chunk(rows, sources if any(sources) else [], _digest(rows))
+
+
+def _digest(rows: pa.Table) -> str:
+    """Of the values alone. The same rows may come in other buffers, with other bytes behind them and under nulls."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        values = column.chunk(0)
+        if pa.types.is_timestamp(values.type):
+            values = pc.fill_null(values.cast(pa.int64()), 0)
+        _, *buffers = pa.concat_arrays([values, values[:0]]).buffers()  # a copy, without what it is a slice of
+        is_number = pa.types.is_integer(values.type)
+        sizes = [8 * len(values)] if is_number else [4 * len(values) + 4, pc.sum(pc.binary_length(values)).as_py()]
+        digest.update(f"{name} ".encode())
+        for buffer, size in zip(buffers, sizes, strict=True):
+            if size:
+                digest.update(memoryview(buffer)[:size])
+    return digest.hexdigest()
 
 
 def _stored(name: str, values: pa.Array) -> pa.Array:
@@ -241,7 +257,9 @@ async def send_json(send: Send, result: Any) -> None:
 class Writes:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._threads = ThreadPoolExecutor(BULK_WRITES_MAX, thread_name_prefix="querator-bulk")
+        self._threads = ThreadPoolExecutor(
+            BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.stand_back
+        )
         self._places = asyncio.Semaphore(BULK_WRITES_MAX)
 
     async def produce(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -379,9 +397,10 @@ class Write:
             raise RequestFailed("the queue was replaced by another of the same name")
 
     async def _apply(self) -> None:
+        """Into the files, and out of DuckDB's memory: what is in no checkpoint yet it would spill, block by block."""
         for partition in self._logical.partitions:
             with contextlib.suppress(QueratorError):
-                await scans.flush(self._logical, partition)
+                await stored.read(self._logical, partition, lambda store: store.checkpoint())
 
     def with_progress(self, error: QueratorError) -> QueratorError:
         """The error, and how far it got: a repetition with the same request id goes on from there."""

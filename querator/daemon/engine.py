@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.clock import Clock, ManualClock
-from querator.daemon import memory
+from querator.daemon import memory, priority
 from querator.daemon.logical import Logical, Pass
 from querator.daemon.metrics import CHECKPOINT_SECONDS, COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.partition import Partition
@@ -107,7 +107,9 @@ class Engine:
         self._deliver = deliver
         self._unapplied_bytes_max = unapplied_bytes_max
         self.loop = asyncio.get_running_loop()
-        self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker")
+        self._workers = ThreadPoolExecutor(
+            WORKER_THREADS, thread_name_prefix="querator-worker", initializer=priority.stand_back
+        )
         self._dirty: dict[Logical, None] = {}
         self._turn_scheduled = False
         self._changed = asyncio.Event()

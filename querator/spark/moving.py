@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from querator.client import Client
 from querator.errors import UsageError
-from querator.spark.writing import BY_SOURCE
+from querator.spark.options import BY_SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("parquet", "json", "csv", "text")
 CHECKPOINT: Final = "_querator_checkpoint"
+LOOK_SECONDS: Final = 0.5
 _COPIED: Final = (
     "payload", "kind", "reference", "encoding", "enqueue_at", "attempts", "max_attempts", "created_at",
     "expire_deadline", "history",
@@ -31,6 +35,11 @@ class Connection(NamedTuple):
         found = {"endpoint": self.endpoint, "queue": queue}
         return found | {"token_file": self.token_file} if self.token_file else found
 
+    def client(self) -> Client:
+        """For a question before the work begins: one that fails at once when nobody is there."""
+        token = Path(self.token_file).read_text().strip() if self.token_file else ""
+        return Client(self.endpoint, token=token, patient=False)
+
 
 class Expressions(NamedTuple):
     """Spark SQL over the columns of a file: what becomes of an item. Empty means: not given."""
@@ -46,7 +55,8 @@ class Expressions(NamedTuple):
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], form: str) -> DataFrame:
-    reader = spark.read
+    # A line that does not parse would otherwise become an item of its own, or half of one.
+    reader = spark.read.option("mode", "FAILFAST")
     if form == "csv":
         return reader.option("header", True).csv(list(paths))
     if form == "json":
@@ -154,6 +164,33 @@ def drain(
     writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
     query: StreamingQuery = writer.start()
     return query
+
+
+class Following:
+    """How many items a query has written so far. Spark itself remembers its last hundred batches only."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._items: dict[int, int] = {}
+
+    def wait(self, ended: threading.Event) -> None:
+        """Until the query ends, or `ended` is set: then it is stopped. Raises what the query failed with."""
+        while self._query.isActive:
+            if ended.wait(LOOK_SECONDS):
+                self._query.stop()
+            self._look()
+        self._look()
+        if not ended.is_set():
+            self._query.awaitTermination()
+
+    @property
+    def items(self) -> int:
+        return sum(self._items.values())
+
+    def _look(self) -> None:
+        for progress in self._query.recentProgress:
+            number = progress["batchId"]
+            self._items[number] = max(self._items.get(number, 0), progress["numInputRows"])
 
 
 def complete_last_batch(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> None:

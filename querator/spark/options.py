@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from querator.bulk import PATIENCE_SECONDS, BulkClient
 from querator.client import Client
 from querator.errors import UsageError
 from querator.wire import arrow, bulk
+
+if TYPE_CHECKING:
+    from querator.config import ClientSettings
 
 KNOWN: Final = {
     "endpoint": "http://host:port of the daemon; executors must reach it (default: as the command line)",
@@ -25,6 +29,9 @@ KNOWN: Final = {
     "items_per_batch": "streaming: at most so many items in a batch (50000)",
 }
 STATES: Final = ("all", *bulk.STATES)
+BY_SOURCE: Final = "by source"
+"""As `request_id`: each request is known by the source ids of its items."""
+_OF_ONE_DAEMON: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE")
 _SPARK_S_OWN: Final = ("path", "checkpointlocation", "querytype")
 
 
@@ -53,8 +60,7 @@ class Options(NamedTuple):
         state = texts.get("state", "all")
         if state not in STATES:
             raise UsageError(f"option 'state' is '{state}', not one of {', '.join(STATES)}")
-        columns = tuple(name.strip() for name in texts.get("columns", "").split(",") if name.strip())
-        arrow.chosen(arrow.ITEM, columns)
+        columns = columns_of(texts.get("columns", ""))
         endpoint, token = _connection(texts)
         return cls(
             endpoint=endpoint,
@@ -76,14 +82,29 @@ class Options(NamedTuple):
         return Client(self.endpoint, token=self.token, timeout=self.patience)
 
 
+def columns_of(text: str) -> tuple[str, ...]:
+    columns = tuple(name.strip() for name in text.split(",") if name.strip())
+    try:
+        arrow.chosen(arrow.ITEM, columns)
+    except arrow.SchemaError as error:
+        raise UsageError(str(error)) from None
+    return columns
+
+
 def _connection(texts: Mapping[str, str]) -> tuple[str, str]:
     endpoint, token_file = texts.get("endpoint", ""), texts.get("token_file", "")
     if endpoint:
         return endpoint, Path(token_file).read_text().strip() if token_file else ""
+    settings = settings_for(texts.get("context", ""), token_file)
+    return str(settings.address.value), settings.token()
+
+
+def settings_for(context: str, token_file: str = "") -> ClientSettings:
+    """As for the command line; but a context that is named says all, whatever daemon the environment is about."""
     from querator import config
 
-    settings = config.client_settings(context=texts.get("context") or None, token_file=token_file or None)
-    return str(settings.address.value), settings.token()
+    environ = {name: value for name, value in os.environ.items() if not context or name not in _OF_ONE_DAEMON}
+    return config.client_settings(context=context or None, token_file=token_file or None, environ=environ)
 
 
 def _number(texts: Mapping[str, str], name: str, default: int) -> int:

@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from querator import errors
 from querator.errors import QueratorError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS: Final = 0.2
-_OURS: Final = re.compile(r"querator\.errors\.\w+: (.+)")
-_PYTHON: Final = re.compile(r"^\w*(?:Error|Exception): (.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"querator\.errors\.(\w+): (.+)")
+_PYTHON: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
+_JAVA: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
+_CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
+_CLUTTER: Final = re.compile(r"\.? SQLSTATE: \w+|; line \d+ pos \d+|;$")
 
 
 @contextmanager
@@ -51,16 +55,28 @@ def explained(error: BaseException) -> QueratorError:
         return error
     ours = _OURS.findall(text)
     if ours:
-        return QueratorError(ours[-1].strip())
+        name, message = ours[-1]
+        return getattr(errors, name, QueratorError)(message.strip())
+    if "Traceback (most recent call last)" in text and (reasons := _PYTHON.findall(text)):
+        return QueratorError(reasons[-1].strip())
     condition = _call(error, "getCondition") or _call(error, "getErrorClass")
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip()
-    first = re.sub(r"^\[[\w.]+\] ", "", first)
-    if condition and not str(condition).startswith(("PYTHON_DATA_SOURCE", "FAILED_EXECUTE")):
+    if condition:
+        first = _plain(next((line for line in text.splitlines() if line.strip()), type(error).__name__))
         if str(condition) == "PARSE_SYNTAX_ERROR":
             return UsageError(f"an expression does not parse: {first}")
         return UsageError(first) if _is_analysis(error) else QueratorError(first)
-    reasons = _PYTHON.findall(text)
-    return QueratorError(reasons[-1].strip() if reasons else first)
+    causes = _JAVA.findall(text)
+    if not causes:
+        return QueratorError(_plain(text.strip().partition("\n")[0] or type(error).__name__))
+    # What Spark has a name for says which file it was, and the innermost cause what is wrong with it.
+    named = [cause for cause in causes if _CONDITION.match(cause)]
+    told = [*named[-1:], causes[-1]] if causes[-1] not in named else named[-1:]
+    return QueratorError(": ".join(_plain(cause) for cause in told))
+
+
+def _plain(text: str) -> str:
+    """Without what only Spark's developers need."""
+    return _CLUTTER.sub("", _CONDITION.sub("", text.strip())).rstrip(".; ")
 
 
 def _is_analysis(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -42,6 +43,13 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
+
+
+_PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's own, which put every error with a page of Java on standard error."""
+
+
+_JAVA_ENDED: Final = re.compile(r'^Exception in thread "main" [\w.$]+: (?:\[[\w.]+\] )?(.+)$', re.MULTILINE)
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
@@ -99,12 +107,37 @@ def session(
         for key, value in settings.items():
             builder = builder.config(key, value)
         with _standard_error_to(log_file):
-            spark = builder.getOrCreate()
+            try:
+                spark = builder.getOrCreate()
+            except Exception as error:
+                if reason := _why_java_ended(log_file):
+                    raise QueratorError(f"Spark did not start: {reason}") from error
+                raise
+        _log_errors_to(log_file)
         spark.dataSource.register(QueratorDataSource)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def _why_java_ended(log_file: Path) -> str:
+    """What the JVM has printed before it ended, such as that it does not know a master."""
+    reasons = _JAVA_ENDED.findall(log_file.read_text(encoding="utf-8", errors="replace"))
+    return str(reasons[-1]) if reasons else ""
+
+
+def _log_errors_to(log_file: Path) -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in _PYTHON_LOGGERS:
+        logger = PySparkLogger.getLogger(name)
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+        logger.addHandler(logging.FileHandler(log_file, delay=True))
+        logger.propagate = False
+    if not logging.root.handlers:  # py4j tells it when it is interrupted
+        logging.root.addHandler(logging.FileHandler(log_file, delay=True))
 
 
 @contextlib.contextmanager

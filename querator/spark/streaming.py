@@ -2,8 +2,8 @@
 
 An offset says which items a batch is made of: per queue partition, runs of sequences that this query has leased.
 Spark keeps offsets in its checkpoint before it runs a batch, so that after a crash the same batch is read again, item
-by item, while the leases of the query that died still hold. What was leased and is in no checkpoint yet comes back by
-itself.
+by item, while the leases of the query that died still hold. What was leased and is in no checkpoint yet is held for a
+minute only, and then comes back by itself.
 
 Items are held for `lease` seconds beyond the last sign of life. A query that is away for longer finds its items under
 new ids: nothing is lost, but what its sink had already taken of the last batch is then delivered again.
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.2
 """How long a lease waits for an item when the queue is empty."""
+NOTED_SECONDS: Final = 60
+"""How long items are held that Spark has not noted yet. It does so next; if it dies before, nobody knows of them."""
 
 Runs = list[tuple[int, int]]
 """First sequence and number of items, ascending."""
@@ -125,7 +127,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         held = held_in(end)
-        self._started().take_over(held)
+        self._started().hold(held)
         return [Batch(number, str(one)) for number, one in held.items()]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -176,10 +178,9 @@ class Keeper:
 
     def __init__(self, options: Options) -> None:
         self._queue = options.queue
-        self._lease = f"{options.lease_seconds}s"
+        self._lease_seconds = options.lease_seconds
         self._client: Client = options.client()
-        self._held: dict[str, int] = {}
-        """Ids and their partitions."""
+        self._held: set[str] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(
@@ -195,22 +196,20 @@ class Keeper:
             except RetryRequest:
                 break
             texts = [item.id for item in answer.items]
-            self._extend(texts)
-            with self._lock:
-                self._held |= dict.fromkeys(texts, answer.partition)
+            self._extend(texts, min(NOTED_SECONDS, self._lease_seconds))
             leased.setdefault(answer.partition, []).extend(texts)
             most -= len(texts)
         return leased
 
-    def take_over(self, held: dict[int, Held]) -> None:
-        """Items that the query before this one had leased for a batch that is read again."""
-        for number, one in held.items():
+    def hold(self, held: dict[int, Held]) -> None:
+        """Items of a batch that Spark has noted, leased just now or by the query before this one."""
+        for one in held.values():
             texts = [text for text in one.ids if text not in self._held]
             for first in range(0, len(texts), BATCH_ITEMS_MAX):
                 some = texts[first : first + BATCH_ITEMS_MAX]
-                self._extend(some)
+                self._extend(some, self._lease_seconds)
                 with self._lock:
-                    self._held |= dict.fromkeys(some, number)
+                    self._held.update(some)
 
     def complete(self, held: dict[int, Held]) -> None:
         """Spark will not ask for these again. Completing what is completed already does nothing."""
@@ -222,12 +221,11 @@ class Keeper:
                     some, lambda part, number=number: self._client.complete(self._queue, part, partition=number)
                 )
                 with self._lock:
-                    for text in some:
-                        self._held.pop(text, None)
+                    self._held.difference_update(some)
 
-    def _extend(self, texts: list[str]) -> None:
+    def _extend(self, texts: list[str], seconds: int) -> None:
         self._one_by_one_if_needed(
-            texts, lambda part: self._client.extend(self._queue, part, lease_timeout=self._lease)
+            texts, lambda part: self._client.extend(self._queue, part, lease_timeout=f"{seconds}s")
         )
 
     def _one_by_one_if_needed(self, texts: list[str], call: Any) -> None:
@@ -248,7 +246,7 @@ class Keeper:
                 texts = list(self._held)
             for first in range(0, len(texts), BATCH_ITEMS_MAX):
                 try:
-                    self._extend(texts[first : first + BATCH_ITEMS_MAX])
+                    self._extend(texts[first : first + BATCH_ITEMS_MAX], self._lease_seconds)
                 except QueratorError as error:
                     log.warning("leases could not be extended: %s", error.message)
 

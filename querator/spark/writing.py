@@ -20,11 +20,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from querator.errors import QueratorError
-from querator.spark.options import Options
+from querator.spark.options import BY_SOURCE, Options
 from querator.wire import arrow
 
-BY_SOURCE: Final = "by source"
-"""As `request_id`: each request is known by the source ids of its items."""
 REQUEST_ROWS_MAX: Final = 10_000
 REQUEST_BYTES_MAX: Final = 4_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import http.client
+import itertools
 import struct
 import threading
 from collections.abc import Iterator
@@ -85,6 +86,22 @@ def test_request_ids_outlive_the_partition_that_remembers_them(client: Client, b
     while len(bulk.plan(queue)) > 1:
         pass
     assert [bulk.produce(queue, [one], request_id).added for request_id, one in rows.items()] == [0, 0, 0, 0]
+
+
+def test_a_repetition_may_come_in_other_batches_and_other_bytes(bulk: BulkClient, queue: str) -> None:
+    """A slice drags the bytes of its neighbours along, and below a null there may be anything."""
+    times = pa.Array.from_buffers(
+        pa.timestamp("us", "UTC"), 6_000, [pa.py_buffer(bytes(750)), pa.py_buffer(b"x" * 48_000)], 6_000
+    )
+    zeros = pa.array([None] * 6_000, pa.timestamp("us", "UTC"))
+    payloads_ = [f"number {n}" for n in range(6_000)]
+    first = pa.record_batch({"payload": payloads_, "kind": [None] * 6_000, "enqueue_at": times})
+    again = pa.record_batch({"payload": payloads_, "kind": [""] * 6_000, "enqueue_at": zeros})
+    cuts = (0, 1_000, 3_000, 6_000)
+    parts = [again.slice(start, end - start) for start, end in itertools.pairwise(cuts)]
+    assert bulk.produce(queue, [first], "again").added == 6_000
+    assert bulk.produce(queue, parts, "again").added == 0
+    assert len(payloads(bulk, queue)) == 6_000
 
 
 def test_request_ids_outlive_a_crash(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -229,7 +246,7 @@ def test_a_stream_without_length_may_be_long(daemon: Daemon, bulk: BulkClient, q
 
     connection = http.client.HTTPConnection(daemon.http)
     connection.request("POST", f"/v1/bulk/items.produce?queue_name={queue}", body(), encode_chunked=True)
-    assert connection.getresponse().read() == b'{"items":60000,"added":60000,"chunks":30}'
+    assert connection.getresponse().read() == b'{"items":60000,"added":60000,"chunks":60}'
     connection.close()
     assert len(set(payloads(bulk, queue))) == 60_000
 

@@ -20,6 +20,7 @@ import duckdb
 import msgspec
 
 from querator import limits
+from querator.daemon import priority
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
@@ -41,7 +42,7 @@ class Instance:
 
     def __init__(self, directory: Path, trust_torn_logs: bool = False, is_brief: bool = False) -> None:
         """`is_brief`: made for one job and gone after it, so that it may take more memory at once."""
-        self._database = duckdb.connect(":memory:")
+        self._database = priority.standing_back(lambda: duckdb.connect(":memory:"))
         self._cursors = threading.local()
         self._memory_bytes = limits.DUCKDB_MEMORY_BYTES
         if is_brief:
