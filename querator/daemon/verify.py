@@ -6,15 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import duckdb
-
 from querator.daemon import maintenance
 from querator.daemon.backup import check_open
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Change
-from querator.daemon.store.base import Store
+from querator.daemon.store.base import StorageError, Store
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.stored import CHANGE_TIMEOUT_NS
 from querator.errors import QueratorError, RequestFailed
@@ -108,28 +106,22 @@ def _apply(store: Store) -> Snapshot:
 def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
     """Blocking: everything that is wrong."""
     try:
-        name, execute = snapshot.name, snapshot.cursor.execute
-        rows = snapshot.contents().rows
-        created_sum = execute(
-            f"SELECT coalesce(sum(epoch_us(created_at)::HUGEINT), 0)::VARCHAR FROM {name}.items"
-        ).fetchall()[0][0]
-        twice = execute(f"SELECT count(*) - count(DISTINCT seq) FROM {name}.items").fetchall()[0][0]
-        astray = execute(f"SELECT count(*) FROM {name}.leases ANTI JOIN {name}.items USING (seq)").fetchall()[0][0]
-    except (duckdb.Error, ValueError) as error:  # DuckDB tells of damage in many ways
-        return [f"cannot be read: {str(error).splitlines()[0]}"]
+        audit = snapshot.audit()
+    except StorageError as error:
+        return [str(error)]
     finally:
         snapshot.close()
     found = {
-        "items": (rows["items"], believed.items),
-        "leases": (rows["leases"], believed.leases),
-        "scheduled items": (rows["scheduled"], believed.scheduled),
-        "microseconds in the sum of all times of creation": (int(created_sum), believed.created_sum),
+        "items": (audit.rows["items"], believed.items),
+        "leases": (audit.rows["leases"], believed.leases),
+        "scheduled items": (audit.rows["scheduled"], believed.scheduled),
+        "microseconds in the sum of all times of creation": (audit.created_sum, believed.created_sum),
     }
     wrong = [f"holds {stored} {what}, not {count}" for what, (stored, count) in found.items() if stored != count]
-    if twice:
-        wrong.append(f"has {twice} items twice")
-    if astray:
-        wrong.append(f"has {astray} leases of items that are not there")
+    if audit.twice:
+        wrong.append(f"has {audit.twice} items twice")
+    if audit.astray:
+        wrong.append(f"has {audit.astray} leases of items that are not there")
     return wrong
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import duckdb
 import msgspec
 
+from querator.daemon.store.base import StorageError
 from querator.daemon.store.partition_file import TABLES, Cursor
 
 
@@ -40,6 +42,18 @@ def read_contents(cursor: Cursor, name: str) -> Contents:
     return Contents(uuid, queue, schema_version, applied, last_seq, rows, hashes)
 
 
+class Audit(NamedTuple):
+    """What a check of a file by itself finds."""
+
+    rows: dict[str, int]
+    """Per table."""
+    created_sum: int
+    twice: int
+    """Items that have the sequence of another one."""
+    astray: int
+    """Leases without an item."""
+
+
 class Snapshot:
     """A transaction that only reads. Whoever has it closes it; until then the file keeps what was deleted since."""
 
@@ -52,6 +66,22 @@ class Snapshot:
 
     def contents(self) -> Contents:
         return read_contents(self.cursor, self.name)
+
+    def audit(self) -> Audit:
+        """Reads everything. Raises StorageError when that cannot be done: DuckDB tells of damage in many ways."""
+        items, leases = f"{self.name}.items", f"{self.name}.leases"
+        try:
+            return Audit(
+                self.contents().rows,
+                self._number(f"SELECT coalesce(sum(epoch_us(created_at)::HUGEINT), 0) FROM {items}"),
+                self._number(f"SELECT count(*) - count(DISTINCT seq) FROM {items}"),
+                self._number(f"SELECT count(*) FROM {leases} ANTI JOIN {items} USING (seq)"),
+            )
+        except (duckdb.Error, ValueError) as error:
+            raise StorageError(f"cannot be read: {str(error).splitlines()[0]}") from error
+
+    def _number(self, query: str) -> int:
+        return int(self.cursor.execute(query).fetchall()[0][0])
 
     def close(self) -> None:
         try:
