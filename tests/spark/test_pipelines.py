@@ -211,6 +211,25 @@ def test_redrive_repairs_what_it_can_and_leaves_the_rest(
     assert len(payloads(bulk, queue)) == 30
 
 
+def test_redrive_with_an_expression_that_fails_for_some_payloads(
+    pipeline: Pipeline, bulk: BulkClient, client: Client, queue: str, dead: str
+) -> None:
+    """Casts and arithmetic that fail are null, and leave the item where it is, told apart from those that went."""
+    words = ("redrive", dead, "--transform", "cast(1 / cast(get_json_object(text, '$.n') as int) as string)")
+    result = pipeline(*words)
+    assert result.exit_code == 3, result.output
+    assert "redrove 29 items" in result.output and "6 items stayed" in result.output
+    assert f"6 items of '{queue}' stayed: the transform failed" in result.output
+    assert len(payloads(bulk, queue)) == 29
+    assert sorted(payloads(bulk, dead)) == ["not json"] * 5 + ['{"n": 0}']
+    broken = pipeline("redrive", dead, "--transform", "raise_error(concat('no way with ', text))")
+    assert (broken.exit_code, "no way with" in broken.output) == (1, True), broken.output
+    assert "the same command goes on" in broken.output and len(broken.stderr.splitlines()) <= 3
+    assert len(payloads(bulk, dead)) == 6
+    assert pipeline.json("redrive", dead, "--where", "kind = 'good'")["items"] == 1
+    assert len(payloads(bulk, queue)) == 30
+
+
 def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, dead: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     rows = pipeline.json("report", dead, "--html", str(page))
