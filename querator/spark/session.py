@@ -45,7 +45,7 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%
 """
 
 
-_PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark's own, which put every error with a page of Java on standard error."""
 
 
@@ -130,7 +130,7 @@ def _why_java_ended(log_file: Path) -> str:
 def _log_errors_to(log_file: Path) -> None:
     from pyspark.logger import PySparkLogger
 
-    for name in _PYTHON_LOGGERS:
+    for name in PYTHON_LOGGERS:
         logger = PySparkLogger.getLogger(name)
         for handler in list(logger.handlers):
             logger.removeHandler(handler)

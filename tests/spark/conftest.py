@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,22 @@ import pytest
 from querator.bulk import BulkClient
 from querator.client import Client
 from querator.errors import QueratorError
-from querator.spark.session import check_java, check_pyspark, session
+from querator.spark.session import PYTHON_LOGGERS, check_java, check_pyspark, session
 from tests.bulk.daemons import Daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def log_handlers_go_back_to_pytest(request: pytest.FixtureRequest) -> Iterator[None]:
+    """It lends them to every logger that does not propagate, and Spark's make everything JSON that they get."""
+    yield
+    for name in PYTHON_LOGGERS:
+        logging.getLogger(name).propagate = True
+    lender = request.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (lender.caplog_handler, lender.report_handler):
+        handler.setFormatter(lender.formatter)
 
 
 @pytest.fixture(scope="session")
