@@ -98,6 +98,14 @@ class Instance:
         _log.warning("DuckDB needs more memory, for large payloads; it may have %d MB now", wanted // 1_000_000)
         return True
 
+    def forget_blocks(self) -> None:
+        """Lets go of the blocks that DuckDB keeps in case it needs them again."""
+        with self._raising:
+            for allowed in (limits.DUCKDB_RESTING_BYTES, self._memory_bytes):
+                # Should something be under way after all, it keeps what it needs.
+                with contextlib.suppress(duckdb.Error):
+                    self.cursor().execute(f"SET memory_limit = '{allowed} B'")
+
     def detach(self, name: str) -> None:
         self.cursor().execute(f"DETACH DATABASE IF EXISTS {name}")
 
@@ -481,8 +489,9 @@ class DuckStorage:
         return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
 
     def roll(self) -> None:
-        """Closes the journal's segment when things are idle, so that it can go once it is applied."""
+        """When things are idle: closes the journal's segment, so that it can go, and lets go of memory."""
         self._journal.roll()
+        self._instance.forget_blocks()
 
     def close(self) -> None:
         for store in tuple(self._stores.values()):
