@@ -31,6 +31,8 @@ create table if not exists partitions (
     reason varchar);
 -- What was counted in partitions when they were taken offline.
 create table if not exists counts (uuid varchar, ready bigint, leased bigint, scheduled bigint, created_sum hugeint);
+-- The request ids that these remember.
+create table if not exists remembered (uuid varchar, request_id varchar, until bigint);
 -- Files of partitions that are no longer in use and are to be deleted.
 create table if not exists leftovers (uuid varchar, storage varchar);
 create table if not exists jobs (
@@ -92,11 +94,26 @@ class Catalog:
         """By UUID."""
         return {row.pop("uuid"): Counts(**row) for row in self._rows("select * from counts")}
 
-    def save_counts(self, counts: Mapping[str, Counts]) -> None:
+    def remembered(self, uuid: str) -> list[tuple[str, int]]:
+        """Request ids, and until when."""
+        with self._lock:
+            query = "select request_id, until from remembered where uuid = ?"
+            rows: list[tuple[str, int]] = self._usable().execute(query, [uuid]).fetchall()
+        return rows
+
+    def save_offline(self, uuid: str, counts: Counts, remembered: Mapping[str, int]) -> None:
+        """What is known of a partition while its file is not ours."""
         with self._transaction():
-            for uuid, one in counts.items():
-                self._connection.execute("delete from counts where uuid = ?", [uuid])
-                self._connection.execute("insert into counts values (?, ?, ?, ?, ?)", [uuid, *one])
+            self._forget_offline(uuid)
+            self._connection.execute("insert into counts values (?, ?, ?, ?, ?)", [uuid, *counts])
+            self._connection.execute(
+                "insert into remembered select ?, unnest(?::varchar[]), unnest(?::bigint[])",
+                [uuid, list(remembered), list(remembered.values())],
+            )
+
+    def _forget_offline(self, uuid: str) -> None:
+        for table in ("counts", "remembered"):
+            self._connection.execute(f"delete from {table} where uuid = ?", [uuid])
 
     def leftovers(self) -> list[Leftover]:
         return [Leftover(**row) for row in self._rows("select * from leftovers")]
@@ -137,7 +154,7 @@ class Catalog:
     def shrink(self, placement: Placement) -> None:
         """A partition is no more; its file becomes a leftover."""
         with self._transaction():
-            self._connection.execute("delete from counts where uuid = ?", [placement.uuid])
+            self._forget_offline(placement.uuid)
             self._connection.execute("delete from partitions where uuid = ?", [placement.uuid])
             self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
 
@@ -168,9 +185,10 @@ class Catalog:
             self._connection.execute(
                 "insert into leftovers select uuid, storage from partitions where queue = ?", [name]
             )
-            self._connection.execute(
-                "delete from counts where uuid in (select uuid from partitions where queue = ?)", [name]
-            )
+            for table in ("counts", "remembered"):
+                self._connection.execute(
+                    f"delete from {table} where uuid in (select uuid from partitions where queue = ?)", [name]
+                )
             self._connection.execute("delete from partitions where queue = ?", [name])
             for queue in [name, *(queue.name for queue in changed)]:
                 self._connection.execute("delete from queues where name = ?", [queue])

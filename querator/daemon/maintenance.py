@@ -20,6 +20,7 @@ from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Read, failing
 from querator.daemon.states import Event, Standing
+from querator.daemon.store import copies
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.stored import change
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
@@ -122,8 +123,8 @@ async def _alter(
         if event is Event.OFFLINE:
             still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
             reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
-            counts = {partition.placement.uuid: partition.settled_counts for partition in still_open}
-            await service.blocking(service.catalog.save_counts, counts)
+            for partition in still_open:
+                await service.blocking(_note_offline, service, partition)
             if any(reasons):
                 raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
     for partition, placement in changed:
@@ -169,6 +170,22 @@ async def usable(service: Service, name: str) -> Storage:
         return await service.blocking(service.storage, name)
     except StorageError as error:
         raise RequestFailed(str(error)) from error
+
+
+def _note_offline(service: Service, partition: Partition) -> None:
+    """Blocking: what must be known of a partition as long as nobody may look into its file, also after a restart."""
+    remembered: dict[str, int] = {}
+    with contextlib.suppress(StorageError):
+        remembered = request_ids_in(service, partition.placement)
+    service.catalog.save_offline(partition.placement.uuid, partition.settled_counts, remembered)
+
+
+def request_ids_in(service: Service, placement: Placement) -> dict[str, int]:
+    """Blocking: the request ids that a closed file remembers, and until when."""
+    path = service.storage(placement.storage).directory / file_name(placement)
+    query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
+    with copies.inspected(path) as cursor:
+        return dict(cursor.execute(query, [service.clock.now_us()]).fetchall())
 
 
 async def close(logical: Logical, partition: Partition) -> str:

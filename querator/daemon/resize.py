@@ -175,15 +175,13 @@ def _remembered(service: Service, placement: Placement) -> dict[str, int]:
     now_us = service.clock.now_us()
     prefix = int(placement.uuid.replace("-", "")[:16], 16)
     path = service.storages[placement.storage].directory / maintenance.file_name(placement)
+    keys = maintenance.request_ids_in(service, placement)
     with copies.inspected(path) as cursor:
-        keys: list[tuple[str, int]] = cursor.execute(
-            "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?", [now_us]
-        ).fetchall()
         lost: list[tuple[int, int]] = cursor.execute(
             "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [now_us]
         ).fetchall()
     texts = ids.encode_many(prefix, [seq for seq, _ in lost])
-    return dict(keys) | {LOST_PREFIX + text: until for text, (_, until) in zip(texts, lost, strict=True)}
+    return keys | {LOST_PREFIX + text: until for text, (_, until) in zip(texts, lost, strict=True)}
 
 
 async def _take_over(logical: Logical, remaining: list[Partition], until: dict[str, int]) -> bool:

@@ -132,9 +132,12 @@ class Service:
         await self.jobs.load()
         counts = await self.blocking(self.catalog.counts)
         for queue in self.queues.values():
-            for partition in self.load(queue, placements.get(queue.name, [])).partitions:
-                if partition.placement.requested is State.UNAVAILABLE and partition.placement.uuid in counts:
-                    partition.recall(counts[partition.placement.uuid])
+            logical = self.load(queue, placements.get(queue.name, []))
+            for partition in logical.partitions:
+                uuid = partition.placement.uuid
+                if partition.placement.requested is State.UNAVAILABLE and uuid in counts:
+                    partition.recall(counts[uuid])
+                    logical.recall(await self.blocking(self.catalog.remembered, uuid))
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
         await queues.delete_leftovers(self)

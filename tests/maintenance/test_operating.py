@@ -213,6 +213,19 @@ class TestOffline:
         house.ask("reload")
         assert [(s.total, s.leased, s.scheduled) for s in house.statuses()] == before
 
+    def test_request_ids_are_remembered_also_after_a_restart(self, house: House):
+        house.create(partitions=2)
+        item = m.QueueProduceItem(utf8="a")
+        request = m.QueueProduceRequest(queue_name="q", request_timeout="1m", items=[item], request_id="once")
+        house.call("queue.produce", request)
+        for _ in range(2):
+            house.ask("offline", 0)
+            house.restart()
+            house.call("queue.produce", request)
+            assert [s.total for s in house.statuses()] == [1, 0]
+            house.ask("reload", 0)
+        assert [s.total for s in house.statuses()] == [1, 0]
+
     def test_a_partition_in_error_is_not_drained(self, house: House):
         house.create(partitions=2)
         house.produce("a")
