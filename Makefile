@@ -11,7 +11,7 @@ export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 # Java 17 or newer: with it the pipelines are installed and tested, without it everything else is.
-JAVA := $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p')
+JAVA := $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -XX:-UsePerfData -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p')
 ifeq ($(shell [ "0$(JAVA)" -ge 17 ] && echo yes),yes)
 SPARK := ,spark
 SPARK_ONLY := [spark]

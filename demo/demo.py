@@ -197,7 +197,7 @@ def pipelines(demo: Demo) -> None:
 def why_no_spark(demo: Demo) -> str:
     if "--without-spark" in sys.argv[1:]:
         return "--without-spark"
-    if demo.run("java -version", quiet=True).returncode != 0:
+    if demo.run("java -XX:-UsePerfData -version", quiet=True).returncode != 0:
         return "Java is not installed; apt-get install openjdk-17-jre-headless"
     if demo.run(f"{sys.executable} -c 'import pyspark'", quiet=True).returncode != 0:
         return "pyspark is not installed; pip install '.[spark]'"

@@ -222,7 +222,8 @@ def java_version() -> int | None:
     home = os.environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else "java"
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20).stderr
+        command = [program, "-XX:-UsePerfData", "-version"]  # without it Java leaves a directory behind
+        told = subprocess.run(command, capture_output=True, text=True, timeout=20).stderr
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_java_version(told)

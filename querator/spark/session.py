@@ -45,6 +45,8 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%
 """
 
 
+NO_PERF_DATA: Final = "-XX:-UsePerfData"
+"""Java leaves a directory for it behind, whatever directory for temporary files it is told."""
 PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark's own, which put every error with a page of Java on standard error."""
 
@@ -60,7 +62,8 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     try:
         if java is None:
             raise FileNotFoundError
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        command = [java, NO_PERF_DATA, "-version"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         raise QueratorError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none", hint=hint) from None
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
@@ -94,13 +97,14 @@ def session(
     check_java()
     # With a relative path executors die and start again for ever.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", NO_PERF_DATA)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="querator-spark-") as scratch:
         log4j = Path(scratch, "log4j2.properties")
         log4j.write_text(_LOG4J.format(level="info" if verbose else "warn", file=log_file))
         builder = SparkSession.builder.appName(name).master(master or "local[*]")
         settings = DEFAULTS | {
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} {NO_PERF_DATA}",
             "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
             **(conf or {}),
         }
