@@ -58,11 +58,18 @@ REQUEST_IDS_FORGOTTEN_MAX = 1_000
 MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 
 # The journal.
-SEGMENT_BYTES_MAX = 64_000_000
+SEGMENT_BYTES_MAX = 32_000_000
 SEGMENT_ALLOCATION_BYTES = 4_000_000
 """Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
-SEGMENTS_KEPT_MAX = 4
+SEGMENTS_KEPT_MAX = 8
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
+SPARES_MAX = 3
+"""Files that are kept to be written over."""
+SPARES_AT_REST_MAX = 1
+SPARE_AFTER_BYTES = 1_000_000
+"""A journal that has taken so much is worth one."""
+SPARES_ROOM_BYTES_MIN = 1_000_000_000
+"""What must be free on the disk."""
 UNAPPLIED_BYTES_MAX = 32_000_000
 """What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
 APPLY_BYTES = 8_000_000

@@ -54,6 +54,7 @@ class Disk:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.writing = False
+        self.preparing = False
         self.flights: list[_Flight] = []
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
@@ -347,8 +348,15 @@ class Engine:
             partition.congested = congested
             if everyone or partition.placement.uuid in lagging:
                 self._catch_up(logical, partition)
+        if storage.wants_preparing and not disk.preparing:
+            disk.preparing = True
+            future = self.loop.run_in_executor(self._workers, storage.prepare)
+            future.add_done_callback(lambda done: self._prepared(disk))
         if everyone and not waiting_bytes and disk.roll_once():
             self._workers.submit(_come_to_rest, storage)
+
+    def _prepared(self, disk: Disk) -> None:
+        disk.preparing = False
 
     def _partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:

@@ -20,6 +20,7 @@ import pytest
 from store_making import NO_BYTES_MAX, OTHER_UUID, THIRD_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 from querator import limits
+from querator.daemon.store import records
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
 from querator.daemon.store.duckdb import DuckStorage, Instance
 from querator.daemon.store.duckstore import DuckStore, log_path
@@ -71,6 +72,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def segments(directory: Path) -> list[Path]:
     return sorted((directory / "journal").glob("*.seg"))
+
+
+def magic(segment: Path) -> bytes:
+    """With which every record of this segment begins."""
+    return records.encode(int(segment.stem), records.BATCH, 1, bytes(16), b"")[0][:4]
 
 
 class TestCrashes:
@@ -481,7 +487,8 @@ class TestDamage:
         (path,) = segments(directory)
         data = path.read_bytes()
         assert before in data
-        path.write_bytes(data.replace(before, after))
+        end = data.rindex(magic(path))
+        path.write_bytes(data[:end].replace(before, after) + data[end:])
 
     def test_a_damaged_record_puts_its_partition_aside(self, killed: Path) -> None:
         self.damage(killed, b"findme", b"FINDme")
@@ -501,7 +508,7 @@ class TestDamage:
         (path,) = segments(killed)
         data = bytearray(path.read_bytes())
         at = data.index(b"findme")
-        header = data.rindex(b"QJR1", 0, at)
+        header = data.rindex(magic(path), 0, at)
         data[header + 5] ^= 1
         path.write_bytes(bytes(data))
         with opened(killed) as storage:
@@ -531,7 +538,7 @@ class TestDamage:
             assert ready_seqs(storage.open(UUID, "orders")) == [1, 3, 4]
 
     def test_loss_is_accepted_once_and_for_all(self, killed: Path) -> None:
-        self.damage(killed, b"QJR1", b"QJR2")
+        self.damage(killed, magic(segments(killed)[0]), b"QJR2")
         with opened(killed) as storage:
             for uuid in (UUID, OTHER_UUID, THIRD_UUID):
                 with pytest.raises(StorageError, match="cannot be trusted"):

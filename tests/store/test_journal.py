@@ -15,8 +15,8 @@ import pytest
 from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.history import History
-from querator.daemon.store.journal import Journal
-from querator.daemon.store.records import BATCH, encode
+from querator.daemon.store.journal import Entry, Journal
+from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, read_records
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
@@ -36,12 +36,28 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def append(journal: Journal, *records: tuple[bytes, int, bytes]) -> None:
-    pieces = [piece for partition, number, payload in records for piece in encode(BATCH, number, partition, payload)]
-    journal.append(pieces, {partition: number for partition, number, _ in records})
+    entries = [Entry(BATCH, number, partition, payload) for partition, number, payload in records]
+    journal.append(entries, {partition: number for partition, number, _ in records})
 
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.seg"))
+
+
+def spares(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.spare"))
+
+
+def make_spares(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files full of records that count no longer, of the partitions and with the numbers that will come."""
+    monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 700)
+    monkeypatch.setattr(limits, "SPARES_AT_REST_MAX", 2)
+    monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 0)
+    for number in range(1, 13):
+        append(journal, (A, number, b"old" * number), (B, number, b"\x91\x00"))
+    journal.append_closed({A: 12, B: 12})
+    journal.roll()
+    journal.trim()
 
 
 def abandon(journal: Journal) -> None:
@@ -218,19 +234,27 @@ class TestDamage:
     )
     """Appends; the second and the third are the last and the first of their segments. Some end with zeros."""
 
-    @pytest.fixture
-    def pristine(self, tmp_path: Path) -> Path:
+    @pytest.fixture(params=["in new files", "in files written over"])
+    def pristine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
         journal = Journal(tmp_path / "pristine")
         journal.recover()
+        if request.param == "in files written over":
+            make_spares(journal, monkeypatch)
+            assert len(spares(tmp_path / "pristine")) == 2
         for at, append_ in enumerate(self.RECORDS):
             append(journal, *append_)
             if at == 1:
                 journal.roll()
         abandon(journal)
+        assert spares(tmp_path / "pristine") == []
         return tmp_path / "pristine"
 
     def everything(self, partition: bytes) -> list[tuple[int, bytes]]:
         return [record[1:] for appended in self.RECORDS for record in appended if record[0] == partition]
+
+    def end(self, path: Path) -> int:
+        """Where the records of a segment end."""
+        return read_records(path.read_bytes(), int(path.stem), SEGMENT_HEADER_BYTES).end
 
     def judge(self, directory: Path) -> dict[bytes, list[tuple[int, bytes]] | None]:
         """What each partition gets; None when it is refused."""
@@ -278,21 +302,23 @@ class TestDamage:
     def test_a_closed_segment_cut_off_anywhere(self, pristine: Path) -> None:
         path = segments(pristine)[0]
         original = path.read_bytes()
-        for at in range(len(original)):
+        for at in range(self.end(path)):
             judged = self.judge(self.changed(pristine, path.name, original[:at]))
             for partition in (A, B):
                 assert judged[partition] in (None, self.everything(partition)), at
             assert None in judged.values()
 
-    @pytest.mark.parametrize("zeros", [0, 40], ids=["cut off", "zeros from there on"])
-    def test_the_last_segment_cut_off_anywhere(self, pristine: Path, zeros: int) -> None:
+    @pytest.mark.parametrize("rest", ["cut off", "zeros from there on", "what was there before"])
+    def test_the_last_segment_cut_off_anywhere(self, pristine: Path, rest: str) -> None:
         """That is what a crash does. Whole records stay, and nobody is refused."""
         path = segments(pristine)[-1]
-        original = path.read_bytes()
-        end = len(original.rstrip(b"\0"))
+        original, end = path.read_bytes(), self.end(path)
+        behind = {"cut off": b"", "zeros from there on": bytes(end + 40)}.get(
+            rest, segments(pristine)[0].read_bytes() * 2
+        )
         last = self.RECORDS[2] + self.RECORDS[3]
         for at in range(end + 1):
-            judged = self.judge(self.changed(pristine, path.name, original[:at] + bytes(zeros)))
+            judged = self.judge(self.changed(pristine, path.name, original[:at] + behind[at:]))
             for partition in (A, B):
                 here = [record[1:] for record in last if record[0] == partition]
                 before = self.everything(partition)[: -len(here)]
@@ -302,8 +328,9 @@ class TestDamage:
 
     def test_a_record_cut_off_stays_cut_off(self, pristine: Path) -> None:
         path = segments(pristine)[-1]
-        original = path.read_bytes().rstrip(b"\0")
-        directory = self.changed(pristine, path.name, original[:-3])
+        original = path.read_bytes()
+        cut = original.rindex(b"tail") + 40
+        directory = self.changed(pristine, path.name, original[:cut])
         journal, history = read(directory)
         before = contents(journal, history, B)
         append(journal, (B, 3, b"again"))
@@ -346,6 +373,110 @@ class TestDamage:
                 assert judged[B] == []
 
 
+class TestSpares:
+    def test_what_is_done_with_is_written_over(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_spares(journal, monkeypatch)
+        inodes = {path.stat().st_ino for path in spares(tmp_path / "journal")}
+        append(journal, (A, 1, b"one"))
+        (segment,) = segments(tmp_path / "journal")
+        assert segment.stat().st_ino in inodes
+        assert segment.stat().st_size > 350
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, b"one")]
+        assert history.missing(B, 0) == ""
+
+    def test_one_that_was_never_a_segment_is_made_when_there_is_much_to_do(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 480)
+        monkeypatch.setattr(limits, "SPARE_AFTER_BYTES", 100)
+        monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 0)
+        assert not journal.wants_spare
+        append(journal, (A, 1, b"one" * 50))
+        assert journal.wants_spare
+        journal.make_spare()
+        assert not journal.wants_spare
+        (spare,) = spares(tmp_path / "journal")
+        assert spare.read_bytes() == bytes(480)
+        assert spare.stat().st_mode & 0o077 == 0
+        append(journal, (A, 2, b"two" * 50))
+        append(journal, (A, 3, b"three" * 50))
+        assert spares(tmp_path / "journal") == []
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert [number for number, _ in contents(again, history, A)] == [1, 2, 3]
+
+    def test_there_is_none_on_a_disk_that_is_nearly_full(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 480)
+        monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 1 << 62)
+        append(journal, (A, 1, b"x" * 400))
+        journal.make_spare()
+        journal.applied(A, 1)
+        journal.roll()
+        assert spares(tmp_path / "journal") == segments(tmp_path / "journal") == []
+
+    def test_a_full_disk_gets_their_room(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_spares(journal, monkeypatch)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        append(journal, (A, 1, b"one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            with pytest.raises(StorageError, match="No space left"):
+                append(journal, (A, 2, b"two"))
+        assert spares(tmp_path / "journal") == []
+        append(journal, (A, 2, b"two"))
+        assert contents(journal, journal.history(), A) == [(1, b"one"), (2, b"two")]
+
+    def test_a_record_that_was_written_over_is_not_taken_for_another(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody still reads a segment that the others are done with."""
+        make_spares(journal, monkeypatch)
+        append(journal, (A, 1, b"x" * 400), (A, 2, b"two"))
+        reading = journal.payloads(journal.history().replay(A, 0))
+        assert next(reading) == (1, b"x" * 400)
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        journal.roll()
+        for number in range(3, 9):
+            append(journal, (A, number, b"y" * 400))
+        with pytest.raises(FileNotFoundError):
+            list(reading)
+        assert [number for number, _ in contents(journal, journal.history(), A)] == list(range(1, 9))
+
+    @pytest.mark.parametrize("renamed", [False, True])
+    def test_a_crash_before_the_first_record_leaves_an_empty_segment(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: bool
+    ) -> None:
+        make_spares(journal, monkeypatch)
+
+        class Killed(Exception):
+            pass
+
+        def killed(*_: object) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr("querator.daemon.store.journal.sync_directory" if renamed else "os.fsync", killed)
+            with pytest.raises(Killed):
+                append(journal, (A, 13, b"lost"))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert history.missing(A, 0) == history.missing(B, 0) == ""
+        assert contents(again, history, A) == []
+        append(again, (A, 13, b"once more"))
+        assert contents(again, again.history(), A) == [(13, b"once more")]
+
+
 class TestFailures:
     def test_a_failed_sync_refuses_everything_until_reopened(
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
@@ -376,13 +507,13 @@ class TestFailures:
             import resource
             from pathlib import Path
             from querator.daemon.store.base import StorageError
-            from querator.daemon.store.journal import Journal
-            from querator.daemon.store.records import BATCH, encode
+            from querator.daemon.store.journal import Entry, Journal
+            from querator.daemon.store.records import BATCH
 
             journal = Journal(Path({str(tmp_path / "journal")!r}))
             journal.recover()
             def append(number, payload):
-                journal.append(list(encode(BATCH, number, b"a" * 16, payload)), {{b"a" * 16: number}})
+                journal.append([Entry(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}})
             append(1, b"one")
             resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
             append(2, b"two")

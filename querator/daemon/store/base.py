@@ -246,6 +246,13 @@ class Storage(Protocol):
     def lagging(self) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from being deleted."""
 
+    @property
+    def wants_preparing(self) -> bool:
+        """Whether `prepare` would make what is written next faster to write."""
+
+    def prepare(self) -> None:
+        """Blocking, one at a time."""
+
     def roll(self) -> None:
         """When things are idle: closes what is open of the journal, so that it can be deleted; blocking."""
 

@@ -27,7 +27,7 @@ from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import make_directory, sync_directory, sync_file
 from querator.daemon.store.history import History
-from querator.daemon.store.journal import Journal
+from querator.daemon.store.journal import Entry, Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile, is_lack_of_memory, with_room
 from querator.daemon.store.quarantine import Quarantine
 from querator.daemon.store.snapshot import Snapshot, read_contents
@@ -399,16 +399,16 @@ class DuckStorage:
         assert isinstance(taken, list)
         batches: Taken = taken
         numbers: dict[bytes, int] = {}
-        pieces: list[bytes] = []
+        entries: list[Entry] = []
         for store, _, payload in batches:
             partition = store.partition
             number = numbers[partition] = numbers.get(partition, store.record_written) + 1
-            pieces += records.encode(records.BATCH, number, partition, payload)
+            entries.append(Entry(records.BATCH, number, partition, payload))
         try:
             gone = [store.uuid for store, _, _ in batches if self._stores.get(store.uuid) is not store]
             if gone:
                 raise StorageError(f"partition {gone[0]} was closed meanwhile", gone)
-            self._journal.append(pieces, numbers)
+            self._journal.append(entries, numbers)
         except StorageError:
             with self._lock:
                 for store, batch, _ in batches:
@@ -487,6 +487,13 @@ class DuckStorage:
     def lagging(self) -> set[str]:
         """The partitions that keep closed segments of the journal from being deleted; apply these first."""
         return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
+
+    @property
+    def wants_preparing(self) -> bool:
+        return self._journal.wants_spare
+
+    def prepare(self) -> None:
+        self._journal.make_spare()
 
     def roll(self) -> None:
         """When things are idle: closes the journal's segment, so that it can go, and lets go of memory."""

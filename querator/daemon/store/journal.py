@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from querator import limits
 from querator.daemon.failpoints import failpoint
@@ -27,19 +28,33 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.head import Head, Segments
 from querator.daemon.store.history import History, Place
-from querator.daemon.store.kept import Kept
+from querator.daemon.store.kept import KEPT_SEGMENT, Kept
 from querator.daemon.store.records import (
     CLOSED,
+    OVERHEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Record,
+    SegmentHeader,
     decode_segment_header,
     encode,
     encode_segment_header,
+    encode_tail,
+    payload_in,
     read_records,
 )
+from querator.daemon.store.spares import Spares
 
 _log = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+class Entry(NamedTuple):
+    """What becomes a record."""
+
+    kind: int
+    number: int
+    partition: bytes
+    payload: bytes
 
 
 class Segment:
@@ -66,9 +81,12 @@ class Journal:
         self._segments: list[Segment] = []
         self._kept = Kept(directory)
         self._head = Head(directory / "HEAD")
+        self._spares = Spares(directory)
         self._active: Segment | None = None
         self._fd = -1
         self._allocated = 0
+        self._initialised = 0
+        """So much of the segment in use was written before it was a segment."""
         self._last_number = 0
         self.failure = ""
 
@@ -79,6 +97,7 @@ class Journal:
         self._segments = []
         history = History()
         self._kept.recover(history)
+        self._spares.find()
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
         # Of a journal that an older version wrote it is not known.
         head = self._head.read() or Segments(1, 0)
@@ -87,7 +106,7 @@ class Journal:
         first_there = numbers[0] if numbers else head.last + 1
         if head.first < first_there and head.first <= head.last:
             history.wound(f"segments {head.first} to {min(head.last, first_there - 1)} are missing", None)
-        headers = [decode_segment_header(_head(self._path(number))) for number in numbers]
+        headers = [self._header(number) for number in numbers]
         for at, number in enumerate(numbers):
             if at and number != numbers[at - 1] + 1:
                 history.wound(f"segments {numbers[at - 1] + 1} to {number - 1} are missing", None)
@@ -104,6 +123,10 @@ class Journal:
         last = self._last_number
         self._head.is_now(Segments(self._segments[0].number if self._segments else last + 1, last))
 
+    def _header(self, number: int) -> SegmentHeader | None:
+        header = decode_segment_header(_head(self._path(number)))
+        return header if header and header.number == number else None
+
     def _is_unborn(self, number: int) -> bool:
         """Whether a crash left this segment before its header was durable, and so before anything was put into it."""
         data = self._path(number).read_bytes()
@@ -111,18 +134,17 @@ class Journal:
 
     def _recover_segment(self, number: int, history: History, end: int | None, is_last: bool) -> None:
         path = self._path(number)
-        contents = read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end)
+        contents = read_records(path.read_bytes(), number, SEGMENT_HEADER_BYTES, end)
         segment = Segment(number, path, contents.end)
         self._segments.append(segment)
         for found in contents.found:
             history.add(path, found)
             if isinstance(found, Record):
                 self._note(segment, found)
-        if contents.torn:
-            if is_last:
-                os.truncate(path, contents.end)
-            else:
-                history.wound(f"a record at byte {contents.end} is cut off", path)
+        if is_last:
+            os.truncate(path, contents.end)
+        elif contents.torn:
+            history.wound(f"a record at byte {contents.end} is cut off", path)
 
     def _note(self, segment: Segment, record: Record) -> None:
         if record.kind == CLOSED:
@@ -135,20 +157,26 @@ class Journal:
         """Reads everything that is durable once more, while the journal is in use."""
         with self._trimming:
             with self._books:
-                segments = [(segment.path, segment.bytes) for segment in self._segments]
+                segments = [(segment.number, segment.path, segment.bytes) for segment in self._segments]
             history = History()
             self._kept.read(history)
-            for path, end in segments:
-                for found in read_records(path.read_bytes(), SEGMENT_HEADER_BYTES, end).found:
+            for number, path, end in segments:
+                for found in read_records(path.read_bytes(), number, SEGMENT_HEADER_BYTES, end).found:
                     history.add(path, found)
             return history
 
     def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, bytes]]:
-        """Number and payload of each of these records."""
+        """Number and payload of each of these records. Raises FileNotFoundError when their segment is gone."""
         for path, there in groupby(places, key=attrgetter("path")):
+            segment = int(path.stem) if path.suffix == ".seg" else KEPT_SEGMENT
             with path.open("rb", buffering=0) as file:
                 for place in there:
-                    yield place.number, os.pread(file.fileno(), place.payload_bytes, place.payload_at)
+                    size = OVERHEAD_BYTES + place.payload_bytes
+                    data = os.pread(file.fileno(), size, place.payload_at - OVERHEAD_BYTES)
+                    payload = payload_in(data, segment, place.number)
+                    if payload is None:
+                        raise FileNotFoundError(errno.ENOENT, "is written over", str(path))
+                    yield place.number, payload
 
     def is_needed_by(self, partition: bytes) -> bool:
         with self._books:
@@ -156,24 +184,32 @@ class Journal:
 
     # Appending.
 
-    def append(self, pieces: list[bytes], numbers: Mapping[bytes, int]) -> None:
-        """Makes encoded records durable. `numbers` is the last record number of each partition among them.
+    def append(self, entries: list[Entry], numbers: Mapping[bytes, int]) -> None:
+        """Makes records durable. `numbers` is the last record number of each partition among them.
 
         Raises StorageError. When space ran out, nothing of it is there and the journal can be used again; after any
         other failure it cannot be known what is durable, and the journal refuses everything until `reopen`.
         """
-        data = b"".join(pieces)
+        size = sum([len(entry.payload) for entry in entries]) + len(entries) * OVERHEAD_BYTES
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)
             segment = self._active
-            if segment is None or (segment.partitions and segment.bytes + len(data) > limits.SEGMENT_BYTES_MAX):
+            if segment is None or (segment.partitions and self._should_end(segment, size)):
                 segment = self._begin()
-            self._write(segment, data)
+            pieces: list[bytes] = []
+            for entry in entries:
+                pieces += encode(segment.number, *entry)
+            pieces.append(encode_tail(segment.number, segment.bytes + size))
+            self._write(segment, b"".join(pieces))
             with self._books:
-                segment.bytes += len(data)
+                segment.bytes += size
                 segment.needs.update(numbers)
                 segment.partitions.update(numbers)
+
+    def _should_end(self, segment: Segment, size: int) -> bool:
+        is_full = segment.bytes + size > limits.SEGMENT_BYTES_MAX
+        return is_full or (segment.bytes >= self._initialised and self._spares.any)
 
     def append_closed(self, numbers: Mapping[bytes, int], always: bool = False) -> None:
         """Notes that these partitions are closed with everything in their files, where the journal has more of them.
@@ -182,14 +218,13 @@ class Journal:
         """
         with self._books:
             known = set(self._kept.numbers).union(*(segment.partitions for segment in self._segments))
-        pieces = [
-            piece
+        entries = [
+            Entry(CLOSED, number, partition, b"")
             for partition, number in numbers.items()
             if always or partition in known
-            for piece in encode(CLOSED, number, partition, b"")
         ]
-        if pieces:
-            self.append(pieces, {})
+        if entries:
+            self.append(entries, {})
         for partition in numbers:
             self.release(partition)
 
@@ -203,6 +238,7 @@ class Journal:
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
             self._cut(segment, error)
+            self._spares.reduce(0)
             raise StorageError(f"journal {self._directory}: {error.strerror}") from error
         failpoint("journal.written")
         try:
@@ -216,7 +252,7 @@ class Journal:
             os.ftruncate(self._fd, segment.bytes)
         except OSError:
             raise self._fail(error) from error
-        self._allocated = segment.bytes
+        self._allocated = self._initialised = segment.bytes
 
     def _allocate(self, size: int) -> None:
         if size <= self._allocated:
@@ -241,13 +277,18 @@ class Journal:
         previous_bytes = self._active.bytes if self._active else self._segments[-1].bytes if self._segments else 0
         self._end()
         segment = Segment(self._last_number + 1, self._path(self._last_number + 1), SEGMENT_HEADER_BYTES)
+        spare = self._spares.take()
+        place = spare or segment.path
         may_be_missed = False
         try:
-            self._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            self._allocated = 0
+            self._fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if spare else os.O_TRUNC), 0o600)
+            self._allocated = self._initialised = os.fstat(self._fd).st_size
             self._allocate(SEGMENT_HEADER_BYTES)
-            os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes), 0)
+            tail = encode_tail(segment.number, segment.bytes)
+            os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes) + tail, 0)
             os.fsync(self._fd)
+            if spare:
+                spare.rename(segment.path)
             sync_directory(self._directory)
             may_be_missed = True
             self._head.begins(segment.number)
@@ -255,7 +296,8 @@ class Journal:
             self._close_fd()
             if not may_be_missed:
                 with contextlib.suppress(OSError):
-                    segment.path.unlink()
+                    place.unlink()
+                self._spares.reduce(0)
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
             raise StorageError(f"journal {self._directory}: {error.strerror}") from error
@@ -269,9 +311,9 @@ class Journal:
         segment = self._active
         if segment is None:
             return
-        # Gives back the space set aside. Should this be lost, the next segment's header still says where it ends.
+        # Gives back the space set aside. Where records end is said by their tail, and by the next segment's header.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, segment.bytes)
+            os.ftruncate(self._fd, max(segment.bytes, self._initialised))
         self._close_fd()
         with self._books:
             self._active = None
@@ -288,6 +330,17 @@ class Journal:
         with self._appending:
             self._end()
         self.trim()
+        self._spares.reduce(limits.SPARES_AT_REST_MAX)
+
+    @property
+    def wants_spare(self) -> bool:
+        """Whether there is enough to do, and nothing that could be written over next time."""
+        segment = self._active
+        is_alone = len(self._segments) == 1 and not self._spares.any
+        return is_alone and segment is not None and segment.bytes >= limits.SPARE_AFTER_BYTES
+
+    def make_spare(self) -> None:
+        self._spares.make()
 
     def applied(self, partition: bytes, number: int) -> None:
         """The partition's file has everything up to this record."""
@@ -332,7 +385,7 @@ class Journal:
                 except OSError as error:
                     _log.warning("journal %s: cannot note what is not needed: %s", self._directory, error)
                     break
-                segment.path.unlink(missing_ok=True)
+                self._spares.put(segment.path)
                 with self._books:
                     self._segments.remove(segment)
                 deleted = True
@@ -351,7 +404,7 @@ class Journal:
             needs = dict(segment.needs)
         data = segment.path.read_bytes()
         records: dict[bytes, list[Record]] = {}
-        for found in read_records(data, SEGMENT_HEADER_BYTES, segment.bytes).found:
+        for found in read_records(data, segment.number, SEGMENT_HEADER_BYTES, segment.bytes).found:
             if isinstance(found, Record) and found.partition in needs:
                 if found.kind == CLOSED:
                     records.pop(found.partition, None)

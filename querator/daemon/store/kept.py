@@ -15,9 +15,13 @@ from querator.daemon.store.records import (
     Damage,
     Record,
     decode_segment_header,
+    encode,
     encode_segment_header,
     read_records,
 )
+
+KEPT_SEGMENT = 0
+"""Records carry the magic of their segment; these files have that of one that never is."""
 
 
 class Kept:
@@ -44,14 +48,18 @@ class Kept:
             if header is None:
                 history.wound("the header is damaged", path, partition)
             end = header.previous_bytes if header else None
-            for found in read_records(data, SEGMENT_HEADER_BYTES, end).found:
+            for found in read_records(data, KEPT_SEGMENT, SEGMENT_HEADER_BYTES, end).found:
                 history.add(path, found._replace(partition=partition) if isinstance(found, Damage) else found)
 
     def add(self, partition: bytes, segment: bytes, records: list[Record]) -> None:
         """Keeps records, given as they stand in the bytes of their segment; durable when this returns."""
         path = self._path(partition)
         old = path.read_bytes()[SEGMENT_HEADER_BYTES:] if partition in self.numbers else b""
-        data = b"".join([old, *(segment[record.offset : record.end] for record in records)])
+        pieces = [old]
+        for record in records:
+            payload = segment[record.payload_at : record.end]
+            pieces += encode(KEPT_SEGMENT, record.kind, record.number, partition, payload)
+        data = b"".join(pieces)
         number = records[-1].number
         replace_file(path, encode_segment_header(number, SEGMENT_HEADER_BYTES + len(data)) + data)
         self.numbers[partition] = number

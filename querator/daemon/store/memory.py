@@ -224,6 +224,13 @@ class MemoryStorage:
     def lagging(self) -> set[str]:
         return set()
 
+    @property
+    def wants_preparing(self) -> bool:
+        return False
+
+    def prepare(self) -> None:
+        pass
+
     def roll(self) -> None:
         pass
 

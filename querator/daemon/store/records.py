@@ -1,12 +1,16 @@
 """The bytes of a journal: how a record is laid out, and what a file of records turns out to hold.
 
-    segment = segment header · record · record · … · zeros (space set aside in advance)
-    record  = magic · payload length · payload CRC · number · partition · kind · header CRC · payload · end mark
+    segment = segment header · record · record · … · tail record · what was in the file before
+    record  = magic · payload length · payload CRC · number · partition · kind · header CRC · payload
 
-Three things are told apart. A *torn tail* is what a crash leaves: the file, or everything but zeros, ends inside a
-record; it was never acknowledged and is cut off. A *clean end* is zeros or nothing. Everything else that is not a
-whole record is *damage*: a record whose payload is wrong concerns the partition in its header, a header that is wrong
-may have concerned anybody. The end mark is never zero, so that a whole record cannot look torn.
+A file may have been a segment before. Each segment therefore has a magic of its own, so that nothing of an earlier one
+can pass for a record of it. The tail record is written with every append, right behind it, and written over by the
+next one.
+
+Three things are told apart. A *clean end* is a tail record, or the end of the file. A *torn tail* is what a crash
+leaves: bytes that are no whole record, and no sign of this segment after them; they were never acknowledged and are cut
+off. Everything else that is not a whole record is *damage*: a record whose payload is wrong concerns the partition in
+its header, a header that is wrong may have concerned anybody.
 """
 
 from __future__ import annotations
@@ -19,15 +23,19 @@ BATCH: Final = 1
 """The payload is a batch of the partition."""
 CLOSED: Final = 2
 """The partition was closed with everything in its file; whatever stands before this is of no concern any more."""
+_TAIL: Final = 3
+"""Here records end. Its number is the place where it stands."""
 
-_MAGIC: Final = b"QJR1"
-_HEAD: Final = struct.Struct("<4sIIQ16sI")
+_MAGIC_BASE: Final = int.from_bytes(b"QJR2")
+_MAGIC_STEP: Final = 0x9E3779B1
+"""Odd, so that four billion segments in a row have different magics."""
+_HEAD: Final = struct.Struct("<IIIQ16sI")
 _CRC: Final = struct.Struct("<I")
 _HEADER_BYTES: Final = _HEAD.size + _CRC.size
-_END: Final = b"\xa5"
-OVERHEAD_BYTES: Final = _HEADER_BYTES + len(_END)
+_NOBODY: Final = bytes(16)
+OVERHEAD_BYTES: Final = _HEADER_BYTES
 
-_SEGMENT_MAGIC: Final = b"QJS1"
+_SEGMENT_MAGIC: Final = b"QJS2"
 _SEGMENT_HEAD: Final = struct.Struct("<4sIQQ")
 SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
 
@@ -43,7 +51,7 @@ class Record(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.payload_at + self.payload_bytes + len(_END)
+        return self.payload_at + self.payload_bytes
 
 
 class Damage(NamedTuple):
@@ -70,10 +78,18 @@ class SegmentHeader(NamedTuple):
     """Where the records of the segment before end; 0 for the first."""
 
 
-def encode(kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """A record in pieces, to be written one after the other."""
-    head = _HEAD.pack(_MAGIC, len(payload), crc32(payload), number, partition, kind)
-    return head + _CRC.pack(crc32(head)), payload, _END
+def encode(segment: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """A record of that segment in two pieces, to be written one after the other."""
+    head = _HEAD.pack(_magic(segment), len(payload), crc32(payload), number, partition, kind)
+    return head + _CRC.pack(crc32(head)), payload
+
+
+def encode_tail(segment: int, at: int) -> bytes:
+    return encode(segment, _TAIL, at, _NOBODY, b"")[0]
+
+
+def _magic(segment: int) -> int:
+    return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
 
 
 def encode_segment_header(number: int, previous_bytes: int) -> bytes:
@@ -91,26 +107,30 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
     return SegmentHeader(number, previous_bytes)
 
 
-def read_records(data: bytes, start: int, end: int | None = None) -> Contents:
-    """Reads the records of a file from `start`. With `end`, they must end exactly there: there is no torn tail."""
+def read_records(data: bytes, segment: int, start: int, end: int | None = None) -> Contents:
+    """Reads the records of a segment from `start`. With `end`, they must end exactly there: there is no torn tail."""
     view = memoryview(data)
-    limit = len(data.rstrip(b"\0")) if end is None else end
+    magic = _magic(segment)
+    limit = len(data) if end is None else end
     found: list[Record | Damage] = []
     at = start
     while at < limit:
-        head = _header_at(data, at)
+        head = _header_at(data, at, magic)
         if head is None:
-            if end is None and limit - at < _HEADER_BYTES:
+            after = _next_header(data, at + 1, limit, magic)
+            if end is None and after == limit:
                 return Contents(found, at, torn=True)
             found.append(Damage(at, None, 0, f"the header of a record at byte {at} is damaged"))
-            at = _next_header(data, at + 1, limit)
+            at = after
             continue
         kind, number, partition, payload_bytes, payload_crc = head
+        if kind == _TAIL and number == at:
+            break
         record = Record(kind, number, partition, at, at + _HEADER_BYTES, payload_bytes)
         payload = view[record.payload_at : record.payload_at + payload_bytes]
         whole = record.end <= len(data) and crc32(payload) == payload_crc
         if not whole:
-            if record.end > limit and end is None:
+            if end is None and _next_header(data, record.payload_at, limit, magic) == limit:
                 return Contents(found, at, torn=True)
             found.append(Damage(at, partition, number, f"record {number} at byte {at} is damaged"))
         else:
@@ -118,24 +138,34 @@ def read_records(data: bytes, start: int, end: int | None = None) -> Contents:
         at = record.end
     if end is not None and (at != end or len(data) < end):
         found.append(Damage(min(at, end), None, 0, f"the segment does not end at byte {end}, as it did once"))
-    return Contents(found, min(at, end) if end is not None else at, torn=False)
+    return Contents(found, min(at, limit), torn=False)
 
 
-def _header_at(data: bytes, at: int) -> tuple[int, int, bytes, int, int] | None:
+def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
+    """The payload of a record, given from its header on; None when this is not that record any more."""
+    head = _header_at(data, 0, _magic(segment))
+    payload = data[_HEADER_BYTES:]
+    if head is None or head[1] != number or head[3:] != (len(payload), crc32(payload)):
+        return None
+    return payload
+
+
+def _header_at(data: bytes, at: int, magic: int) -> tuple[int, int, bytes, int, int] | None:
     if len(data) - at < _HEADER_BYTES:
         return None
-    magic, payload_bytes, payload_crc, number, partition, kind = _HEAD.unpack_from(data, at)
-    if magic != _MAGIC or _CRC.unpack_from(data, at + _HEAD.size)[0] != crc32(data[at : at + _HEAD.size]):
+    found, payload_bytes, payload_crc, number, partition, kind = _HEAD.unpack_from(data, at)
+    if found != magic or _CRC.unpack_from(data, at + _HEAD.size)[0] != crc32(data[at : at + _HEAD.size]):
         return None
     return kind, number, partition, payload_bytes, payload_crc
 
 
-def _next_header(data: bytes, at: int, limit: int) -> int:
+def _next_header(data: bytes, at: int, limit: int, magic: int) -> int:
     """Where the next record with a good header begins, or the limit."""
+    first = _CRC.pack(magic)
     while True:
-        at = data.find(_MAGIC, at, limit)
+        at = data.find(first, at, limit)
         if at < 0:
             return limit
-        if _header_at(data, at) is not None:
+        if _header_at(data, at, magic) is not None:
             return at
         at += 1
