@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import re
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import msgspec
 import uvloop
@@ -30,6 +30,7 @@ from querator.clock import SystemClock
 from querator.config import daemon_config
 from querator.daemon.server import DaemonServer
 from querator.daemon.service import Service
+from querator.daemon.store import journal
 
 PAYLOAD = "x" * 200
 _ID = re.compile(rb'"id":"([0-9A-Za-z]{27})"')
@@ -205,12 +206,8 @@ async def measure(directory: Path, batch: int, clients: int, rounds: int, count:
 @contextlib.contextmanager
 def no_disk() -> Iterator[None]:
     """An fdatasync that does nothing."""
-    real = os.fdatasync
-    os.fdatasync = lambda fd: None  # type: ignore[assignment]
-    try:
+    with mock.patch.object(journal, "fdatasync_holding", lambda fd: None):
         yield
-    finally:
-        os.fdatasync = real
 
 
 def run(batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:

@@ -122,9 +122,11 @@ BULK_AHEAD_BYTES_MAX = 4_000_000
 """How much of a body is read before it is needed."""
 BULK_WRITES_MAX = 16
 BULK_APPLY_BYTES = 16_000_000
-BULK_UNAPPLIED_BYTES_MAX = 32_000_000
-"""From the first on, bulk has what it brought applied; from the second on it waits for that."""
-BULK_PAUSE_SECONDS = 0.01
+"""So much may wait to be applied before bulk waits for that."""
+BULK_PAUSE_SECONDS = 0.005
+BULK_REST = 3.0
+BULK_REST_SECONDS_MAX = 1.0
+"""When others were served meanwhile, bulk rests as many times as long as that took, but not longer."""
 BULK_REQUEST_ID_BYTES_MAX = 200
 BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
 BULK_TIMEOUT_SECONDS = 60.0

@@ -39,7 +39,7 @@ Answering = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def routes(calls: Calls, service: Service) -> list[BaseRoute]:
-    reads, writes = Reads(service), Writes(service)
+    reads, writes = Reads(service), Writes(service, calls.metrics)
     return [
         Route("/v1/sql", SqlEndpoint(calls, service)),
         *(

@@ -10,7 +10,6 @@ whatever, adds what is missing and nothing else. Between chunks everybody else h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import struct
 import threading
@@ -27,7 +26,9 @@ import pyarrow.compute as pc
 from starlette.types import Receive, Scope, Send
 
 from querator.daemon import lifecycle, priority, stored, validation
+from querator.daemon.bulk_pace import Pace
 from querator.daemon.logical import Logical
+from querator.daemon.metrics import HttpMetrics
 from querator.daemon.requests import BULK_PREFIX, Columns, Intake
 from querator.daemon.store import tables
 from querator.daemon.transport import NOSNIFF, ClientGone
@@ -39,10 +40,8 @@ from querator.limits import (
     BULK_BATCH_BYTES_MAX,
     BULK_CHUNK_BYTES_MAX,
     BULK_CHUNK_ROWS_MAX,
-    BULK_PAUSE_SECONDS,
     BULK_REQUEST_ID_BYTES_MAX,
     BULK_TIMEOUT_SECONDS,
-    BULK_UNAPPLIED_BYTES_MAX,
     BULK_WRITES_MAX,
     NS_PER_SECOND,
     PAYLOAD_BYTES_MAX,
@@ -51,6 +50,8 @@ from querator.wire import arrow, bulk, content
 
 if TYPE_CHECKING:
     from querator.daemon.service import Service
+
+_ORDINARY_PATHS = ("/v1/queue.produce", "/v1/queue.lease")
 
 
 class Chunk(NamedTuple):
@@ -255,8 +256,9 @@ async def send_json(send: Send, result: Any) -> None:
 
 
 class Writes:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, http: HttpMetrics) -> None:
         self._service = service
+        self._http = http
         self._threads = ThreadPoolExecutor(
             BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.stand_back
         )
@@ -271,7 +273,7 @@ class Writes:
     async def _write(self, scope: Scope, receive: Receive, send: Send, schema: pa.Schema) -> None:
         parameters = Parameters.of(scope["query_string"])
         logical = self._service.find(parameters.queue_name)
-        write = Write(self._service, logical, parameters)
+        write = Write(self._service, self._http, logical, parameters)
         body = BodyFile(asyncio.get_running_loop())
         async with self._places:
             filling = asyncio.ensure_future(body.fill(receive))
@@ -331,16 +333,18 @@ class Parameters(NamedTuple):
 class Write:
     """One request's way into its queue."""
 
-    def __init__(self, service: Service, logical: Logical, parameters: Parameters) -> None:
+    def __init__(self, service: Service, http: HttpMetrics, logical: Logical, parameters: Parameters) -> None:
         self._service = service
         self._logical = logical
         self._parameters = parameters
+        ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
+        self._pace = Pace(self._has_room, lambda: sum([path.count for path in ordinary]))
         self.items = self.added = self.chunks = 0
-        self._applying: asyncio.Future[None] | None = None
 
     async def add(self, one: Chunk) -> None:
         """One chunk, durable when this returns."""
-        await self._until_there_is_room()
+        await self._pace.until_it_may_go_on()
+        self._check_queue()
         count = one.rows.num_rows
         if one.sources:
             # Nobody else may bring the same items between the look and the leap.
@@ -380,27 +384,16 @@ class Write:
         )
         return set().union(*found)
 
-    async def _until_there_is_room(self) -> None:
-        """Brings what was taken in into the files before it is much, and waits when that does not keep pace."""
-        logical, storages = self._logical, self._service.storages
-        names = {partition.placement.storage for partition in logical.partitions}
-        while (waiting := max(storages[name].unapplied_bytes for name in names)) > BULK_APPLY_BYTES:
-            if not self._applying or self._applying.done():
-                self._applying = asyncio.ensure_future(self._apply())
-            if waiting <= BULK_UNAPPLIED_BYTES_MAX:
-                break
-            if self._service.stopping:
-                raise RequestFailed("service is shutting down")
-            await asyncio.sleep(BULK_PAUSE_SECONDS)
+    def _has_room(self) -> bool:
+        if self._service.stopping:
+            raise RequestFailed("service is shutting down")
+        names = {partition.placement.storage for partition in self._logical.partitions}
+        return all([self._service.engine.make_room(name, BULK_APPLY_BYTES) for name in names])
+
+    def _check_queue(self) -> None:
         if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
             self._service.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
-
-    async def _apply(self) -> None:
-        """Into the files, and out of DuckDB's memory: what is in no checkpoint yet it would spill, block by block."""
-        for partition in self._logical.partitions:
-            with contextlib.suppress(QueratorError):
-                await stored.read(self._logical, partition, lambda store: store.checkpoint())
 
     def with_progress(self, error: QueratorError) -> QueratorError:
         """The error, and how far it got: a repetition with the same request id goes on from there."""

@@ -58,6 +58,9 @@ class Disk:
         self.flights: list[_Flight] = []
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
+        self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.stand_back)
+        self.catching_up = 0
+        """Partitions whose files are being brought up to date."""
         self.seconds = 0.0
         self.seconds_mean = 0.0
         self.writes = 0
@@ -66,11 +69,11 @@ class Disk:
         self._writes_seen = 0
         self._rolled_after = 0
 
-    def write(self, taken: object) -> Exception | None:
+    def write(self, taken: object, on_loop: bool = False) -> Exception | None:
         """Blocking. Measures the disk alone, not the way to a thread and back."""
         started = time.perf_counter()
         try:
-            self.storage.write(taken)
+            self.storage.write(taken, on_loop)
         except Exception as error:
             return error
         finally:
@@ -210,7 +213,7 @@ class Engine:
             future = self.loop.run_in_executor(disk.writer, disk.write, taken)
             future.add_done_callback(lambda done: ended(done.result()))
         else:
-            ended(disk.write(taken))
+            ended(disk.write(taken, on_loop=True))
 
     def _write_failed(self, disk: Disk, flights: list[_Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
@@ -262,7 +265,8 @@ class Engine:
                 read.flush.flush()
             return read.work()
 
-        future = self.loop.run_in_executor(self._workers, work)
+        threads = self.disks[read.partition.placement.storage].keeper if read.upkeep else self._workers
+        future = self.loop.run_in_executor(threads, work)
         future.add_done_callback(lambda done: self._read_ended(read, done))
 
     def _read_ended(self, read: Read, future: asyncio.Future[object]) -> None:
@@ -336,6 +340,14 @@ class Engine:
             disk.count_round()
             self._look_after(disk)
 
+    def make_room(self, storage_name: str, bytes_max: int) -> bool:
+        """Whether the files have all but so much, and nothing is being brought into them; if not, sees to it."""
+        disk = self.disks[storage_name]
+        is_much = disk.storage.unapplied_bytes > bytes_max
+        if is_much and not disk.catching_up:
+            self._look_after(disk)
+        return not is_much and not disk.catching_up
+
     def _look_after(self, disk: Disk) -> None:
         storage = disk.storage
         waiting_bytes = storage.unapplied_bytes
@@ -350,10 +362,10 @@ class Engine:
                 self._catch_up(logical, partition)
         if storage.wants_preparing and not disk.preparing:
             disk.preparing = True
-            future = self.loop.run_in_executor(self._workers, storage.prepare)
+            future = self.loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: self._prepared(disk))
         if everyone and not waiting_bytes and disk.roll_once():
-            self._workers.submit(_come_to_rest, storage)
+            disk.keeper.submit(_come_to_rest, storage)
 
     def _prepared(self, disk: Disk) -> None:
         disk.preparing = False
@@ -380,6 +392,7 @@ class Engine:
                 store.forget(now_us)
 
         def failed(error: Exception) -> None:
+            disk.catching_up -= 1
             if store.file_replaced():
                 logical.partition_failed(partition, str(error))
                 return
@@ -393,18 +406,20 @@ class Engine:
             )
 
         started = time.perf_counter()
+        disk = self.disks[partition.placement.storage]
+        disk.catching_up += 1
 
         def done(result: object) -> None:
+            disk.catching_up -= 1
             partition.apply_failures = 0
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us
-            disk = self.disks[partition.placement.storage]
             if partition.congested or disk.storage.unapplied_bytes >= APPLY_BYTES:
                 # Much has come meanwhile, or somebody waits for room: not only in the next round.
                 self.loop.call_soon(self._look_after, disk)
 
-        self.read(Read(partition, store, work, done, failed))
+        self.read(Read(partition, store, work, done, failed, upkeep=True))
 
     # -- the end
 
@@ -422,6 +437,7 @@ class Engine:
         self._workers.shutdown(wait=True)
         for disk in self.disks.values():
             disk.writer.shutdown(wait=True)
+            disk.keeper.shutdown(wait=True)
 
 
 def _come_to_rest(storage: Storage) -> None:

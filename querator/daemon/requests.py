@@ -208,7 +208,8 @@ class Read(NamedTuple):
     """Something blocking that must be done with a partition's storage.
 
     The driver runs `work` in a worker thread, one at a time per partition, and then calls `done` with its result or
-    `failed` on the loop's thread. `flush` is the store whose file must have everything first.
+    `failed` on the loop's thread. `flush` is the store whose file must have everything first. What is `upkeep` nobody
+    waits for: it is done one at a time per storage, since several at once would keep the loop from its processor.
     """
 
     partition: Partition
@@ -216,6 +217,7 @@ class Read(NamedTuple):
     work: Callable[[], Any]
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
+    upkeep: bool = False
 
 
 class Move:

@@ -17,6 +17,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Entry, Journal
 from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, read_records
+from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
@@ -120,6 +121,28 @@ class TestAppending:
         again, _ = read(tmp_path / "journal")
         append(again, (A, 2, b"two"))
         assert len(segments(tmp_path / "journal")) == 2
+
+
+class TestOnTheLoop:
+    """What is written there keeps the interpreter's lock, by calls of its own."""
+
+    def test_what_is_appended_is_read_back(self, journal: Journal, tmp_path: Path) -> None:
+        journal.append([Entry(BATCH, 1, A, b"o\0ne")], {A: 1}, on_loop=True)
+        append(journal, (A, 2, b"two"))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, b"o\0ne"), (2, b"two")]
+
+    def test_failures_are_told(self, tmp_path: Path) -> None:
+        with (tmp_path / "file").open("wb") as file:
+            closed = file.fileno()
+            assert pwrite_holding(closed, b"\0abc", 1) == 4
+            fdatasync_holding(closed)
+        assert (tmp_path / "file").read_bytes() == b"\0\0abc"
+        for call in (lambda: pwrite_holding(closed, b"x", 0), lambda: fdatasync_holding(closed)):
+            with pytest.raises(OSError, match="Bad file descriptor") as raised:
+                call()
+            assert raised.value.errno == errno.EBADF
 
 
 class TestTrimming:
@@ -501,7 +524,8 @@ class TestFailures:
         append(journal, (A, 2, b"two, the second time"))
         assert contents(journal, journal.history(), A) == [(1, b"one"), (2, b"two, the second time")]
 
-    def test_a_full_disk_loses_nothing_and_passes(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("on_loop", [False, True])
+    def test_a_full_disk_loses_nothing_and_passes(self, tmp_path: Path, on_loop: bool) -> None:
         """A limit on the size of files stands in for a full disk: the same error at the same place."""
         script = f"""
             import resource
@@ -513,7 +537,7 @@ class TestFailures:
             journal = Journal(Path({str(tmp_path / "journal")!r}))
             journal.recover()
             def append(number, payload):
-                journal.append([Entry(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}})
+                journal.append([Entry(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}}, {on_loop})
             append(1, b"one")
             resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
             append(2, b"two")

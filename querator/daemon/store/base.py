@@ -240,8 +240,11 @@ class Storage(Protocol):
     def take(self) -> object | None:
         """What has been committed since the last call, ready for `write`; None if nothing. On the loop's thread."""
 
-    def write(self, taken: object) -> None:
-        """Makes it durable. Raises StorageError: then nothing of it may be acknowledged."""
+    def write(self, taken: object, on_loop: bool = False) -> None:
+        """Makes it durable, in a thread or, when that is quick, `on_loop`, where everybody waits for it.
+
+        Raises StorageError: then nothing of it may be acknowledged.
+        """
 
     def lagging(self) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from being deleted."""

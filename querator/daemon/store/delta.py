@@ -163,7 +163,7 @@ class Delta:
     def removed_from_file(self) -> Iterable[int]:
         """Without what came and went in `rows`."""
         came_and_went: set[int] = set()
-        for rows in self.rows:
+        for rows in self.rows if self.removed else ():
             came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
         return filterfalse(came_and_went.__contains__, self.removed) if came_and_went else self.removed
 

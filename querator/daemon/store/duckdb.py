@@ -395,7 +395,7 @@ class DuckStorage:
         taken, self._pending = self._pending, []
         return taken or None
 
-    def write(self, taken: object) -> None:
+    def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         batches: Taken = taken
         numbers: dict[bytes, int] = {}
@@ -408,7 +408,7 @@ class DuckStorage:
             gone = [store.uuid for store, _, _ in batches if self._stores.get(store.uuid) is not store]
             if gone:
                 raise StorageError(f"partition {gone[0]} was closed meanwhile", gone)
-            self._journal.append(entries, numbers)
+            self._journal.append(entries, numbers, on_loop)
         except StorageError:
             with self._lock:
                 for store, batch, _ in batches:

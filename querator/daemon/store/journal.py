@@ -43,6 +43,7 @@ from querator.daemon.store.records import (
     read_records,
 )
 from querator.daemon.store.spares import Spares
+from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
 
 _log = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -184,8 +185,9 @@ class Journal:
 
     # Appending.
 
-    def append(self, entries: list[Entry], numbers: Mapping[bytes, int]) -> None:
-        """Makes records durable. `numbers` is the last record number of each partition among them.
+    def append(self, entries: list[Entry], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
+        """Makes records durable. `numbers` is the last record number of each partition among them. `on_loop` says that
+        everybody waits for it.
 
         Raises StorageError. When space ran out, nothing of it is there and the journal can be used again; after any
         other failure it cannot be known what is durable, and the journal refuses everything until `reopen`.
@@ -201,7 +203,7 @@ class Journal:
             for entry in entries:
                 pieces += encode(segment.number, *entry)
             pieces.append(encode_tail(segment.number, segment.bytes + size))
-            self._write(segment, b"".join(pieces))
+            self._write(segment, b"".join(pieces), on_loop)
             with self._books:
                 segment.bytes += size
                 segment.needs.update(numbers)
@@ -228,12 +230,13 @@ class Journal:
         for partition in numbers:
             self.release(partition)
 
-    def _write(self, segment: Segment, data: bytes) -> None:
+    def _write(self, segment: Segment, data: bytes, on_loop: bool) -> None:
+        pwrite, sync = (pwrite_holding, fdatasync_holding) if on_loop else (os.pwrite, os.fdatasync)
         try:
             self._allocate(segment.bytes + len(data))
-            written = 0
+            written = pwrite(self._fd, data, segment.bytes)
             while written < len(data):
-                written += os.pwrite(self._fd, memoryview(data)[written:], segment.bytes + written)
+                written += pwrite(self._fd, data[written:], segment.bytes + written)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
@@ -242,7 +245,7 @@ class Journal:
             raise StorageError(f"journal {self._directory}: {error.strerror}") from error
         failpoint("journal.written")
         try:
-            os.fdatasync(self._fd)
+            sync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
         failpoint("journal.synced")

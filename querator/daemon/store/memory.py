@@ -208,7 +208,7 @@ class MemoryStorage:
         taken, self._pending = self._pending, []
         return taken or None
 
-    def write(self, taken: object) -> None:
+    def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         with self._lock:
             for store, batch in taken:

@@ -8,7 +8,7 @@ compress well, and makes them no smaller.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Final, TypeVar
 
@@ -138,8 +138,7 @@ def _read(rows: Rows) -> pa.Table:
 def table_of(rows: Rows) -> pa.Table:
     """What came in columns as rows of the items table; columns that it lacks have their defaults."""
     table = _read(rows)
-    seqs = range(rows.first_seq, rows.first_seq + rows.count)
-    table = table.append_column("seq", pa.array(seqs, pa.int64()))
+    table = table.append_column("seq", pa.arange(rows.first_seq, rows.first_seq + rows.count))
     for name, unsaid in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
         if name in table.column_names:
             at = table.column_names.index(name)
@@ -149,17 +148,18 @@ def table_of(rows: Rows) -> pa.Table:
     return table
 
 
-def tables_of(all_rows: Iterable[Rows], removed: Container[int]) -> Iterator[pa.Table]:
+def tables_of(all_rows: Iterable[Rows], removed: Collection[int]) -> Iterator[pa.Table]:
     """The same for many, those with the same columns together, without what was removed."""
     together: list[pa.Table] = []
     size = 0
     for rows in all_rows:
-        stays = [seq not in removed for seq in range(rows.first_seq, rows.last_seq + 1)]
-        if not any(stays):
-            continue
         table = table_of(rows)
-        if not all(stays):
-            table = table.filter(pa.array(stays))
+        if removed:
+            stays = [seq not in removed for seq in range(rows.first_seq, rows.last_seq + 1)]
+            if not any(stays):
+                continue
+            if not all(stays):
+                table = table.filter(pa.array(stays))
         if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or table.schema != together[0].schema):
             yield pa.concat_tables(together)
             together, size = [], 0
