@@ -63,6 +63,8 @@ SEGMENT_ALLOCATION_BYTES = 4_000_000
 """Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
 SEGMENTS_KEPT_MAX = 8
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
+SEGMENTS_WAITING_MAX = 2
+"""Closed segments that may wait for their partitions to be applied anyway, for whatever reason."""
 SPARES_MAX = 3
 """Files that are kept to be written over."""
 SPARES_AT_REST_MAX = 1
@@ -70,9 +72,10 @@ SPARE_AFTER_BYTES = 1_000_000
 """A journal that has taken so much is worth one."""
 SPARES_ROOM_BYTES_MIN = 1_000_000_000
 """What must be free on the disk."""
-UNAPPLIED_BYTES_MAX = 32_000_000
+UNAPPLIED_BYTES_MAX = 48_000_000
 """What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
-APPLY_BYTES = 8_000_000
+APPLY_BYTES = 24_000_000
+"""From this on what memory holds is brought into the files."""
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000

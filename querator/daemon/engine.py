@@ -345,15 +345,17 @@ class Engine:
         disk = self.disks[storage_name]
         is_much = disk.storage.unapplied_bytes > bytes_max
         if is_much and not disk.catching_up:
-            self._look_after(disk)
+            self._look_after(disk, hurry=True)
         return not is_much and not disk.catching_up
 
-    def _look_after(self, disk: Disk) -> None:
+    def _look_after(self, disk: Disk, hurry: bool = False) -> None:
+        """What is held must get out of memory, and what lags behind out of the journal. Items that came and went in
+        between cost neither, so that they are left to themselves."""
         storage = disk.storage
-        waiting_bytes = storage.unapplied_bytes
-        everyone = waiting_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        held_bytes = storage.held_bytes
+        everyone = hurry or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
         lagging = storage.lagging()
-        congested = storage.held_bytes >= self._unapplied_bytes_max
+        congested = held_bytes >= self._unapplied_bytes_max
         for logical, partition in self._partitions_on(disk):
             if partition.congested and not congested:
                 self.wake(logical)
@@ -364,7 +366,7 @@ class Engine:
             disk.preparing = True
             future = self.loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: self._prepared(disk))
-        if everyone and not waiting_bytes and disk.roll_once():
+        if everyone and not storage.unapplied_bytes and disk.roll_once():
             disk.keeper.submit(_come_to_rest, storage)
 
     def _prepared(self, disk: Disk) -> None:
@@ -415,7 +417,7 @@ class Engine:
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us
-            if partition.congested or disk.storage.unapplied_bytes >= APPLY_BYTES:
+            if partition.congested or disk.storage.held_bytes >= APPLY_BYTES:
                 # Much has come meanwhile, or somebody waits for room: not only in the next round.
                 self.loop.call_soon(self._look_after, disk)
 

@@ -247,7 +247,7 @@ class TestIntoPartition:
         write = storage.write
         calls = []
 
-        def fail(taken):
+        def fail(taken, on_loop=False):
             calls.append(1)
             if len(calls) in (2, 5):
                 for store, batch, *_ in taken:

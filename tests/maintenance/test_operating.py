@@ -348,7 +348,7 @@ class TestError:
         storage = house.service.storages["default"]
         write, broken = storage.write, [True]
 
-        def fail(taken):
+        def fail(taken, on_loop=False):
             if broken[0] and any(store.uuid == bad for store, *_ in taken):
                 for store, batch, *_ in taken:
                     store.drop_staged(batch)

@@ -24,8 +24,9 @@ A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
 @pytest.fixture(autouse=True)
 def small_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for little more than what is written, so that every byte can be tried."""
+    """Room for little more than what is written, so that every byte can be tried; and nothing is put off."""
     monkeypatch.setattr(limits, "SEGMENT_ALLOCATION_BYTES", 48)
+    monkeypatch.setattr(limits, "SEGMENTS_WAITING_MAX", 0)
 
 
 @pytest.fixture
@@ -155,6 +156,13 @@ class TestTrimming:
         assert journal.lagging() == {B}
         journal.applied(B, 1)
         assert segments(tmp_path / "journal") == []
+
+    def test_a_few_segments_may_wait(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_WAITING_MAX", 2)
+        for number, partition in enumerate((A, A, B, B), 1):
+            append(journal, (partition, number, b"x"))
+            journal.roll()
+            assert journal.lagging() == ({A} if number > 2 else set())
 
     def test_the_segment_in_use_stays(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"))

@@ -366,10 +366,12 @@ class Journal:
         self.trim()
 
     def lagging(self) -> set[bytes]:
-        """The partitions without which closed segments could be deleted."""
+        """The partitions without which closed segments could go, of which there are too many."""
         with self._books:
-            closed = (segment for segment in self._segments if segment is not self._active)
-            return set().union(*(segment.needs for segment in closed))
+            closed = [segment for segment in self._segments if segment is not self._active]
+            return set().union(
+                *[segment.needs for segment in closed[: max(0, len(closed) - limits.SEGMENTS_WAITING_MAX)]]
+            )
 
     def trim(self) -> None:
         with self._trimming:
