@@ -120,6 +120,7 @@ class Loop:
         taken = self.storage.take()
         if taken is not None:
             self.storage.write(taken)
+            self.storage.absorb(taken)
         self.logical.settle(this, {})
         while self.logical.reads:
             read = self.logical.reads.pop()

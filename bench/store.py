@@ -47,7 +47,9 @@ def median_ms(action: Callable[[], object], times: int) -> float:
 
 def write(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
     store.commit(batch)
-    storage.write(storage.take())
+    taken = storage.take()
+    storage.write(taken)
+    storage.absorb(taken)
 
 
 class Applier:

@@ -47,6 +47,11 @@ class _Flight:
         self.waits_for = 0
         self.failed: dict[Partition, str] = {}
 
+    def lands(self) -> bool:
+        """One disk less to wait for; whether it was the last."""
+        self.waits_for -= 1
+        return self.waits_for == 0
+
 
 class Disk:
     """A storage and its writes: one at a time, on the loop while it is fast."""
@@ -161,21 +166,25 @@ class Engine:
                 self._dirty[logical] = None  # its turn comes when it has been settled
             elif logical in self.logicals:
                 flights.append(_Flight(logical, self._plan(logical, now_us, now_ns)))
-        PASS_SECONDS.observe(time.perf_counter() - started)
-        self._several_answered = sum([len(flight.plan.answers) for flight in flights]) > 1
+        planned = time.perf_counter()
+        answers = 0
         touched: dict[str, Disk] = {}
         for flight in flights:
-            for name in {partition.placement.storage for partition in flight.plan.partitions}:
+            answers += len(flight.plan.answers)
+            partitions = flight.plan.partitions
+            for name in {partition.placement.storage for partition in partitions} if partitions else ():
                 disk = touched[name] = self.disks[name]
                 disk.flights.append(flight)
                 flight.waits_for += 1
-        for flight in flights:
-            if flight.waits_for == 0:
-                self._settle(flight)
-            else:
+            if partitions:
                 self._in_flight.add(flight.logical)
+            else:
+                flight.logical.settle(flight.plan, flight.failed)
+                self._follow_up(flight.logical)
+        self._several_answered = answers > 1
         for disk in touched.values():
             self._write(disk)
+        PASS_SECONDS.observe(planned - started)
         self._changed.set()
 
     def _plan(self, logical: Logical, now_us: int, now_ns: int) -> Pass:
@@ -194,14 +203,17 @@ class Engine:
 
         def ended(error: BaseException | None) -> None:
             disk.writing = False
-            COMMIT_SECONDS.observe(disk.seconds)
             if error is not None:
                 self._write_failed(disk, flights, error)
-            for flight in flights:
-                flight.waits_for -= 1
-                if flight.waits_for == 0:
-                    self._in_flight.discard(flight.logical)
-                    self._settle(flight)
+            landed = [flight for flight in flights if flight.lands()]
+            for flight in landed:
+                self._in_flight.discard(flight.logical)
+                flight.logical.settle(flight.plan, flight.failed)
+            if error is None and taken is not None:
+                disk.storage.absorb(taken)
+            for flight in landed:
+                self._follow_up(flight.logical)
+            COMMIT_SECONDS.observe(disk.seconds)
             if disk.flights:
                 self._write(disk)
             self._changed.set()
@@ -232,9 +244,8 @@ class Engine:
             if partition.store is not None:
                 logical.partition_failed(partition, reason)
 
-    def _settle(self, flight: _Flight) -> None:
-        logical = flight.logical
-        logical.settle(flight.plan, flight.failed)
+    def _follow_up(self, logical: Logical) -> None:
+        """Everybody has their answer; now for what the pass asked of others."""
         self._start_reads(logical)
         if logical.moves:
             moves, logical.moves = logical.moves, []

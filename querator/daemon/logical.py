@@ -175,14 +175,18 @@ class Logical:
         """Decides everything that can be decided now. The caller commits `partitions` and then calls `settle`."""
         self.now_us, self.now_ns = now_us, now_ns
         this = self._pass = Pass()
-        self._time_out()
+        if self.timeouts:
+            self._time_out()
         self._start_opening()
         arrivals.finish_moves(self)
         timers.run(self)
         produces, completes = self._collect()
-        distribution.sort(self.order)
-        producing.place(self, produces)
-        serving.serve(self)
+        if len(self.order) > 1:
+            distribution.sort(self.order)
+        if produces:
+            producing.place(self, produces)
+        if self.parked:
+            serving.serve(self)
         for request in completes:
             holding.proceed(self, request)
         for partition in self.partitions:
@@ -192,7 +196,8 @@ class Logical:
                 this.partitions.append(partition)
         if self.parked and any(p.waiting and p.ready and p.allows.lease for p in self.partitions):
             self.wake()
-        self._forget_request_ids()
+        if self.request_ids or self.lasting_ids:
+            self._forget_request_ids()
         return this
 
     def give_up(self) -> Pass:

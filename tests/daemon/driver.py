@@ -154,6 +154,7 @@ class Driver:
             reason = self.failing_writes()
             if reason is None:
                 self.storage.write(taken)
+                self.storage.absorb(taken)
             else:
                 self.storage.drop(taken)
                 failed = dict.fromkeys(this.partitions, reason)

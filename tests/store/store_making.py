@@ -32,6 +32,7 @@ def write(storage: Storage, store: Store, *batches: Batch) -> None:
     taken = storage.take()
     if taken is not None:
         storage.write(taken)
+        storage.absorb(taken)
 
 
 def put(storage: Storage, store: Store, *batches: Batch) -> None:

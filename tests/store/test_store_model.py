@@ -178,6 +178,7 @@ class Stores(RuleBasedStateMachine):
             taken = storage.take()
             if taken is not None:
                 storage.write(taken)
+                storage.absorb(taken)
         self.written = deepcopy(self.committed)
 
     @rule()

@@ -243,8 +243,12 @@ class Storage(Protocol):
     def write(self, taken: object, on_loop: bool = False) -> None:
         """Makes it durable, in a thread or, when that is quick, `on_loop`, where everybody waits for it.
 
-        Raises StorageError: then nothing of it may be acknowledged.
+        Raises StorageError: then nothing of it may be acknowledged. Otherwise `absorb` must follow.
         """
+
+    def absorb(self, taken: object) -> None:
+        """Counts what has been written as durable, before anything is flushed or written next. On the loop's thread;
+        apart from `write`, because clients need not wait for it."""
 
     def lagging(self) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from being deleted."""

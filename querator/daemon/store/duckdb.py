@@ -400,12 +400,14 @@ class DuckStorage:
         batches: Taken = taken
         numbers: dict[bytes, int] = {}
         entries: list[Entry] = []
+        gone: list[str] = []
         for store, _, payload in batches:
             partition = store.partition
             number = numbers[partition] = numbers.get(partition, store.record_written) + 1
             entries.append(Entry(records.BATCH, number, partition, payload))
+            if self._stores.get(store.uuid) is not store:
+                gone.append(store.uuid)
         try:
-            gone = [store.uuid for store, _, _ in batches if self._stores.get(store.uuid) is not store]
             if gone:
                 raise StorageError(f"partition {gone[0]} was closed meanwhile", gone)
             self._journal.append(entries, numbers, on_loop)
@@ -414,6 +416,10 @@ class DuckStorage:
                 for store, batch, _ in batches:
                     store.drop_staged(batch)
             raise
+
+    def absorb(self, taken: object) -> None:
+        assert isinstance(taken, list)
+        batches: Taken = taken
         with self._lock:
             for store, batch, payload in batches:
                 store.absorb_staged(batch, store.record_written + 1, len(payload) + records.OVERHEAD_BYTES)

@@ -39,6 +39,7 @@ from querator.daemon.store.records import (
     encode,
     encode_segment_header,
     encode_tail,
+    magic_of,
     payload_in,
     read_records,
 )
@@ -63,6 +64,7 @@ class Segment:
 
     def __init__(self, number: int, path: Path, size: int) -> None:
         self.number = number
+        self.magic = magic_of(number)
         self.path = path
         self.bytes = size
         self.needs: dict[bytes, int] = {}
@@ -192,7 +194,7 @@ class Journal:
         Raises StorageError. When space ran out, nothing of it is there and the journal can be used again; after any
         other failure it cannot be known what is durable, and the journal refuses everything until `reopen`.
         """
-        size = sum([len(entry.payload) for entry in entries]) + len(entries) * OVERHEAD_BYTES
+        size = sum([OVERHEAD_BYTES + len(payload) for _, _, _, payload in entries])
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)
@@ -201,8 +203,8 @@ class Journal:
                 segment = self._begin()
             pieces: list[bytes] = []
             for entry in entries:
-                pieces += encode(segment.number, *entry)
-            pieces.append(encode_tail(segment.number, segment.bytes + size))
+                pieces += encode(segment.magic, *entry)
+            pieces.append(encode_tail(segment.magic, segment.bytes + size))
             self._write(segment, b"".join(pieces), on_loop)
             with self._books:
                 segment.bytes += size
@@ -287,7 +289,7 @@ class Journal:
             self._fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if spare else os.O_TRUNC), 0o600)
             self._allocated = self._initialised = os.fstat(self._fd).st_size
             self._allocate(SEGMENT_HEADER_BYTES)
-            tail = encode_tail(segment.number, segment.bytes)
+            tail = encode_tail(segment.magic, segment.bytes)
             os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes) + tail, 0)
             os.fsync(self._fd)
             if spare:

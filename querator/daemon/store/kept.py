@@ -17,6 +17,7 @@ from querator.daemon.store.records import (
     decode_segment_header,
     encode,
     encode_segment_header,
+    magic_of,
     read_records,
 )
 
@@ -58,7 +59,7 @@ class Kept:
         pieces = [old]
         for record in records:
             payload = segment[record.payload_at : record.end]
-            pieces += encode(KEPT_SEGMENT, record.kind, record.number, partition, payload)
+            pieces += encode(magic_of(KEPT_SEGMENT), record.kind, record.number, partition, payload)
         data = b"".join(pieces)
         number = records[-1].number
         replace_file(path, encode_segment_header(number, SEGMENT_HEADER_BYTES + len(data)) + data)

@@ -78,18 +78,19 @@ class SegmentHeader(NamedTuple):
     """Where the records of the segment before end; 0 for the first."""
 
 
-def encode(segment: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """A record of that segment in two pieces, to be written one after the other."""
-    head = _HEAD.pack(_magic(segment), len(payload), crc32(payload), number, partition, kind)
+def magic_of(segment: int) -> int:
+    return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
+
+
+def encode(magic: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """A record in two pieces, to be written one after the other."""
+    head = _HEAD.pack(magic, len(payload), crc32(payload), number, partition, kind)
     return head + _CRC.pack(crc32(head)), payload
 
 
-def encode_tail(segment: int, at: int) -> bytes:
-    return encode(segment, _TAIL, at, _NOBODY, b"")[0]
-
-
-def _magic(segment: int) -> int:
-    return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
+def encode_tail(magic: int, at: int) -> bytes:
+    head = _HEAD.pack(magic, 0, 0, at, _NOBODY, _TAIL)
+    return head + _CRC.pack(crc32(head))
 
 
 def encode_segment_header(number: int, previous_bytes: int) -> bytes:
@@ -110,7 +111,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
 def read_records(data: bytes, segment: int, start: int, end: int | None = None) -> Contents:
     """Reads the records of a segment from `start`. With `end`, they must end exactly there: there is no torn tail."""
     view = memoryview(data)
-    magic = _magic(segment)
+    magic = magic_of(segment)
     limit = len(data) if end is None else end
     found: list[Record | Damage] = []
     at = start
@@ -143,7 +144,7 @@ def read_records(data: bytes, segment: int, start: int, end: int | None = None) 
 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
     """The payload of a record, given from its header on; None when this is not that record any more."""
-    head = _header_at(data, 0, _magic(segment))
+    head = _header_at(data, 0, magic_of(segment))
     payload = data[_HEADER_BYTES:]
     if head is None or head[1] != number or head[3:] != (len(payload), crc32(payload)):
         return None
