@@ -339,10 +339,11 @@ class Journal:
 
     @property
     def wants_spare(self) -> bool:
-        """Whether there is enough to do, and nothing that could be written over next time."""
+        """Whether there is enough to do, and nothing that could be written over, now or next."""
         segment = self._active
-        is_alone = len(self._segments) == 1 and not self._spares.any
-        return is_alone and segment is not None and segment.bytes >= limits.SPARE_AFTER_BYTES
+        if segment is None or self._spares.any:
+            return False
+        return segment.bytes >= max(self._initialised, limits.SPARE_AFTER_BYTES)
 
     def make_spare(self) -> None:
         self._spares.make()
