@@ -206,11 +206,14 @@ class Engine:
             if error is not None:
                 self._write_failed(disk, flights, error)
             landed = [flight for flight in flights if flight.lands()]
-            for flight in landed:
-                self._in_flight.discard(flight.logical)
-                flight.logical.settle(flight.plan, flight.failed)
-            if error is None and taken is not None:
-                disk.storage.absorb(taken)
+            try:
+                for flight in landed:
+                    self._in_flight.discard(flight.logical)
+                    flight.logical.settle(flight.plan, flight.failed)
+            finally:
+                # Even if an answer breaks off, which is a defect: what is durable must not be forgotten.
+                if error is None and taken is not None:
+                    disk.storage.absorb(taken)
             for flight in landed:
                 self._follow_up(flight.logical)
             COMMIT_SECONDS.observe(disk.seconds)

@@ -370,6 +370,22 @@ class TestError:
         assert house.states() == ["available"] * 2
         assert house.complete(held[0]).result(5) is None
 
+    def test_a_defect_behind_an_answer_loses_nothing_of_what_was_answered(self, house: House):
+        house.create(partitions=1)
+        logical = house.logical()
+        settle = logical.settle
+
+        def break_off(this, failed):
+            logical.settle = settle
+            settle(this, failed)
+            raise RuntimeError("a defect")
+
+        logical.settle = break_off
+        house.produce("a")
+        house.produce("b")
+        house.restart()
+        assert sorted(item.payload for item in house.lease(10)) == [b"a", b"b"]
+
     def test_a_storage_that_cannot_be_used_does_not_keep_the_daemon_from_starting(self, house: House):
         house.create(partitions=2)
         house.produce("a")
