@@ -375,6 +375,14 @@ class TestDamage:
         assert set(self.judge(directory).values()) == {None}
         assert (directory / path.name).read_bytes() == other
 
+    def test_an_empty_last_segment_does_not_look_damaged_later(self, pristine: Path) -> None:
+        directory = self.changed(pristine, segments(pristine)[-1].name, b"")
+        journal, _ = read(directory)
+        append(journal, (A, 3, b"again"))
+        abandon(journal)
+        _, history = read(directory)
+        assert history.wounds == []
+
     def test_a_record_cut_off_stays_cut_off(self, pristine: Path) -> None:
         path = segments(pristine)[-1]
         original = path.read_bytes()
