@@ -64,6 +64,7 @@ class Disk:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.stand_back)
+        """For upkeep, one thing at a time."""
         self.catching_up = 0
         """Partitions whose files are being brought up to date."""
         self.seconds = 0.0
@@ -348,7 +349,7 @@ class Engine:
     # -- upkeep
 
     def _keep_up(self) -> None:
-        """Has files catch up with the journal when there is much of it, or nothing else to do."""
+        """Has files catch up with the journal when memory holds much of it, or there is nothing else to do."""
         self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
         for disk in self.disks.values():
             disk.count_round()

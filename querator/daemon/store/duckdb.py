@@ -491,7 +491,7 @@ class DuckStorage:
     # Keeping house.
 
     def lagging(self) -> set[str]:
-        """The partitions that keep closed segments of the journal from being deleted; apply these first."""
+        """The partitions that keep old segments of the journal from going; apply these first."""
         return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
 
     @property

@@ -1,8 +1,9 @@
 """The journal of a storage: segments to which every partition's batches are appended, and which go when applied.
 
-One append is one write and one fdatasync, whatever it holds. A segment is deleted, oldest first, once every partition
-has applied what it has there; a partition that does not get on gets its records copied to a file of its own, so that
-it does not keep the journal from shrinking. Nothing here knows what is in a batch, or about SQL.
+One append is one write and one fdatasync, whatever it holds. A segment goes, oldest first, once every partition has
+applied what it has there, and its file is written over by a later one; a partition that does not get on gets its
+records copied to a file of its own, so that it does not keep the journal from shrinking. Nothing here knows what is in
+a batch, or about SQL.
 
 An append happens on one thread at a time; books (what is needed by whom) and trimming have locks of their own, because
 partitions are applied by other threads meanwhile.
@@ -339,7 +340,7 @@ class Journal:
     # Letting go of what is applied.
 
     def roll(self) -> None:
-        """Closes the segment in use, so that it can be deleted; the next append begins another one."""
+        """Closes the segment in use, so that it can go; the next append begins another one."""
         with self._appending:
             self._end()
         self.trim()
