@@ -368,9 +368,9 @@ class Engine:
         between cost neither, so that they are left to themselves."""
         storage = disk.storage
         held_bytes = storage.held_bytes
-        everyone = hurry or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
-        lagging = storage.lagging()
         congested = held_bytes >= self._unapplied_bytes_max
+        everyone = hurry or congested or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        lagging = storage.lagging()
         for logical, partition in self._partitions_on(disk):
             if partition.congested and not congested:
                 self.wake(logical)
