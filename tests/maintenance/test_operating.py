@@ -373,6 +373,16 @@ class TestError:
         assert house.states() == ["available"] * 2
         assert house.complete(held[0]).result(5) is None
 
+    def test_a_file_that_is_gone_when_it_is_to_catch_up_is_an_error_until_it_is_back(self, house: House):
+        house.create(partitions=1)
+        house.produce("a")
+        path = house.directory / "default" / f"{house.partition().placement.uuid}.duckdb"
+        path.rename(path.with_suffix(".away"))
+        house.until(lambda: house.partition().state == "error")
+        path.with_suffix(".away").rename(path)
+        house.until(lambda: house.partition().state != "error")
+        assert [item.payload for item in house.lease(10)] == [b"a"]
+
     def test_producers_who_wait_for_room_get_it_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
