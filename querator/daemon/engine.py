@@ -64,6 +64,7 @@ class Disk:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.stand_back)
+        """For upkeep, one thing at a time."""
         self.catching_up = 0
         """Partitions whose files are being brought up to date."""
         self.seconds = 0.0
@@ -206,11 +207,14 @@ class Engine:
             if error is not None:
                 self._write_failed(disk, flights, error)
             landed = [flight for flight in flights if flight.lands()]
-            for flight in landed:
-                self._in_flight.discard(flight.logical)
-                flight.logical.settle(flight.plan, flight.failed)
-            if error is None and taken is not None:
-                disk.storage.absorb(taken)
+            try:
+                for flight in landed:
+                    self._in_flight.discard(flight.logical)
+                    flight.logical.settle(flight.plan, flight.failed)
+            finally:
+                # Even if an answer breaks off, which is a defect: what is durable must not be forgotten.
+                if error is None and taken is not None:
+                    disk.storage.absorb(taken)
             for flight in landed:
                 self._follow_up(flight.logical)
             COMMIT_SECONDS.observe(disk.seconds)
@@ -345,7 +349,7 @@ class Engine:
     # -- upkeep
 
     def _keep_up(self) -> None:
-        """Has files catch up with the journal when there is much of it, or nothing else to do."""
+        """Has files catch up with the journal when memory holds much of it, or there is nothing else to do."""
         self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
         for disk in self.disks.values():
             disk.count_round()
@@ -364,9 +368,9 @@ class Engine:
         between cost neither, so that they are left to themselves."""
         storage = disk.storage
         held_bytes = storage.held_bytes
-        everyone = hurry or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
-        lagging = storage.lagging()
         congested = held_bytes >= self._unapplied_bytes_max
+        everyone = hurry or congested or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        lagging = storage.lagging()
         for logical, partition in self._partitions_on(disk):
             if partition.congested and not congested:
                 self.wake(logical)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import duckdb
 import pytest
 from house import SECOND, House
 
-from querator import ids
+from querator import ids, limits
+from querator.daemon import engine
 from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
@@ -369,6 +372,43 @@ class TestError:
         house.until(lambda: house.partition(0).store is not None)
         assert house.states() == ["available"] * 2
         assert house.complete(held[0]).result(5) is None
+
+    def test_a_file_that_is_gone_when_it_is_to_catch_up_is_an_error_until_it_is_back(self, house: House):
+        house.create(partitions=1)
+        house.produce("a")
+        path = house.directory / "default" / f"{house.partition().placement.uuid}.duckdb"
+        path.rename(path.with_suffix(".away"))
+        house.until(lambda: house.partition().state == "error")
+        path.with_suffix(".away").rename(path)
+        house.until(lambda: house.partition().state != "error")
+        assert [item.payload for item in house.lease(10)] == [b"a"]
+
+    def test_producers_who_wait_for_room_get_it_though_the_queue_is_never_idle(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The bound may be smaller than what is applied otherwise."""
+        monkeypatch.setattr(engine, "APPLY_IDLE_ROUNDS", 1_000_000)
+        house.service.engine._unapplied_bytes_max = 1_000
+        house.create(partitions=1)
+        house.produce("x" * 2_000)
+        time.sleep(2 * limits.UPKEEP_SECONDS)
+        assert house.begin_produce("y").result(5) is None
+
+    def test_a_defect_behind_an_answer_loses_nothing_of_what_was_answered(self, house: House):
+        house.create(partitions=1)
+        logical = house.logical()
+        settle = logical.settle
+
+        def break_off(this, failed):
+            logical.settle = settle
+            settle(this, failed)
+            raise RuntimeError("a defect")
+
+        logical.settle = break_off
+        house.produce("a")
+        house.produce("b")
+        house.restart()
+        assert sorted(item.payload for item in house.lease(10)) == [b"a", b"b"]
 
     def test_a_storage_that_cannot_be_used_does_not_keep_the_daemon_from_starting(self, house: House):
         house.create(partitions=2)

@@ -164,6 +164,15 @@ class TestTrimming:
             journal.roll()
             assert journal.lagging() == ({A} if number > 2 else set())
 
+    def test_one_that_somebody_deleted_does_not_stand_in_the_way(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"))
+        journal.roll()
+        append(journal, (A, 2, b"two"))
+        journal.roll()
+        segments(tmp_path / "journal")[0].unlink()
+        journal.applied(A, 2)
+        assert segments(tmp_path / "journal") == []
+
     def test_the_segment_in_use_stays(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"))
         journal.applied(A, 1)
@@ -348,7 +357,8 @@ class TestDamage:
             rest, segments(pristine)[0].read_bytes() * 2
         )
         last = self.RECORDS[2] + self.RECORDS[3]
-        for at in range(end + 1):
+        # A file that was written before has its new header, durably, before it has the name of a segment.
+        for at in range(SEGMENT_HEADER_BYTES if rest == "what was there before" else 0, end + 1):
             judged = self.judge(self.changed(pristine, path.name, original[:at] + behind[at:]))
             for partition in (A, B):
                 here = [record[1:] for record in last if record[0] == partition]
@@ -356,6 +366,22 @@ class TestDamage:
                 assert judged[partition] in [before + here[:count] for count in range(len(here) + 1)], at
             if at == end:
                 assert judged == {A: self.everything(A), B: self.everything(B), C: []}
+
+    def test_a_last_segment_that_is_none_is_refused_and_kept(self, pristine: Path) -> None:
+        """Of another version, or turned into something else as a whole: a crash does not do that."""
+        path = segments(pristine)[-1]
+        other = b"\x5a" * len(path.read_bytes())
+        directory = self.changed(pristine, path.name, other)
+        assert set(self.judge(directory).values()) == {None}
+        assert (directory / path.name).read_bytes() == other
+
+    def test_an_empty_last_segment_does_not_look_damaged_later(self, pristine: Path) -> None:
+        directory = self.changed(pristine, segments(pristine)[-1].name, b"")
+        journal, _ = read(directory)
+        append(journal, (A, 3, b"again"))
+        abandon(journal)
+        _, history = read(directory)
+        assert history.wounds == []
 
     def test_a_record_cut_off_stays_cut_off(self, pristine: Path) -> None:
         path = segments(pristine)[-1]
@@ -483,6 +509,19 @@ class TestSpares:
         with pytest.raises(FileNotFoundError):
             list(reading)
         assert [number for number, _ in contents(journal, journal.history(), A)] == list(range(1, 9))
+
+    def test_what_has_the_numbers_that_come_next_is_not_used(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without its head, or with one from a backup, a journal counts from an earlier number on. What a segment of
+        that number held before would pass for its own: records, and notes that a partition was closed."""
+        make_spares(journal, monkeypatch)
+        abandon(journal)
+        (tmp_path / "journal" / "HEAD").unlink()
+        again, _ = read(tmp_path / "journal")
+        assert spares(tmp_path / "journal") == []
+        append(again, (A, 13, b"one more"))
+        assert contents(again, again.history(), A) == [(13, b"one more")]
 
     @pytest.mark.parametrize("renamed", [False, True])
     def test_a_crash_before_the_first_record_leaves_an_empty_segment(

@@ -4,11 +4,11 @@ A **Storage** is a named directory that holds partitions and makes what they com
 one partition in it. A commit is two steps, so that everything that was decided in one turn of the event loop costs
 one fsync: `store.commit(batch)` takes a batch in (memory only), and `storage.write(storage.take())` makes all batches
 taken in so far durable (blocking; on the loop or in a worker thread). Nothing may be acknowledged before `write` has
-returned. When it raises, its batches are dropped, as if they had never been committed.
+returned. When it raises, its batches are dropped, as if they had never been committed; otherwise `absorb` follows.
 
-On the loop's thread: `commit`, `is_removed`, `take`, and the properties. Everything else blocks and runs in a worker
-thread, one call at a time per store, and the loop looks at what a call returned before it makes the next one. One
-write at a time per storage, and no `take` before the last write has returned; a store whose batch is being written
+On the loop's thread: `commit`, `is_removed`, `take`, `absorb`, and the properties. Everything else blocks and runs in
+a worker thread, one call at a time per store, and the loop looks at what a call returned before it makes the next one.
+One write at a time per storage, and no `take` before the last write was absorbed; a store whose batch is being written
 gets no further batch until then, since what it decides would stand on something that may fail.
 
 Reads see what has been applied: call `flush` first where everything must be seen. `find`, `ready`, `scheduled` and
@@ -251,7 +251,7 @@ class Storage(Protocol):
         apart from `write`, because clients need not wait for it."""
 
     def lagging(self) -> set[str]:
-        """The partitions that should be applied first, because they keep old journal segments from being deleted."""
+        """The partitions that should be applied first, because they keep old journal segments from going."""
 
     @property
     def wants_preparing(self) -> bool:
@@ -261,7 +261,7 @@ class Storage(Protocol):
         """Blocking, one at a time."""
 
     def roll(self) -> None:
-        """When things are idle: closes what is open of the journal, so that it can be deleted; blocking."""
+        """When things are idle: closes what is open of the journal, so that it can go; blocking."""
 
     @property
     def failure(self) -> str:

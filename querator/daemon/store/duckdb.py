@@ -435,7 +435,7 @@ class DuckStorage:
 
     def attach_again(self, store: DuckStore) -> None:
         if store.file_replaced():
-            raise StorageError(f"{store.path} was replaced while it was open", [store.uuid])
+            raise StorageError(f"{store.path} was replaced or removed while it was open", [store.uuid])
         self._detach(store.uuid)
         store.file, _ = self._attach(store.uuid, self._journal.history(), accept_loss=False)
 
@@ -491,7 +491,7 @@ class DuckStorage:
     # Keeping house.
 
     def lagging(self) -> set[str]:
-        """The partitions that keep closed segments of the journal from being deleted; apply these first."""
+        """The partitions that keep old segments of the journal from going; apply these first."""
         return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
 
     @property

@@ -1,8 +1,9 @@
 """The journal of a storage: segments to which every partition's batches are appended, and which go when applied.
 
-One append is one write and one fdatasync, whatever it holds. A segment is deleted, oldest first, once every partition
-has applied what it has there; a partition that does not get on gets its records copied to a file of its own, so that
-it does not keep the journal from shrinking. Nothing here knows what is in a batch, or about SQL.
+One append is one write and one fdatasync, whatever it holds. A segment goes, oldest first, once every partition has
+applied what it has there, and its file is written over by a later one; a partition that does not get on gets its
+records copied to a file of its own, so that it does not keep the journal from shrinking. Nothing here knows what is in
+a batch, or about SQL.
 
 An append happens on one thread at a time; books (what is needed by whom) and trimming have locks of their own, because
 partitions are applied by other threads meanwhile.
@@ -100,7 +101,6 @@ class Journal:
         self._segments = []
         history = History()
         self._kept.recover(history)
-        self._spares.find()
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
         # Of a journal that an older version wrote it is not known.
         head = self._head.read() or Segments(1, 0)
@@ -119,6 +119,7 @@ class Journal:
         if numbers and numbers[-1] < head.last:
             history.wound(f"segments {numbers[-1] + 1} to {head.last} are missing", None)
         self._last_number = numbers[-1] if numbers else head.last
+        self._spares.find(self._last_number)
         return history
 
     def accept_missing(self) -> None:
@@ -132,8 +133,13 @@ class Journal:
 
     def _is_unborn(self, number: int) -> bool:
         """Whether a crash left this segment before its header was durable, and so before anything was put into it."""
-        data = self._path(number).read_bytes()
-        return decode_segment_header(data) is None and not data[SEGMENT_HEADER_BYTES:].strip(b"\0")
+        return self._header(number) is None and not self._has_anything(number)
+
+    def _is_foreign(self, number: int) -> bool:
+        return self._header(number) is None and self._has_anything(number)
+
+    def _has_anything(self, number: int) -> bool:
+        return bool(self._path(number).read_bytes()[SEGMENT_HEADER_BYTES:].strip(b"\0"))
 
     def _recover_segment(self, number: int, history: History, end: int | None, is_last: bool) -> None:
         path = self._path(number)
@@ -144,7 +150,10 @@ class Journal:
             history.add(path, found)
             if isinstance(found, Record):
                 self._note(segment, found)
-        if is_last:
+        if is_last and not contents.found and self._is_foreign(number):
+            # Not what a crash leaves: there was a header before there were records.
+            history.wound("this is no segment", path)
+        elif is_last:
             os.truncate(path, contents.end)
         elif contents.torn:
             history.wound(f"a record at byte {contents.end} is cut off", path)
@@ -331,7 +340,7 @@ class Journal:
     # Letting go of what is applied.
 
     def roll(self) -> None:
-        """Closes the segment in use, so that it can be deleted; the next append begins another one."""
+        """Closes the segment in use, so that it can go; the next append begins another one."""
         with self._appending:
             self._end()
         self.trim()

@@ -139,7 +139,7 @@ def read_records(data: bytes, segment: int, start: int, end: int | None = None) 
         at = record.end
     if end is not None and (at != end or len(data) < end):
         found.append(Damage(min(at, end), None, 0, f"the segment does not end at byte {end}, as it did once"))
-    return Contents(found, min(at, limit), torn=False)
+    return Contents(found, max(start, min(at, limit)), torn=False)
 
 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from querator import limits
 from querator.daemon.store.files import sync_directory
+from querator.daemon.store.records import SEGMENT_HEADER_BYTES, decode_segment_header
 
 _PIECE_BYTES: Final = 65_536
 
@@ -26,10 +27,18 @@ class Spares:
         self._paths: list[Path] = []
         self._next = 1
 
-    def find(self) -> None:
-        """What an earlier process left."""
-        self._paths = sorted(self._directory.glob("*.spare"))
-        self._next = 1 + max([int(path.stem) for path in self._paths if path.stem.isdigit()], default=0)
+    def find(self, last_number: int) -> None:
+        """What an earlier process left. `last_number` is that of the last segment."""
+        with self._lock:
+            self._paths = []
+            self._next = 1
+            for path in sorted(self._directory.glob("*.spare")):
+                if _number_of(path) > last_number:
+                    # The journal counts from an earlier number on: what is in here would pass for records to come.
+                    path.unlink()
+                else:
+                    self._paths.append(path)
+                    self._next = 1 + int(path.stem)
         self.reduce(limits.SPARES_MAX)
 
     @property
@@ -46,7 +55,7 @@ class Spares:
         with self._lock:
             if (
                 len(self._paths) < limits.SPARES_MAX
-                and path.stat().st_size >= limits.SEGMENT_BYTES_MAX // 2
+                and _size(path) >= limits.SEGMENT_BYTES_MAX // 2
                 and self._has_room()
             ):
                 self._paths.append(path.rename(self._new_path()))
@@ -55,10 +64,10 @@ class Spares:
 
     def make(self) -> None:
         """A file of zeros. A disk that is full has no room for it, which does no harm."""
-        if not self._has_room():
-            return
         fresh = self._directory / "spare.new"
         try:
+            if not self._has_room():
+                return
             with open(fresh, "wb", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 _fill(file.fileno(), limits.SEGMENT_BYTES_MAX)
             with self._lock:
@@ -82,6 +91,21 @@ class Spares:
     def _new_path(self) -> Path:
         number, self._next = self._next, self._next + 1
         return self._directory / f"{number:012d}.spare"
+
+
+def _number_of(path: Path) -> int:
+    """Of the segment that this was last, or was about to be; 0 if it never was one."""
+    with path.open("rb") as file:
+        header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
+    return header.number if header else 0
+
+
+def _size(path: Path) -> int:
+    """0 when somebody has deleted it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _fill(fd: int, size: int) -> None:

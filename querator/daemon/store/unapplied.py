@@ -4,8 +4,8 @@ A batch goes through four stages. *Staged*: committed, not durable; dropped when
 part of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will
 be tried again. *Settled*: applied last; remembered only so that rows which were read before can still be judged.
 
-`commit` and `is_removed` belong to the loop's thread. `absorb_staged` runs wherever the storage writes, `freeze` on
-either side; the storage's lock keeps these two apart.
+`commit`, `is_removed` and `absorb_staged` belong to the loop's thread; `drop_staged` runs wherever the storage writes,
+`freeze` in a worker thread. The storage's lock keeps the last three apart.
 """
 
 from __future__ import annotations
