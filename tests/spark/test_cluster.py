@@ -1,0 +1,44 @@
+"""On a standalone cluster: two executors on hosts of their own, and tasks that Spark runs twice at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from querator.bulk import BulkClient
+from tests.bulk.daemons import Daemon
+from tests.spark.seen import numbers
+from tests.spark.standalone import Cluster
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield running
+    running.stop()
+
+
+def test_a_task_that_spark_runs_twice_at_once_writes_each_row_once(
+    cluster: Cluster, daemon: Daemon, bulk: BulkClient, queue: str, tmp_path: Path
+) -> None:
+    """The first attempt has written a part of its rows when the second begins; from then on both write."""
+    script = Path(__file__).with_name("speculation_driver.py")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    given = {"master": cluster.url, "endpoint": daemon.endpoint, "queue": queue, "path": str(tmp_path)}
+    subprocess.run([sys.executable, str(script), json.dumps(given)], env=environment, timeout=120, check=True)
+    log = (tmp_path / "spark.log").read_text()
+    assert re.search(r"Marking task 1 in stage .* as speculatable", log)
+    assert "Starting task 1.1 in stage" in log
+    assert (tmp_path / "second attempt").exists()
+    assert numbers(bulk, queue) == list(range(120_000))
