@@ -26,7 +26,6 @@ DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "1g",
@@ -86,11 +85,11 @@ def session(
     check_pyspark()
     from pyspark.sql import SparkSession
 
-    from querator.spark.source import QueratorDataSource
+    from querator.spark.source import register
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        active.dataSource.register(QueratorDataSource)
+        register(active)
         with _settings(active, conf or {}):
             yield active
         return
@@ -118,7 +117,7 @@ def session(
                     raise QueratorError(f"Spark did not start: {reason}") from error
                 raise
         _log_errors_to(log_file)
-        spark.dataSource.register(QueratorDataSource)
+        register(spark)
         try:
             yield spark
         finally:
