@@ -94,8 +94,8 @@ def session(
             yield active
         return
     check_java()
-    # With a relative path executors die and start again for ever.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python_of_executors(master)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", NO_PERF_DATA)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="querator-spark-") as scratch:
@@ -122,6 +122,13 @@ def session(
             yield spark
         finally:
             spark.stop()
+
+
+def python_of_executors(master: str, environ: Mapping[str, str] = os.environ) -> str:
+    """This one, or what the user says of a cluster. With a relative path executors would die and start for ever."""
+    told = environ.get("PYSPARK_PYTHON", "")
+    on_a_cluster = bool(master) and not master.startswith("local")
+    return told if on_a_cluster and Path(told).is_absolute() else sys.executable
 
 
 def _why_java_ended(log_file: Path) -> str:
