@@ -1,7 +1,7 @@
 """Querator for Spark: a data source to read, write and stream queues.
 
-    from querator.spark import QueratorDataSource
-    spark.dataSource.register(QueratorDataSource)
+    from querator.spark import register
+    register(spark)
     spark.read.format("querator").options(endpoint="http://queues:2319", queue="mail").load()
 
 The data source needs pyspark (`pip install 'querator[spark]'`), and nothing outside this package does.
@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from querator.spark.source import QueratorDataSource
+    from querator.spark.source import QueratorDataSource, register
 
-__all__ = ["QueratorDataSource"]
+__all__ = ["QueratorDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
     # Late, so that `querator.spark.session` can say in a line that pyspark is missing.
-    if name == "QueratorDataSource":
-        from querator.spark.source import QueratorDataSource
+    if name in __all__:
+        from querator.spark import source
 
-        return QueratorDataSource
+        return getattr(source, name)
     raise AttributeError(name)

@@ -26,7 +26,6 @@ DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "1g",
@@ -86,17 +85,17 @@ def session(
     check_pyspark()
     from pyspark.sql import SparkSession
 
-    from querator.spark.source import QueratorDataSource
+    from querator.spark.source import register
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        active.dataSource.register(QueratorDataSource)
+        register(active)
         with _settings(active, conf or {}):
             yield active
         return
     check_java()
-    # With a relative path executors die and start again for ever.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python_of_executors(master)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", NO_PERF_DATA)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="querator-spark-") as scratch:
@@ -118,11 +117,18 @@ def session(
                     raise QueratorError(f"Spark did not start: {reason}") from error
                 raise
         _log_errors_to(log_file)
-        spark.dataSource.register(QueratorDataSource)
+        register(spark)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def python_of_executors(master: str, environ: Mapping[str, str] = os.environ) -> str:
+    """This one, or what the user says of a cluster. With a relative path executors would die and start for ever."""
+    told = environ.get("PYSPARK_PYTHON", "")
+    on_a_cluster = bool(master) and not master.startswith("local")
+    return told if on_a_cluster and Path(told).is_absolute() else sys.executable
 
 
 def _why_java_ended(log_file: Path) -> str:

@@ -61,6 +61,19 @@ def test_a_queue_is_a_data_frame(spark: SparkSession, client: Client, queue: str
     assert narrow.select("id").distinct().count() == 5_995
 
 
+def test_a_session_that_has_push_down_off_is_one_call_away_from_reading(
+    spark: SparkSession, client: Client, queue: str, options: dict[str, str]
+) -> None:
+    from querator.spark import register
+
+    client.produce(queue, [produce_item("x", kind=kind) for kind in ("a", "b")])
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", False)
+    register(spark)
+    wanted = spark.read.format("querator").options(**options).load().where("kind = 'a'")
+    assert "Filter (" not in wanted._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert [row["kind"] for row in wanted.collect()] == ["a"]
+
+
 def test_an_empty_queue_is_an_empty_data_frame(spark: SparkSession, options: dict[str, str]) -> None:
     assert spark.read.format("querator").options(**options).load().count() == 0
 

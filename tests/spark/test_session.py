@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from querator.errors import QueratorError
-from querator.spark.session import check_java
+from querator.spark.session import check_java, python_of_executors
 
 
 def java(directory: Path, version: str) -> dict[str, str]:
@@ -33,6 +33,20 @@ def test_java_is_too_old(tmp_path: Path, version: str) -> None:
 
 def test_java_will_do(tmp_path: Path) -> None:
     check_java(java(tmp_path, "21.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("master", "told", "taken"),
+    [
+        ("spark://host:7077", "/opt/bin/python", "/opt/bin/python"),
+        ("spark://host:7077", "python3", sys.executable),
+        ("spark://host:7077", "", sys.executable),
+        ("local[2]", "/opt/bin/python", sys.executable),
+        ("", "/opt/bin/python", sys.executable),
+    ],
+)
+def test_executors_use_this_python_or_the_one_told_for_a_cluster(master: str, told: str, taken: str) -> None:
+    assert python_of_executors(master, {"PYSPARK_PYTHON": told}) == taken
 
 
 def test_the_daemon_and_the_commands_never_import_pyspark() -> None:
