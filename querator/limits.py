@@ -76,6 +76,8 @@ UNAPPLIED_BYTES_MAX = 48_000_000
 """What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
 APPLY_BYTES = 24_000_000
 """From this on what memory holds is brought into the files."""
+KEY_BYTES = 64
+"""What is counted for a key that an apply has to look for, such as that of an item that is gone."""
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000

@@ -338,13 +338,17 @@ class Write:
         self._logical = logical
         self._parameters = parameters
         ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
-        self._pace = Pace(self._has_room, lambda: sum([path.count for path in ordinary]))
+        self._pace = Pace(
+            self._has_room,
+            lambda: any([service.engine.is_catching_up(name) for name in self._storages()]),
+            lambda: sum([path.count for path in ordinary]),
+            parameters.timeout_ns / NS_PER_SECOND,
+        )
         self.items = self.added = self.chunks = 0
 
     async def add(self, one: Chunk) -> None:
         """One chunk, durable when this returns."""
         await self._pace.until_it_may_go_on()
-        self._check_queue()
         count = one.rows.num_rows
         if one.sources:
             # Nobody else may bring the same items between the look and the leap.
@@ -385,15 +389,16 @@ class Write:
         return set().union(*found)
 
     def _has_room(self) -> bool:
+        """Raises when nobody needs any."""
         if self._service.stopping:
             raise RequestFailed("service is shutting down")
-        names = {partition.placement.storage for partition in self._logical.partitions}
-        return all([self._service.engine.make_room(name, BULK_APPLY_BYTES) for name in names])
-
-    def _check_queue(self) -> None:
         if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
             self._service.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
+        return all([self._service.engine.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
+
+    def _storages(self) -> set[str]:
+        return {partition.placement.storage for partition in self._logical.partitions}
 
     def with_progress(self, error: QueratorError) -> QueratorError:
         """The error, and how far it got: a repetition with the same request id goes on from there."""

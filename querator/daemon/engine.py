@@ -65,8 +65,9 @@ class Disk:
         """A thread of its own: what waits to be acknowledged must not wait behind reads."""
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.stand_back)
         """For upkeep, one thing at a time."""
-        self.catching_up = 0
-        """Partitions whose files are being brought up to date."""
+        self.due: deque[tuple[Logical, Partition]] = deque()
+        """Whose files are brought up to date next, one after the other: a read of theirs need not wait for all."""
+        self.catching_up = False
         self.seconds = 0.0
         self.seconds_mean = 0.0
         self.writes = 0
@@ -355,37 +356,44 @@ class Engine:
             disk.count_round()
             self._look_after(disk)
 
-    def make_room(self, storage_name: str, bytes_max: int) -> bool:
-        """Whether the files have all but so much, and nothing is being brought into them; if not, sees to it."""
+    def is_catching_up(self, storage_name: str) -> bool:
+        return self.disks[storage_name].catching_up
+
+    def relieve(self, storage_name: str, bytes_max: int) -> bool:
+        """Whether the files lack no more than that; if they do, has them catch up."""
         disk = self.disks[storage_name]
         is_much = disk.storage.unapplied_bytes > bytes_max
         if is_much and not disk.catching_up:
             self._look_after(disk, hurry=True)
-        return not is_much and not disk.catching_up
+        return not is_much
 
     def _look_after(self, disk: Disk, hurry: bool = False) -> None:
         """What is held must get out of memory, and what lags behind out of the journal. Items that came and went in
         between cost neither, so that they are left to themselves."""
         storage = disk.storage
-        held_bytes = storage.held_bytes
-        congested = held_bytes >= self._unapplied_bytes_max
-        everyone = hurry or congested or held_bytes >= APPLY_BYTES or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        congested = storage.held_bytes >= self._unapplied_bytes_max
+        is_much = congested or storage.memory_bytes >= APPLY_BYTES
+        everyone = hurry or is_much or disk.idle_rounds >= APPLY_IDLE_ROUNDS
         lagging = storage.lagging()
+        is_over = not disk.due
         for logical, partition in self._partitions_on(disk):
             if partition.congested and not congested:
                 self.wake(logical)
             partition.congested = congested
-            if everyone or partition.placement.uuid in lagging:
-                self._catch_up(logical, partition)
+            if is_over and (everyone or partition.placement.uuid in lagging):
+                disk.due.append((logical, partition))
+        self._catch_up_next(disk)
         if storage.wants_preparing and not disk.preparing:
             disk.preparing = True
             future = self.loop.run_in_executor(disk.keeper, storage.prepare)
-            future.add_done_callback(lambda done: self._prepared(disk))
+            future.add_done_callback(lambda done: self._prepared(disk, done))
         if everyone and not storage.unapplied_bytes and disk.roll_once():
             disk.keeper.submit(_come_to_rest, storage)
 
-    def _prepared(self, disk: Disk) -> None:
+    def _prepared(self, disk: Disk, future: asyncio.Future[None]) -> None:
         disk.preparing = False
+        if error := future.exception():
+            log.warning("storage cannot be prepared", extra={"storage": disk.storage.name, "reason": str(error)})
 
     def _partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:
@@ -393,9 +401,13 @@ class Engine:
                 if partition.placement.storage == disk.storage.name:
                     yield logical, partition
 
-    def _catch_up(self, logical: Logical, partition: Partition) -> None:
+    def _catch_up_next(self, disk: Disk) -> None:
+        while disk.due and not disk.catching_up:
+            self._catch_up(disk, *disk.due.popleft())
+
+    def _catch_up(self, disk: Disk, logical: Logical, partition: Partition) -> None:
         """Applies to one partition's file what it does not have yet, and lets it forget what is old."""
-        store = partition.store
+        store = partition.store if logical in self.logicals else None
         now_us = self.clock.now_us()
         forgets = abs(now_us - partition.forgot_at) >= FORGET_EVERY_US  # a clock may go back
         if store is None or partition in self._reads or not (store.unapplied_bytes or forgets):
@@ -409,7 +421,8 @@ class Engine:
                 store.forget(now_us)
 
         def failed(error: Exception) -> None:
-            disk.catching_up -= 1
+            disk.catching_up = False
+            self._catch_up_next(disk)
             if store.file_replaced():
                 logical.partition_failed(partition, str(error))
                 return
@@ -423,16 +436,16 @@ class Engine:
             )
 
         started = time.perf_counter()
-        disk = self.disks[partition.placement.storage]
-        disk.catching_up += 1
+        disk.catching_up = True
 
         def done(result: object) -> None:
-            disk.catching_up -= 1
+            disk.catching_up = False
             partition.apply_failures = 0
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us
-            if partition.congested or disk.storage.held_bytes >= APPLY_BYTES:
+            self._catch_up_next(disk)
+            if not disk.catching_up and (partition.congested or disk.storage.memory_bytes >= APPLY_BYTES):
                 # Much has come meanwhile, or somebody waits for room: not only in the next round.
                 self.loop.call_soon(self._look_after, disk)
 

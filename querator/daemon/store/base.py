@@ -250,6 +250,10 @@ class Storage(Protocol):
         """Counts what has been written as durable, before anything is flushed or written next. On the loop's thread;
         apart from `write`, because clients need not wait for it."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what is taken in memory by all that is not applied yet."""
+
     def lagging(self) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from going."""
 

@@ -18,6 +18,7 @@ import msgspec
 
 from querator.daemon.store.base import Batch, Rows
 from querator.items import Item
+from querator.limits import KEY_BYTES
 
 _seq_of = attrgetter("seq")
 _first_seq_of = attrgetter("first_seq")
@@ -81,6 +82,12 @@ class Delta:
     @property
     def holds_items(self) -> bool:
         return bool(self.added or self.rows or self.scheduled)
+
+    @property
+    def memory_bytes(self) -> int:
+        """An upper bound, roughly: items, and the keys that an apply has to look for."""
+        keys = len(self.removed) + len(self.leases) + len(self.unscheduled) + len(self.lost) + len(self.requests)
+        return self.held_bytes + keys * KEY_BYTES
 
     def absorb(self, batch: Batch) -> None:
         """Takes in one batch more, at a small fraction of a microsecond per item."""

@@ -391,6 +391,10 @@ class DuckStorage:
     def held_bytes(self) -> int:
         return sum(store.held_bytes for store in tuple(self._stores.values()))
 
+    @property
+    def memory_bytes(self) -> int:
+        return sum(store.memory_bytes for store in tuple(self._stores.values()))
+
     def take(self) -> object | None:
         taken, self._pending = self._pending, []
         return taken or None

@@ -462,9 +462,7 @@ class Journal:
             self.failure = ""
 
     def close(self) -> None:
-        with self._appending:
-            self._end()
-        self.trim()
+        self.roll()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

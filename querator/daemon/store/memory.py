@@ -202,7 +202,7 @@ class MemoryStorage:
     def unapplied_bytes(self) -> int:
         return 0  # nothing waits for a disk here
 
-    held_bytes = unapplied_bytes
+    held_bytes = memory_bytes = unapplied_bytes
 
     def take(self) -> object | None:
         taken, self._pending = self._pending, []

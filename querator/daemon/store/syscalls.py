@@ -8,6 +8,7 @@ five, or for as long as it is kept from a processor, and everybody waits.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import Final
 
@@ -20,17 +21,17 @@ _fdatasync.argtypes = [ctypes.c_int]
 
 
 def pwrite_holding(fd: int, data: bytes, offset: int) -> int:
-    written: int = _pwrite(fd, data, len(data), offset)
-    if written < 0:
-        raise _error()
+    while (written := int(_pwrite(fd, data, len(data), offset))) < 0:
+        _raise_unless_interrupted()
     return written
 
 
 def fdatasync_holding(fd: int) -> None:
-    if _fdatasync(fd) < 0:
-        raise _error()
+    while _fdatasync(fd) < 0:
+        _raise_unless_interrupted()
 
 
-def _error() -> OSError:
+def _raise_unless_interrupted() -> None:
     number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
+    if number != errno.EINTR:
+        raise OSError(number, os.strerror(number))

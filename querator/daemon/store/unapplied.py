@@ -73,6 +73,12 @@ class UnappliedStore:
         return self._current.held_bytes + (frozen.held_bytes if frozen else 0)
 
     @property
+    def memory_bytes(self) -> int:
+        """About what all of it takes in memory, the keys of what is gone from the file included."""
+        frozen = self._frozen
+        return self._current.memory_bytes + (frozen.memory_bytes if frozen else 0)
+
+    @property
     def record_written(self) -> int:
         """The number of the last journal record that is durable."""
         return self._current.record
