@@ -435,7 +435,7 @@ class DuckStorage:
 
     def attach_again(self, store: DuckStore) -> None:
         if store.file_replaced():
-            raise StorageError(f"{store.path} was replaced while it was open", [store.uuid])
+            raise StorageError(f"{store.path} was replaced or taken away while it was open", [store.uuid])
         self._detach(store.uuid)
         store.file, _ = self._attach(store.uuid, self._journal.history(), accept_loss=False)
 

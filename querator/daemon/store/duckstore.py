@@ -62,7 +62,7 @@ class DuckStore(UnappliedStore):
     def _apply(self, delta: Delta) -> None:
         if self.file_replaced():
             # What is applied now would go into a file that nobody will find again.
-            raise StorageError(f"{self.path} was replaced while it was open", [self.uuid])
+            raise StorageError(f"{self.path} was replaced or taken away while it was open", [self.uuid])
         with self._home.failures(self.uuid):
             with_room(self.file.database, lambda: self._apply_once(delta))
         self._home.applied(self)
@@ -126,8 +126,11 @@ class DuckStore(UnappliedStore):
             return self.file.free_share()
 
     def file_replaced(self) -> bool:
-        """Whether the file at the partition's path is no longer the one that is open."""
-        return _inode(self.path) != self._inode
+        """Whether the file at the partition's path is no longer the one that is open, be there another one or none."""
+        try:
+            return _inode(self.path) != self._inode
+        except StorageError:
+            return True
 
     def size_bytes(self) -> int:
         return _size(self.path) + self._log_bytes()
