@@ -229,6 +229,40 @@ class TestTrimming:
         assert segments(tmp_path / "journal") == []
 
 
+class Meanwhile:
+    """A lock that somebody else gets first."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._works = [work]
+
+    def __enter__(self) -> None:
+        while self._works:
+            self._works.pop()()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class TestTrimmingMeanwhile:
+    """Partitions are applied in several threads, and each of them trims."""
+
+    def test_what_is_kept_while_less_is_applied_stays(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 1)
+        for number in (1, 2):
+            append(journal, (A, number, b"a"))
+            journal.roll()
+        assert len(list((tmp_path / "journal").glob("*.kept"))) == len(segments(tmp_path / "journal")) == 1
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        monkeypatch.setattr(journal, "_trimming", Meanwhile(journal.trim))
+        journal.applied(A, 1)
+        assert segments(tmp_path / "journal") == []
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A, applied=1) == [(2, b"a")]
+
+
 class TestMissing:
     def test_a_missing_record_is_noticed(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"), (B, 1, b"uno"), (A, 3, b"three"))

@@ -353,18 +353,21 @@ class Journal:
             for segment in self._segments:
                 if segment.needs.get(partition, number + 1) <= number:
                     del segment.needs[partition]
-            kept = self._kept.numbers.get(partition, number + 1) <= number
-        if kept:
-            self._drop_kept(partition)
+        if partition in self._kept.numbers:
+            # Looked at again where nobody trims: more may be kept of it by now than was applied.
+            with self._trimming:
+                if self._kept.numbers.get(partition, number + 1) <= number:
+                    self._kept.drop(partition)
         self.trim()
 
     def release(self, partition: bytes) -> None:
         """The partition needs nothing of what is here."""
-        with self._books:
-            self._drop_needs(partition)
-            kept = partition in self._kept.numbers
-        if kept:
-            self._drop_kept(partition)
+        # Not while somebody trims, who may be about to keep what it needed a moment ago.
+        with self._trimming:
+            with self._books:
+                self._drop_needs(partition)
+            if partition in self._kept.numbers:
+                self._kept.drop(partition)
         self.trim()
 
     def lagging(self) -> set[bytes]:
@@ -425,10 +428,6 @@ class Journal:
             self._kept.add(partition, data, wanted)
         with self._books:
             segment.needs.clear()
-
-    def _drop_kept(self, partition: bytes) -> None:
-        with self._trimming:
-            self._kept.drop(partition)
 
     def _drop_needs(self, partition: bytes) -> None:
         for segment in self._segments:
