@@ -147,6 +147,16 @@ class TestOnTheLoop:
 
 
 class TestTrimming:
+    def test_a_segment_that_somebody_deleted_does_not_keep_others_from_going(
+        self, journal: Journal, tmp_path: Path
+    ) -> None:
+        for number in (1, 2):
+            append(journal, (A, number, b"a"))
+            journal.roll()
+        segments(tmp_path / "journal")[0].unlink()
+        journal.applied(A, 2)
+        assert segments(tmp_path / "journal") == []
+
     def test_a_segment_goes_when_everybody_has_applied_it(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"), (B, 1, b"uno"))
         journal.roll()

@@ -43,7 +43,8 @@ class Spares:
 
     def put(self, path: Path) -> None:
         """Nobody needs this file any more. The caller syncs the directory."""
-        with self._lock:
+        # Somebody may have deleted it, which must not keep what comes after it from going.
+        with self._lock, contextlib.suppress(FileNotFoundError):
             if (
                 len(self._paths) < limits.SPARES_MAX
                 and path.stat().st_size >= limits.SEGMENT_BYTES_MAX // 2
@@ -51,7 +52,7 @@ class Spares:
             ):
                 self._paths.append(path.rename(self._new_path()))
             else:
-                path.unlink(missing_ok=True)
+                path.unlink()
 
     def make(self) -> None:
         """A file of zeros. A disk that is full has no room for it, which does no harm."""
