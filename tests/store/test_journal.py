@@ -16,7 +16,7 @@ from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Entry, Journal
-from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, read_records
+from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, decode_segment_header, read_records
 from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
@@ -449,6 +449,35 @@ class TestDamage:
 
 
 class TestSpares:
+    def test_where_numbers_may_begin_anew_nothing_is_written_over(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is in a spare could pass for records of the segment that gets the same number."""
+        make_spares(journal, monkeypatch)
+        abandon(journal)
+        (tmp_path / "journal" / "HEAD").unlink()
+        again, _ = read(tmp_path / "journal")
+        assert spares(tmp_path / "journal") == []
+        abandon(again)
+
+    def test_a_crash_may_leave_a_segment_its_old_name_when_it_is_written_over_already(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both renames are lost: that of the old segment, and that of the spare it had become."""
+        make_spares(journal, monkeypatch)
+        head = (tmp_path / "journal" / "HEAD").read_bytes()
+        before = decode_segment_header(spares(tmp_path / "journal")[-1].read_bytes())
+        append(journal, (A, 13, b"not durable"))
+        abandon(journal)
+        (path,) = segments(tmp_path / "journal")
+        assert before is not None
+        path.rename(path.with_name(f"{before.number:012d}.seg"))
+        (tmp_path / "journal" / "HEAD").write_bytes(head)
+        again, history = read(tmp_path / "journal")
+        assert (history.missing(A, 12), history.missing(C, 0)) == ("", "")
+        assert segments(tmp_path / "journal") == []
+        abandon(again)
+
     def test_what_is_done_with_is_written_over(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

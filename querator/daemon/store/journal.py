@@ -102,8 +102,15 @@ class Journal:
         self._kept.recover(history)
         self._spares.find()
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
-        # Of a journal that an older version wrote it is not known.
-        head = self._head.read() or Segments(1, 0)
+        head = self._head.read()
+        if head is None:
+            # Of a journal that an older version wrote it is not known. Numbers may begin anew then, and what was a
+            # segment of the same number before must not be written over.
+            self._spares.reduce(0)
+            head = Segments(1, 0)
+        while numbers and numbers[0] < head.first:
+            # Nobody needed it any more. A crash gave it its name back, and it may be written over already.
+            self._path(numbers.pop(0)).unlink()
         if numbers and numbers[-1] > head.last and self._is_unborn(numbers[-1]):
             self._path(numbers.pop()).unlink()
         first_there = numbers[0] if numbers else head.last + 1
