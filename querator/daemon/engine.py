@@ -352,9 +352,13 @@ class Engine:
             self._look_after(disk)
 
     def make_room(self, storage_name: str, bytes_max: int) -> bool:
-        """Whether the files have all but so much, and nothing is being brought into them; if not, sees to it."""
+        """Whether the files have all but so much, and nothing is being brought into them; if not, sees to it.
+
+        A file that takes nothing in at present is not waited for: that may take for ever, and concerns its own queue.
+        """
         disk = self.disks[storage_name]
-        is_much = disk.storage.unapplied_bytes > bytes_max
+        stores = [partition.store for _, partition in self._partitions_on(disk) if not partition.apply_failures]
+        is_much = sum([store.unapplied_bytes for store in stores if store is not None]) > bytes_max
         if is_much and not disk.catching_up:
             self._look_after(disk, hurry=True)
         return not is_much and not disk.catching_up
