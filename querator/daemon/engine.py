@@ -360,9 +360,13 @@ class Engine:
         return self.disks[storage_name].catching_up
 
     def relieve(self, storage_name: str, bytes_max: int) -> bool:
-        """Whether the files lack no more than that; if they do, has them catch up."""
+        """Whether the files lack no more than that; if they do, has them catch up.
+
+        A file that takes nothing in at present does not count: that may take for ever, and concerns its own queue.
+        """
         disk = self.disks[storage_name]
-        is_much = disk.storage.unapplied_bytes > bytes_max
+        stores = [partition.store for _, partition in self._partitions_on(disk) if not partition.apply_failures]
+        is_much = sum([store.unapplied_bytes for store in stores if store is not None]) > bytes_max
         if is_much and not disk.catching_up:
             self._look_after(disk, hurry=True)
         return not is_much

@@ -28,6 +28,20 @@ def test_a_file_that_is_replaced_under_the_daemon_loses_nothing_silently(fresh):
     assert status == 454 or len(reply["items"]) == 3
 
 
+def test_a_file_that_is_taken_away_under_the_daemon_is_in_error_until_it_is_back(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    daemon.produce(q, "a")
+    daemon.items(q)  # has the file catch up
+    path = partition_file(daemon)
+    path.rename(path.with_suffix(".away"))
+    daemon.produce(q, "b")  # found out by upkeep, which has the file catch up when nothing else happens
+    daemon.until(lambda: "error" in str(daemon.ok("partitions.list", queue_name=q)))
+    path.with_suffix(".away").rename(path)
+    daemon.until(lambda: daemon.post("storage/items.list", queue_name=q)[0] == 200)
+    assert len(daemon.items(q)) == 2
+
+
 def test_a_partition_that_cannot_be_opened_is_logged_and_recovers(fresh):
     daemon = fresh()
     q = daemon.create()

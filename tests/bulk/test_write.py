@@ -83,7 +83,7 @@ def test_request_ids_outlive_the_partition_that_remembers_them(client: Client, b
     info = client.queue_info(queue)
     info.requested_partitions = 1
     client.update_queue(info)
-    while len(bulk.plan(queue)) > 1:
+    while len(client.stats(queue).logical_queues[0].partitions) > 1:
         pass
     assert [bulk.produce(queue, [one], request_id).added for request_id, one in rows.items()] == [0, 0, 0, 0]
 
@@ -287,3 +287,18 @@ def test_a_closed_partition_makes_an_import_by_source_wait(client: Client, bulk:
         bulk.import_(queue, [batch(payload=["a"], source_id=["s"])], "x")
     client.reload_partitions(queue, [1])
     assert bulk.import_(queue, [batch(payload=["a"], source_id=["s"])], "x").added == 1
+
+
+def test_a_file_that_takes_nothing_in_does_not_hold_up_others(tmp_path_factory: pytest.TempPathFactory) -> None:
+    daemon = Daemon(tmp_path_factory.mktemp("stuck"))
+    try:
+        with daemon.client() as client, BulkClient(daemon.endpoint, patience=0) as bulk:
+            client.create_queue("stuck")
+            (file,) = (daemon.directory / "data" / "partitions").glob("*.duckdb")
+            file.with_name(file.name + ".wal").mkdir()  # where DuckDB's log has to be
+            for _ in range(6):
+                client.produce("stuck", ["x" * 3_000_000])
+            client.create_queue("other")
+            assert bulk.produce("other", [batch(payload=["a"])], "one").added == 1
+    finally:
+        daemon.stop()

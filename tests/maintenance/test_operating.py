@@ -394,6 +394,25 @@ class TestError:
         time.sleep(2 * limits.UPKEEP_SECONDS)
         assert house.begin_produce("y").result(5) is None
 
+    def test_files_catch_up_one_after_the_other(self, house: House):
+        """A read of one partition must not wait until all the others have caught up."""
+        house.create(partitions=4)
+        for n in range(4):
+            house.produce(f"{n}")
+        engine_ = house.service.engine
+        disk = engine_.disks["default"]
+        at_once: list[int] = []
+
+        async def hurry() -> None:
+            engine_._look_after(disk, hurry=True)
+            while disk.catching_up:
+                at_once.append(len(engine_._reads))
+                await engine_.until(lambda: len(disk.due) < 4 - len(at_once) or not disk.catching_up)
+
+        house.run(hurry())
+        assert set(at_once) == {1}
+        assert disk.storage.unapplied_bytes == 0
+
     def test_a_defect_behind_an_answer_loses_nothing_of_what_was_answered(self, house: House):
         house.create(partitions=1)
         logical = house.logical()

@@ -792,6 +792,18 @@ class TestFiles:
             assert ready_seqs(store) == [1]
 
 
+def test_what_is_drained_from_a_file_counts_until_the_file_knows(tmp_path: Path) -> None:
+    with opened(tmp_path) as storage:
+        store = storage.create(UUID, "orders")
+        put(storage, store, added(*range(1, 101)))
+        assert storage.memory_bytes == 0
+        write(storage, store, Batch(remove=list(range(1, 101))))
+        assert storage.held_bytes == 0
+        assert storage.memory_bytes == 100 * limits.KEY_BYTES
+        store.flush()
+        assert storage.memory_bytes == 0
+
+
 def test_a_queue_that_comes_and_goes_leaves_a_small_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 10_000)
     with opened(tmp_path) as storage:

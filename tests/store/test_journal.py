@@ -16,7 +16,7 @@ from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Entry, Journal
-from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, read_records
+from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, decode_segment_header, read_records
 from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
@@ -147,6 +147,16 @@ class TestOnTheLoop:
 
 
 class TestTrimming:
+    def test_a_segment_that_somebody_deleted_does_not_keep_others_from_going(
+        self, journal: Journal, tmp_path: Path
+    ) -> None:
+        for number in (1, 2):
+            append(journal, (A, number, b"a"))
+            journal.roll()
+        segments(tmp_path / "journal")[0].unlink()
+        journal.applied(A, 2)
+        assert segments(tmp_path / "journal") == []
+
     def test_a_segment_goes_when_everybody_has_applied_it(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"), (B, 1, b"uno"))
         journal.roll()
@@ -236,6 +246,40 @@ class TestTrimming:
     def test_closing_writes_nothing_when_there_is_nothing_to_settle(self, journal: Journal, tmp_path: Path) -> None:
         journal.append_closed({A: 7})
         assert segments(tmp_path / "journal") == []
+
+
+class Meanwhile:
+    """A lock that somebody else gets first."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._works = [work]
+
+    def __enter__(self) -> None:
+        while self._works:
+            self._works.pop()()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class TestTrimmingMeanwhile:
+    """Partitions are applied in several threads, and each of them trims."""
+
+    def test_what_is_kept_while_less_is_applied_stays(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 1)
+        for number in (1, 2):
+            append(journal, (A, number, b"a"))
+            journal.roll()
+        assert len(list((tmp_path / "journal").glob("*.kept"))) == len(segments(tmp_path / "journal")) == 1
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        monkeypatch.setattr(journal, "_trimming", Meanwhile(journal.trim))
+        journal.applied(A, 1)
+        assert segments(tmp_path / "journal") == []
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A, applied=1) == [(2, b"a")]
 
 
 class TestMissing:
@@ -431,6 +475,35 @@ class TestDamage:
 
 
 class TestSpares:
+    def test_where_numbers_may_begin_anew_nothing_is_written_over(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is in a spare could pass for records of the segment that gets the same number."""
+        make_spares(journal, monkeypatch)
+        abandon(journal)
+        (tmp_path / "journal" / "HEAD").unlink()
+        again, _ = read(tmp_path / "journal")
+        assert spares(tmp_path / "journal") == []
+        abandon(again)
+
+    def test_a_crash_may_leave_a_segment_its_old_name_when_it_is_written_over_already(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both renames are lost: that of the old segment, and that of the spare it had become."""
+        make_spares(journal, monkeypatch)
+        head = (tmp_path / "journal" / "HEAD").read_bytes()
+        before = decode_segment_header(spares(tmp_path / "journal")[-1].read_bytes())
+        append(journal, (A, 13, b"not durable"))
+        abandon(journal)
+        (path,) = segments(tmp_path / "journal")
+        assert before is not None
+        path.rename(path.with_name(f"{before.number:012d}.seg"))
+        (tmp_path / "journal" / "HEAD").write_bytes(head)
+        again, history = read(tmp_path / "journal")
+        assert (history.missing(A, 12), history.missing(C, 0)) == ("", "")
+        assert segments(tmp_path / "journal") == []
+        abandon(again)
+
     def test_what_is_done_with_is_written_over(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

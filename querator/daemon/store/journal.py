@@ -102,8 +102,11 @@ class Journal:
         history = History()
         self._kept.recover(history)
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
-        # Of a journal that an older version wrote it is not known.
+        # Where it is lost, it is not known.
         head = self._head.read() or Segments(1, 0)
+        while numbers and numbers[0] < head.first:
+            # Nobody needed it any more. A crash gave it its name back, and it may be written over already.
+            self._path(numbers.pop(0)).unlink()
         if numbers and numbers[-1] > head.last and self._is_unborn(numbers[-1]):
             self._path(numbers.pop()).unlink()
         first_there = numbers[0] if numbers else head.last + 1
@@ -363,18 +366,21 @@ class Journal:
             for segment in self._segments:
                 if segment.needs.get(partition, number + 1) <= number:
                     del segment.needs[partition]
-            kept = self._kept.numbers.get(partition, number + 1) <= number
-        if kept:
-            self._drop_kept(partition)
+        if partition in self._kept.numbers:
+            # Looked at again where nobody trims: more may be kept of it by now than was applied.
+            with self._trimming:
+                if self._kept.numbers.get(partition, number + 1) <= number:
+                    self._kept.drop(partition)
         self.trim()
 
     def release(self, partition: bytes) -> None:
         """The partition needs nothing of what is here."""
-        with self._books:
-            self._drop_needs(partition)
-            kept = partition in self._kept.numbers
-        if kept:
-            self._drop_kept(partition)
+        # Not while somebody trims, who may be about to keep what it needed a moment ago.
+        with self._trimming:
+            with self._books:
+                self._drop_needs(partition)
+            if partition in self._kept.numbers:
+                self._kept.drop(partition)
         self.trim()
 
     def lagging(self) -> set[bytes]:
@@ -435,10 +441,6 @@ class Journal:
             self._kept.add(partition, data, wanted)
         with self._books:
             segment.needs.clear()
-
-    def _drop_kept(self, partition: bytes) -> None:
-        with self._trimming:
-            self._kept.drop(partition)
 
     def _drop_needs(self, partition: bytes) -> None:
         for segment in self._segments:

@@ -52,15 +52,16 @@ class Spares:
 
     def put(self, path: Path) -> None:
         """Nobody needs this file any more. The caller syncs the directory."""
-        with self._lock:
+        # Somebody may have deleted it, which must not keep what comes after it from going.
+        with self._lock, contextlib.suppress(FileNotFoundError):
             if (
                 len(self._paths) < limits.SPARES_MAX
-                and _size(path) >= limits.SEGMENT_BYTES_MAX // 2
+                and path.stat().st_size >= limits.SEGMENT_BYTES_MAX // 2
                 and self._has_room()
             ):
                 self._paths.append(path.rename(self._new_path()))
             else:
-                path.unlink(missing_ok=True)
+                path.unlink()
 
     def make(self) -> None:
         """A file of zeros. A disk that is full has no room for it, which does no harm."""
@@ -98,14 +99,6 @@ def _number_of(path: Path) -> int:
     with path.open("rb") as file:
         header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
     return header.number if header else 0
-
-
-def _size(path: Path) -> int:
-    """0 when somebody has deleted it."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _fill(fd: int, size: int) -> None:
