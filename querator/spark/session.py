@@ -51,6 +51,7 @@ PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 _JAVA_ENDED: Final = re.compile(r'^Exception in thread "main" [\w.$]+: (?:\[[\w.]+\] )?(.+)$', re.MULTILINE)
+_CLUSTER_ENDED: Final = re.compile(r"Application has been killed\. Reason: (.+)$", re.MULTILINE)
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
@@ -109,17 +110,25 @@ def session(
         }
         for key, value in settings.items():
             builder = builder.config(key, value)
+        before = log_file.stat().st_size if log_file.exists() else 0
         with _standard_error_to(log_file):
             try:
                 spark = builder.getOrCreate()
             except Exception as error:
-                if reason := _why_java_ended(log_file):
+                if reason := why_it_ended(log_file, before):
                     raise QueratorError(f"Spark did not start: {reason}") from error
                 raise
         _log_errors_to(log_file)
         register(spark)
         try:
             yield spark
+        except Exception as error:
+            # Spark says of itself only that it has been stopped.
+            if reason := why_it_ended(log_file, before):
+                message, hint = (error.message, error.hint) if isinstance(error, QueratorError) else (str(error), "")
+                line = message.partition("\n")[0]
+                raise QueratorError(f"the cluster has ended this job: {reason} ({line})", hint=hint) from error
+            raise
         finally:
             spark.stop()
 
@@ -131,9 +140,13 @@ def python_of_executors(master: str, environ: Mapping[str, str] = os.environ) ->
     return told if on_a_cluster and Path(told).is_absolute() else sys.executable
 
 
-def _why_java_ended(log_file: Path) -> str:
-    """What the JVM has printed before it ended, such as that it does not know a master."""
-    reasons = _JAVA_ENDED.findall(log_file.read_text(encoding="utf-8", errors="replace"))
+def why_it_ended(log_file: Path, before: int = 0) -> str:
+    """What the JVM has printed before it ended, such as that it does not know a master, or what the cluster has said.
+
+    The log may have been there before; its first bytes are not about this session.
+    """
+    text = log_file.read_bytes()[before:].decode(errors="replace")
+    reasons = _JAVA_ENDED.findall(text) or _CLUSTER_ENDED.findall(text)
     return str(reasons[-1]) if reasons else ""
 
 

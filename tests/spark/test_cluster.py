@@ -69,3 +69,16 @@ def test_commands_run_on_a_cluster_with_the_python_that_they_are_told(
     files = [pq.read_table(file, partitioning=None) for file in out.glob("*.parquet")]
     found = [int(payload) for table in files for payload in table.column("payload").to_pylist()]
     assert sorted(found) == list(range(3_000))
+
+
+def test_a_master_that_does_not_answer_is_told_in_a_line(
+    needs_spark: None, daemon: Daemon, queue: str, tmp_path: Path
+) -> None:
+    """Spark asks three times, which takes a minute."""
+    lines = tmp_path / "lines"
+    lines.write_text("1\n")
+    words = ["import", queue, str(lines), "--format", "text", "--master", "spark://127.0.0.1:1"]
+    environment = os.environ | {"HOME": str(tmp_path), "QUERATOR_ENDPOINT": daemon.endpoint, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "querator.cli.main", "pipeline", *words]
+    done = subprocess.run(command, env=environment, timeout=200, capture_output=True, text=True)
+    assert (done.returncode, "All masters are unresponsive" in done.stderr) == (1, True), done.stderr
