@@ -364,7 +364,9 @@ class Engine:
 
         A file that takes nothing in at present does not count: that may take for ever, and concerns its own queue.
         """
-        disk = self.disks[storage_name]
+        disk = self.disks.get(storage_name)
+        if disk is None:
+            return True  # it cannot be used, so that nothing gets there; the queue may have other partitions
         stores = [partition.store for _, partition in self._partitions_on(disk) if not partition.apply_failures]
         is_much = sum([store.unapplied_bytes for store in stores if store is not None]) > bytes_max
         if is_much and not disk.catching_up:
