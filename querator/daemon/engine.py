@@ -357,7 +357,8 @@ class Engine:
             self._look_after(disk)
 
     def is_catching_up(self, storage_name: str) -> bool:
-        return self.disks[storage_name].catching_up
+        disk = self.disks.get(storage_name)
+        return disk is not None and disk.catching_up
 
     def relieve(self, storage_name: str, bytes_max: int) -> bool:
         """Whether the files lack no more than that; if they do, has them catch up.
