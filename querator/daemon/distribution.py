@@ -7,7 +7,8 @@ goes to the front of it, a lease to its back; the one that changed then moves to
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 
@@ -20,8 +21,7 @@ W = TypeVar("W", bound=Weighed)
 T = TypeVar("T")
 
 
-def weight(partition: Weighed) -> tuple[int, int]:
-    return partition.failures, partition.waiting
+weight: Callable[[Weighed], tuple[int, int]] = attrgetter("failures", "waiting")
 
 
 def sort(order: list[W]) -> None:

@@ -150,7 +150,8 @@ class Partition:
 
     @property
     def allows(self) -> Allows:
-        allows = ALLOWS[self.state]
+        is_open = self.store is not None and not self.error
+        allows = ALLOWS[self.placement.requested if is_open else self.state]
         return allows if self.overlay is None else restricted(allows, self.overlay)
 
     @property

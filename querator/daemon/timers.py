@@ -32,7 +32,7 @@ def run(logical: Logical) -> None:
             _sweep(logical, partition)
             if partition.next_event_us() < logical.now_us:
                 logical.wake()
-        if partition.allows.lifecycle and partition.wants_scheduled():
+        if partition.schedule.count and partition.allows.lifecycle and partition.wants_scheduled():
             _load_scheduled(logical, partition)
 
 
