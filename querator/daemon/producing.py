@@ -34,6 +34,7 @@ def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
     """Gives every request to a partition; one that no partition takes waits for its time to run out."""
     order = logical.order
     together: dict[Partition, list[Produce]] = {}
+    all_take = all([_takes(partition) for partition in order])
     at = _front(order)
     for request in requests:
         if request.answered:
@@ -58,15 +59,19 @@ def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
                 _produce_timed(logical, request, partition)
         if len(order) > 1:
             distribution.grew(order, at)
-            at = _front(order)
+            at = 0 if all_take else _front(order)
     _produce_all(logical, together)
 
 
 def _front(order: Sequence[Partition]) -> int | None:
     for at, partition in enumerate(order):
-        if not partition.congested and partition.allows.produce:
+        if _takes(partition):
             return at
     return None
+
+
+def _takes(partition: Partition) -> bool:
+    return not partition.congested and partition.allows.produce
 
 
 def _produce_all(logical: Logical, together: dict[Partition, list[Produce]]) -> None:
