@@ -127,8 +127,11 @@ BULK_AHEAD_BYTES_MAX = 4_000_000
 """How much of a body is read before it is needed."""
 BULK_WRITES_MAX = 16
 BULK_APPLY_BYTES = 16_000_000
-"""So much may wait to be applied before bulk waits for that."""
+BULK_UNAPPLIED_BYTES_MAX = 32_000_000
+"""From the first on, bulk has what it brought applied; from the second on it waits for that, or sooner for others."""
 BULK_PAUSE_SECONDS = 0.005
+BULK_OTHERS_SECONDS = 1.0
+"""How long somebody counts who was answered."""
 BULK_REST = 3.0
 BULK_REST_SECONDS_MAX = 1.0
 """When others were served meanwhile, bulk rests as many times as long as that took, but not longer."""

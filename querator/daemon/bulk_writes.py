@@ -339,7 +339,7 @@ class Write:
         self._parameters = parameters
         ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
         self._pace = Pace(
-            self._has_room,
+            self._waiting_bytes,
             lambda: any([service.engine.is_catching_up(name) for name in self._storages()]),
             lambda: sum([path.count for path in ordinary]),
             parameters.timeout_ns / NS_PER_SECOND,
@@ -388,14 +388,14 @@ class Write:
         )
         return set().union(*found)
 
-    def _has_room(self) -> bool:
-        """Raises when nobody needs any."""
+    def _waiting_bytes(self) -> int:
+        """What the files lack. Raises when nobody needs to know."""
         if self._service.stopping:
             raise RequestFailed("service is shutting down")
         if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
             self._service.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
-        return all([self._service.engine.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
+        return max([self._service.engine.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
 
     def _storages(self) -> set[str]:
         return {partition.placement.storage for partition in self._logical.partitions}

@@ -360,19 +360,19 @@ class Engine:
         disk = self.disks.get(storage_name)
         return disk is not None and disk.catching_up
 
-    def relieve(self, storage_name: str, bytes_max: int) -> bool:
-        """Whether the files lack no more than that; if they do, has them catch up.
+    def relieve(self, storage_name: str, bytes_max: int) -> int:
+        """How much the files lack; if it is more than that, has them catch up.
 
         A file that takes nothing in at present does not count: that may take for ever, and concerns its own queue.
         """
         disk = self.disks.get(storage_name)
         if disk is None:
-            return True  # it cannot be used, so that nothing gets there; the queue may have other partitions
+            return 0  # it cannot be used, so that nothing gets there; the queue may have other partitions
         stores = [partition.store for _, partition in self._partitions_on(disk) if not partition.apply_failures]
-        is_much = sum([store.unapplied_bytes for store in stores if store is not None]) > bytes_max
-        if is_much and not disk.catching_up:
+        waiting_bytes = sum([store.unapplied_bytes for store in stores if store is not None])
+        if waiting_bytes > bytes_max and not disk.catching_up:
             self._look_after(disk, hurry=True)
-        return not is_much
+        return waiting_bytes
 
     def _look_after(self, disk: Disk, hurry: bool = False) -> None:
         """What is held must get out of memory, and what lags behind out of the journal. Items that came and went in

@@ -444,7 +444,7 @@ class TestError:
         assert "storage 'other' cannot be used: " in house.statuses()[1].reason
         assert "'1' is in error" in house.job_refusal("verify", partitions=[1]).message
         house.produce("b")
-        assert house.service.engine.relieve("other", 0)  # bulk waits for no file there
+        assert house.service.engine.relieve("other", 0) == 0  # bulk waits for no file there
         house.create("new")
         for refusal in (
             house.job_refusal("migrate", queue="new", partition=0, to_storage="other"),
