@@ -174,7 +174,7 @@ class Engine:
         for flight in flights:
             answers += len(flight.plan.answers)
             partitions = flight.plan.partitions
-            for name in {partition.placement.storage for partition in partitions} if partitions else ():
+            for name in {partition.placement.storage for partition in partitions}:
                 disk = touched[name] = self.disks[name]
                 disk.flights.append(flight)
                 flight.waits_for += 1

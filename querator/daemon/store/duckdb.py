@@ -313,7 +313,7 @@ class DuckStorage:
         while places := history.replay(store.partition, store.record_written):
             try:
                 for number, payload in self._journal.payloads(places):
-                    store.absorb(_decode(payload), number, len(payload) + records.OVERHEAD_BYTES)
+                    store.absorb(_decode(payload), number, len(payload) + records.RECORD_HEADER_BYTES)
                     if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
                         store.flush()
             except FileNotFoundError:
@@ -426,7 +426,7 @@ class DuckStorage:
         batches: Taken = taken
         with self._lock:
             for store, batch, payload in batches:
-                store.absorb_staged(batch, store.record_written + 1, len(payload) + records.OVERHEAD_BYTES)
+                store.absorb_staged(batch, store.record_written + 1, len(payload) + records.RECORD_HEADER_BYTES)
 
     # What partitions tell, see Home.
 

@@ -32,7 +32,7 @@ from querator.daemon.store.history import History, Place
 from querator.daemon.store.kept import KEPT_SEGMENT, Kept
 from querator.daemon.store.records import (
     CLOSED,
-    OVERHEAD_BYTES,
+    RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     Record,
     SegmentHeader,
@@ -186,8 +186,8 @@ class Journal:
             segment = int(path.stem) if path.suffix == ".seg" else KEPT_SEGMENT
             with path.open("rb", buffering=0) as file:
                 for place in there:
-                    size = OVERHEAD_BYTES + place.payload_bytes
-                    data = os.pread(file.fileno(), size, place.payload_at - OVERHEAD_BYTES)
+                    size = RECORD_HEADER_BYTES + place.payload_bytes
+                    data = os.pread(file.fileno(), size, place.payload_at - RECORD_HEADER_BYTES)
                     payload = payload_in(data, segment, place.number)
                     if payload is None:
                         raise FileNotFoundError(errno.ENOENT, "is written over", str(path))
@@ -206,7 +206,7 @@ class Journal:
         Raises StorageError. When space ran out, nothing of it is there and the journal can be used again; after any
         other failure it cannot be known what is durable, and the journal refuses everything until `reopen`.
         """
-        size = sum([OVERHEAD_BYTES + len(payload) for _, _, _, payload in entries])
+        size = sum([RECORD_HEADER_BYTES + len(payload) for _, _, _, payload in entries])
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)

@@ -31,9 +31,8 @@ _MAGIC_STEP: Final = 0x9E3779B1
 """Odd, so that four billion segments in a row have different magics."""
 _HEAD: Final = struct.Struct("<IIIQ16sI")
 _CRC: Final = struct.Struct("<I")
-_HEADER_BYTES: Final = _HEAD.size + _CRC.size
+RECORD_HEADER_BYTES: Final = _HEAD.size + _CRC.size
 _NOBODY: Final = bytes(16)
-OVERHEAD_BYTES: Final = _HEADER_BYTES
 
 _SEGMENT_MAGIC: Final = b"QJS2"
 _SEGMENT_HEAD: Final = struct.Struct("<4sIQQ")
@@ -45,7 +44,6 @@ class Record(NamedTuple):
     number: int
     """Counts up by one per partition, so that a missing record is noticed."""
     partition: bytes
-    offset: int
     payload_at: int
     payload_bytes: int
 
@@ -127,7 +125,7 @@ def read_records(data: bytes, segment: int, start: int, end: int | None = None) 
         kind, number, partition, payload_bytes, payload_crc = head
         if kind == _TAIL and number == at:
             break
-        record = Record(kind, number, partition, at, at + _HEADER_BYTES, payload_bytes)
+        record = Record(kind, number, partition, at + RECORD_HEADER_BYTES, payload_bytes)
         payload = view[record.payload_at : record.payload_at + payload_bytes]
         whole = record.end <= len(data) and crc32(payload) == payload_crc
         if not whole:
@@ -145,14 +143,14 @@ def read_records(data: bytes, segment: int, start: int, end: int | None = None) 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
     """The payload of a record, given from its header on; None when this is not that record any more."""
     head = _header_at(data, 0, magic_of(segment))
-    payload = data[_HEADER_BYTES:]
+    payload = data[RECORD_HEADER_BYTES:]
     if head is None or head[1] != number or head[3:] != (len(payload), crc32(payload)):
         return None
     return payload
 
 
 def _header_at(data: bytes, at: int, magic: int) -> tuple[int, int, bytes, int, int] | None:
-    if len(data) - at < _HEADER_BYTES:
+    if len(data) - at < RECORD_HEADER_BYTES:
         return None
     found, payload_bytes, payload_crc, number, partition, kind = _HEAD.unpack_from(data, at)
     if found != magic or _CRC.unpack_from(data, at + _HEAD.size)[0] != crc32(data[at : at + _HEAD.size]):
