@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import duckdb
 import pytest
 from house import SECOND, House
 
-from querator import ids, limits
+from querator import ids
 from querator.daemon import engine
 from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
@@ -388,10 +386,16 @@ class TestError:
     ):
         """The bound may be smaller than what is applied otherwise."""
         monkeypatch.setattr(engine, "APPLY_IDLE_ROUNDS", 1_000_000)
-        house.service.engine._unapplied_bytes_max = 1_000
+        engine_ = house.service.engine
+        engine_._unapplied_bytes_max = 1_000
         house.create(partitions=1)
         house.produce("x" * 2_000)
-        time.sleep(2 * limits.UPKEEP_SECONDS)
+
+        async def upkeep() -> bool:
+            engine_._look_after(engine_.disks["default"])
+            return house.partition().congested
+
+        assert house.run(upkeep())
         assert house.begin_produce("y").result(5) is None
 
     def test_files_catch_up_one_after_the_other(self, house: House):

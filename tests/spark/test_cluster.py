@@ -33,7 +33,7 @@ def cluster(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_a_task_that_spark_runs_twice_at_once_writes_each_row_once(
     cluster: Cluster, daemon: Daemon, bulk: BulkClient, queue: str, tmp_path: Path
 ) -> None:
-    """The first attempt has written a part of its rows when the second begins; from then on both write."""
+    """The first attempt stands still in the middle of its rows until the second is under way; then both go on."""
     script = Path(__file__).with_name("speculation_driver.py")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     given = {"master": cluster.url, "endpoint": daemon.endpoint, "queue": queue, "path": str(tmp_path)}
