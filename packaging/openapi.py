@@ -144,7 +144,7 @@ FIELDS: dict[str, str] = {
     "reference": "A note of the caller's own.",
     "request_id": "A repeated request with it adds nothing for an hour; up to 256 bytes.",
     "request_timeout": "How long the caller waits, as a duration; up to 15m.",
-    "requested_partitions": "How many partitions.",
+    "requested_partitions": "How many partitions, from 1 to 1000.",
     "requested_state": "What an operator asked for.",
     "resume_at": "When a pause ends by itself.",
     "retry_at": "Not before this time; absent or past is now.",

@@ -371,6 +371,10 @@ def _queues(given: Sequence[dict[str, Any]]) -> tuple[QueueConfig, ...]:
     for number, table in enumerate(given):
         if not table.get("name"):
             raise ConfigError(f"'queues[{number}]' has no name")
+        if not 1 <= (partitions := table.get("partitions", 1)) <= limits.PARTITIONS_MAX:
+            raise ConfigError(
+                f"'queues[{number}].partitions' must be between 1 and {limits.PARTITIONS_MAX}, not {partitions}"
+            )
     return tuple(QueueConfig(**table) for table in given)
 
 

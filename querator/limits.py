@@ -20,6 +20,8 @@ TIMEOUT_TEXT_BYTES_MAX = 15
 REQUEST_ID_BYTES_MAX = 256
 MAX_ATTEMPTS_MAX = 65_536
 ATTEMPTS_MAX = (1 << 31) - 1
+PARTITIONS_MAX = 1_000
+"""Per queue; more are refused. Each partition is an open DuckDB file: a thousand take about 400 MB."""
 LIST_LIMIT_DEFAULT = 1_000
 LIST_LIMIT_MAX = 65_536
 REQUEST_TIMEOUT_MIN_NS = 10 * NS_PER_MS

@@ -13,7 +13,7 @@ from querator.cli.render import Format, Moment
 from querator.cli.session import Session, duration
 from querator.cli.tree import NOUNS, noun
 from querator.errors import Conflict, NotFound, UsageError
-from querator.limits import LIST_LIMIT_DEFAULT
+from querator.limits import LIST_LIMIT_DEFAULT, PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -23,7 +23,9 @@ app = noun(NOUNS["queues"].help)
 
 COLUMNS = ("queue_name", "partitions", "lease_timeout", "expire_timeout", "max_attempts", "dead_queue", "created_at")
 
-Partitions = Annotated[int | None, typer.Option("--partitions", min=1, metavar="N", help="How many partitions.")]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", min=1, metavar="N", help=f"How many partitions, at most {PARTITIONS_MAX}.")
+]
 LeaseTimeout = Annotated[
     str | None, typer.Option("--lease-timeout", metavar="DURATION", help="How long a consumer may hold an item.")
 ]

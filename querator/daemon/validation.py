@@ -13,6 +13,7 @@ from querator.limits import (
     MAX_ATTEMPTS_MAX,
     NAMESPACE_BYTES_MAX,
     NS_PER_US,
+    PARTITIONS_MAX,
     QUEUE_NAME_BYTES_MAX,
     REFERENCE_BYTES_MAX,
     REQUEST_ID_BYTES_MAX,
@@ -164,6 +165,8 @@ def queue_values(queue: Queue) -> None:
         raise InvalidRequest("max attempts is invalid; cannot be negative number")
     if queue.requested_partitions < 1:
         raise InvalidRequest("partitions is invalid; cannot be less than 1")
+    if queue.requested_partitions > PARTITIONS_MAX:
+        raise InvalidRequest(f"partitions is invalid; cannot be greater than {PARTITIONS_MAX}")
 
 
 def new_timeouts(queue: Queue) -> None:

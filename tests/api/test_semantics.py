@@ -323,6 +323,17 @@ class TestDeadLetters:
         assert "dead_queue" not in daemon.ok("queues.info", queue_name=q)
 
 
+class TestPartitions:
+    @pytest.mark.parametrize("count", [1001, 2**31 - 1])
+    def test_more_than_one_daemon_can_serve_are_refused(self, daemon, count):
+        refusal = (400, "partitions is invalid; cannot be greater than 1000")
+        settings = {"lease_timeout": "1m", "expire_timeout": "1h", "requested_partitions": count}
+        assert daemon.error("queues.create", queue_name="wide", **settings) == refusal
+        q = daemon.create()
+        assert daemon.error("queues.update", queue_name=q, requested_partitions=count) == refusal
+        assert daemon.ok("queues.info", queue_name=q)["requested_partitions"] == 1
+
+
 class TestSchedule:
     def test_comes_due_in_order_and_wakes(self, daemon):
         q = daemon.create()

@@ -96,6 +96,8 @@ def test_storages_limits_and_queues_of_the_file(tmp_path: Path, environ: dict[st
         ("logging = 1", "'logging' must be a table", ""),
         ("queues = 1", "'queues' must be a list of tables", ""),
         ("[[queues]]\npartitions = 1", "'queues[0]' has no name", ""),
+        ('[[queues]]\nname = "q"\npartitions = 1001', "'queues[0].partitions' must be between 1 and 1000", ""),
+        ('[[queues]]\nname = "q"\npartitions = 0', "'queues[0].partitions' must be between 1 and 1000, not 0", ""),
         ('[[storages]]\nname = "a/b"\ndirectory = "/"', "'storages[0].name' must be letters", ""),
         ('[[storages]]\nname = "a"', "storage 'a' has no directory", ""),
         ('[[storages]]\nname = "a"\ndirectory = "/"\naffinity = -1', "it cannot be negative", ""),
