@@ -134,6 +134,7 @@ FIELDS: dict[str, str] = {
     "now": "The time.",
     "partition": "Number of the partition.",
     "partitions": "Numbers of partitions; none means all.",
+    "keep_states": "Keep each partition's requested state, and skip offline partitions.",
     "payload": "The payload, in base64.",
     "pivot": "From here on, this one included.",
     "produce_waiting": "Produces that wait for a pass.",

@@ -316,16 +316,20 @@ def offline_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: f
     return _partitions("offline", queue, partitions, timeout)
 
 
-def reload_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[None]:
-    """Close, reopen and read again, one after another; answered when done. Conflict while another reload runs."""
-    return _partitions("reload", queue, partitions, timeout, repeatable=False)
-
-
-def _partitions(
-    verb: str, queue: str, partitions: Sequence[int], timeout: float | None, *, repeatable: bool = True
+def reload_partitions(
+    queue: str, partitions: Sequence[int] = (), *, keep_states: bool = False, timeout: float | None = None
 ) -> Call[None]:
+    """Close, reopen and read again, one after another; answered when done. Conflict while another reload runs.
+
+    With `keep_states`, paused partitions stay paused, and offline partitions are skipped.
+    """
+    request = m.PartitionsReloadRequest(queue_name=queue, partitions=list(partitions), keep_states=keep_states)
+    return Call("partitions.reload", request, _nothing, repeatable=False, timeout=timeout)
+
+
+def _partitions(verb: str, queue: str, partitions: Sequence[int], timeout: float | None) -> Call[None]:
     request = m.PartitionsRequest(queue_name=queue, partitions=list(partitions))
-    return Call(f"partitions.{verb}", request, _nothing, repeatable=repeatable, timeout=timeout)
+    return Call(f"partitions.{verb}", request, _nothing, timeout=timeout)
 
 
 def migrate_partition(

@@ -240,10 +240,20 @@ def reload(
     queue: OptionalQueue = None,
     partitions: Partitions = None,
     all_: All = False,
-    all_queues_: Annotated[bool, typer.Option("--all-queues", help="All partitions of all queues, for cron.")] = False,
+    all_queues_: Annotated[
+        bool, typer.Option("--all-queues", help="All partitions of all queues, for cron. Implies --keep-states.")
+    ] = False,
+    keep_states: Annotated[
+        bool, typer.Option("--keep-states", help="Paused partitions stay paused. Offline partitions are skipped.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Close, reopen and read partitions again, one after another. Exit code 5 while another reload runs."""
+    """Close, reopen and read partitions again, one after another.
+
+    A partition is available after its reload, even if it was paused or offline before; only a draining partition keeps
+    draining. With --keep-states or --all-queues, every partition keeps the state that was asked for, and offline
+    partitions are skipped. The exit code is 5 while another reload runs.
+    """
     limit = session.timeout_seconds if session.timeout_given else RELOAD_SECONDS_MAX
     if all_queues_:
         if queue is not None or partitions or all_:
@@ -258,7 +268,7 @@ def reload(
         _chosen(partitions, all_),
         "reload",
         "reloaded",
-        lambda chosen: session.client.reload_partitions(queue, chosen, timeout=limit),
+        lambda chosen: session.client.reload_partitions(queue, chosen, keep_states=keep_states, timeout=limit),
         dry_run=dry_run,
     )
 
@@ -267,12 +277,12 @@ def _reload_all_queues(session: Session, limit: float, *, dry_run: bool) -> None
     """Every queue is tried; the first failure decides the exit code unless some succeeded."""
     names = [info.queue_name for info in all_queues(session.client)]
     if dry_run:
-        session.note(f"would reload all partitions of {count(len(names), 'queue')}")
+        session.note(f"would reload all partitions of {count(len(names), 'queue')} that are not offline")
         return
     failures: dict[str, QueratorError] = {}
     for name in names:
         try:
-            session.client.reload_partitions(name, timeout=limit)
+            session.client.reload_partitions(name, keep_states=True, timeout=limit)
         except QueratorError as error:
             failures[name] = error
     if not failures:

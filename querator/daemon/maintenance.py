@@ -265,9 +265,13 @@ async def closed(service: Service, logical: Logical, partition: Partition, reaso
 # -- reload
 
 
-async def reload(service: Service, request: messages.PartitionsRequest) -> Reply:
+async def reload(service: Service, request: messages.PartitionsReloadRequest) -> Reply:
+    """With `keep_states`, each partition keeps its requested state, and offline partitions are skipped."""
     logical = service.find(request.queue_name)
-    return await _reload(service, logical, chosen(service, logical, request.partitions))
+    partitions = chosen(service, logical, request.partitions)
+    if request.keep_states:
+        partitions = [one for one in partitions if one.placement.requested is not State.UNAVAILABLE]
+    return await _reload(service, logical, partitions, keep_states=request.keep_states)
 
 
 async def reload_queue(service: Service, request: messages.QueueReloadRequest) -> Reply:
@@ -275,7 +279,9 @@ async def reload_queue(service: Service, request: messages.QueueReloadRequest) -
     return await _reload(service, logical, list(logical.partitions))
 
 
-async def _reload(service: Service, logical: Logical, partitions: list[Partition]) -> Reply:
+async def _reload(
+    service: Service, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
+) -> Reply:
     """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
     if logical.reloading:
         raise Conflict(f"reload is already running; wait until that of queue '{logical.queue.name}' has ended")
@@ -284,7 +290,7 @@ async def _reload(service: Service, logical: Logical, partitions: list[Partition
     reasons = []
     try:
         for partition in partitions:
-            reason = await _reload_one(service, logical, partition)
+            reason = await _reload_one(service, logical, partition, keep_states)
             if reason:
                 reasons.append(f"partition '{partition.number}': {reason}")
     finally:
@@ -294,10 +300,12 @@ async def _reload(service: Service, logical: Logical, partitions: list[Partition
     return Reply(code=200)
 
 
-async def _reload_one(service: Service, logical: Logical, partition: Partition) -> str:
+async def _reload_one(service: Service, logical: Logical, partition: Partition, keep_states: bool) -> str:
     async with service.altering[logical.queue.name]:
+        if keep_states and partition.placement.requested is State.UNAVAILABLE:
+            return ""  # it was taken offline while other partitions were reloaded
         check_free(service, [partition])
-        new = await reloaded(service, partition)
+        new = partition.placement if keep_states else await reloaded(service, partition)
 
         def run(now_us: int) -> None:
             partition.placement = new

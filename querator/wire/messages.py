@@ -312,10 +312,16 @@ class PartitionsListResponse(Message):
 
 
 class PartitionsRequest(Message):
-    """Resume, drain, offline, reload, verify and compact. No partitions named means all of them."""
+    """Resume, drain, offline, verify and compact. No partitions named means all of them."""
 
     queue_name: str = ""
     partitions: list[Int32] = []
+
+
+class PartitionsReloadRequest(Message):
+    queue_name: str = ""
+    partitions: list[Int32] = []
+    keep_states: bool = False
 
 
 class PartitionsPauseRequest(Message):

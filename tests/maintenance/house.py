@@ -22,6 +22,7 @@ SECOND = 1_000_000
 WAIT_SECONDS = 20.0
 
 Future = concurrent.futures.Future[Any]
+_REQUESTS: dict[str, Any] = {"pause": m.PartitionsPauseRequest, "reload": m.PartitionsReloadRequest}
 
 
 class House:
@@ -135,13 +136,13 @@ class House:
 
     def ask(self, what: str, *numbers: int, queue: str = "q", **more: Any) -> m.Reply:
         """partitions.resume and its like."""
-        kind = m.PartitionsPauseRequest if what == "pause" else m.PartitionsRequest
+        kind = _REQUESTS.get(what, m.PartitionsRequest)
         reply = self.call(f"partitions.{what}", kind(queue_name=queue, partitions=list(numbers), **more))
         assert isinstance(reply, m.Reply)
         return reply
 
     def refused(self, what: str, *numbers: int, queue: str = "q", **more: Any) -> QueratorError:
-        kind = m.PartitionsPauseRequest if what == "pause" else m.PartitionsRequest
+        kind = _REQUESTS.get(what, m.PartitionsRequest)
         return self.refusal(f"partitions.{what}", kind(queue_name=queue, partitions=list(numbers), **more))
 
     # -- jobs

@@ -47,18 +47,21 @@ def test_cron_is_silent_when_all_is_well_and_speaks_up_when_not(tmp_path: Path):
         for name in ("orders", "mail"):
             client.create_queue(name, partitions=2, lease_timeout="1m", expire_timeout="1h")
             client.produce(name, ["a", "b"])
+        client.pause_partitions("mail", [0])
         for command in crontab().values():
             done = run(command, daemon)
             assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command
         assert (tmp_path / "backup" / "orders" / "manifest.json").exists()
         file = tmp_path / "default" / client.list_partitions("mail")[1].file
-        client.offline_partitions("mail", [1])
-        file.write_bytes(b"not a database")
+        broken = file.with_suffix(".new")
+        broken.write_bytes(b"not a database")
+        broken.rename(file)
+        client.offline_partitions("orders", [1])
         (reload,) = [command for command in crontab().values() if "reload" in command]
         done = run(reload, daemon)
         assert done.returncode not in (0, 2) and "partition '1'" in done.stderr
         states = [(status.queue_name, status.state) for status in client.list_partitions()]
-        assert states == [("mail", "available"), ("mail", "error"), ("orders", "available"), ("orders", "available")]
+        assert states == [("mail", "paused"), ("mail", "error"), ("orders", "available"), ("orders", "unavailable")]
     finally:
         daemon.stop()
 

@@ -294,9 +294,33 @@ class TestReload:
         house.ask("reload")
         assert house.states() == ["draining", "available", "available"]
 
+    def test_keeping_states_changes_none_and_skips_offline_partitions(self, house: House):
+        house.create(partitions=4)
+        house.produce("a")
+        house.ask("pause", 1, for_="15m")
+        house.ask("drain", 2)
+        house.ask("offline", 3)
+        before = house.statuses()
+        house.file(3).write_bytes(b"the operator's, for now")
+        house.ask("reload", keep_states=True)
+        assert house.states() == ["available", "paused", "draining", "unavailable"]
+        after = house.statuses()
+        assert [(s.requested_state, s.resume_at, s.since) for s in after] == [
+            (s.requested_state, s.resume_at, s.since) for s in before
+        ]
+        house.restart()
+        assert house.states() == ["available", "paused", "draining", "unavailable"]
+
+    def test_keeping_states_reads_the_files_again(self, house: House):
+        house.create()
+        house.ask("pause")
+        opened = house.partition().store
+        house.ask("reload", 0, keep_states=True)
+        assert house.partition().store is not opened and house.states() == ["paused"]
+
     def test_one_at_a_time(self, house: House):
         house.create(partitions=3)
-        first = house.begin("partitions.reload", m.PartitionsRequest(queue_name="q"))
+        first = house.begin("partitions.reload", m.PartitionsReloadRequest(queue_name="q"))
         second = house.refused("reload", 2)
         assert isinstance(second, Conflict) and second.message.startswith("reload is already running; ")
         assert first.result(5).code == 200
