@@ -36,7 +36,7 @@ _querator_options() {
     'queue complete') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue retry') echo '--at --delay --dead --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue extend') echo '--by --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queue consume') echo '--exec --batch-size -n --concurrency --backoff --client-id --limit --until-empty --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue consume') echo '--exec --batch-size -n --concurrency --backoff --exec-timeout --client-id --limit --until-empty --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue stats') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue clear') echo '--queue --scheduled --destructive --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue wait') echo '--for --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -235,6 +235,7 @@ _querator_value() {
     'queue consume -n') echo 'none' ;;
     'queue consume --concurrency') echo 'none' ;;
     'queue consume --backoff') echo 'none' ;;
+    'queue consume --exec-timeout') echo 'none' ;;
     'queue consume --client-id') echo 'none' ;;
     'queue consume --limit') echo 'none' ;;
     'queue consume --output') echo '=table json ndjson name' ;;

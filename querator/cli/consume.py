@@ -39,6 +39,12 @@ def consume(
     backoff: Annotated[
         str, typer.Option("--backoff", metavar="MIN..MAX", help="Wait before a failed item is tried again; doubles.")
     ] = "1s..5m",
+    exec_timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--exec-timeout", metavar="DURATION", help="End a command that runs for longer, and retry its item."
+        ),
+    ] = None,
     client_id: Annotated[str | None, typer.Option("--client-id", metavar="TEXT", help="Names this consumer.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="End after so many items.")] = None,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when there is nothing to lease.")] = False,
@@ -48,6 +54,7 @@ def consume(
     The command finds QUERATOR_ITEM_ID, QUERATOR_ITEM_KIND, QUERATOR_ITEM_REFERENCE, QUERATOR_ITEM_ATTEMPTS,
     QUERATOR_ITEM_ENCODING and QUERATOR_QUEUE in its environment. Leases are extended while it runs. On SIGINT and
     SIGTERM the running commands may finish, and what has not begun is handed back; a second signal ends them too.
+    A command is ended with SIGTERM, and with SIGKILL if it is still there 5 seconds later.
     What the commands print goes to standard output; with -o json, to standard error.
     """
     from querator.cli.worker import Backoff, Plan, Worker
@@ -67,6 +74,7 @@ def consume(
         max_attempts=info.max_attempts,
         patience_seconds=session.timeout_seconds,
         commands_stdout=STDERR if session.for_a_script else None,
+        exec_timeout_seconds=None if exec_timeout is None else _exec_timeout(exec_timeout),
     )
     worker = Worker(session.make_client(patient=True), session.make_client(patient=True), plan, session.note)
     signals: list[int] = []
@@ -102,6 +110,15 @@ def consume(
         session.done(text, record, name="queue_name")
     if failure is not None:
         raise failure
+
+
+def _exec_timeout(text: str) -> float:
+    seconds = duration(text, "--exec-timeout")
+    if seconds <= 0:
+        raise UsageError(
+            "--exec-timeout: must be more than 0", hint="leave it out to let commands run as long as they take"
+        )
+    return seconds
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -1,8 +1,9 @@
 """A worker that runs a shell command per item, and never holds an item without either working on it or giving it back.
 
-    main thread      leases, completing in the same request what is done, and hands items to the runners
-    runner threads   one command each
-    keeper thread    extends the leases of everything that is held, and completes what is done while a lease waits
+    main thread      leases, and hands items to the runners
+    runner threads   run one command each
+    keeper thread    completes what is done, and extends the leases of everything that is held
+    ender thread     ends commands that run for too long, whose lease was lost, or that a second signal is to end
 
 All of them share `Worker._lock`; nothing blocks while holding it.
 """
@@ -13,22 +14,23 @@ import contextlib
 import os
 import queue as queues
 import random
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from querator.cli.commands import ShellCommand
 from querator.client import Client
-from querator.errors import InvalidRequest, QueratorError, RetryRequest, Unreachable
-from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
+from querator.errors import QueratorError, RetryRequest, Unreachable
+from querator.limits import US_PER_SECOND
 from querator.wire.messages import QueueLeaseItem
 
 LEASE_WAIT_SECONDS: Final = 60.0
 EMPTY_WAIT_SECONDS: Final = 0.2
 TICK_SECONDS: Final = 0.1
+COMPLETE_SECONDS: Final = 1.0
+"""A complete that takes longer is tried again later, so that it does not hold up those of other partitions."""
 EXTEND_SHARE: Final = 1 / 3
 """Leases are extended when this share of the queue's lease timeout has passed."""
 
@@ -60,6 +62,8 @@ class Plan:
     """How long a daemon may be away, such as for a restart."""
     commands_stdout: int | None = None
     """Where the commands write; None is our own standard output."""
+    exec_timeout_seconds: float | None = None
+    """A command that runs for longer is ended, and its item retried."""
 
 
 @dataclass
@@ -73,8 +77,12 @@ class Tally:
 
 @dataclass
 class Held:
+    """An item that is leased, until it is completed, retried, handed back or lost."""
+
     item: QueueLeaseItem
-    process: subprocess.Popen[bytes] | None = None
+    partition: int = 0
+    command: ShellCommand | None = None
+    done: bool = False
     lost: bool = False
 
 
@@ -88,7 +96,6 @@ class Worker:
         self._note = note
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
-        self._done: list[str] = []
         self._todo: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
         self._room = threading.Semaphore(0)
         self._ended = threading.Event()
@@ -96,6 +103,8 @@ class Worker:
         self._stopping = False
         self._killing = False
         self._started = 0
+        self._failing_partitions: set[int] = set()
+        """Partitions whose completes failed when they were last tried; each is told once."""
         self.tally = Tally()
         self.failure: QueratorError | None = None
 
@@ -111,7 +120,8 @@ class Worker:
             for number in range(self._plan.concurrency)
         ]
         keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
-        for thread in [keeper, *runners]:
+        ender = threading.Thread(target=self._end_commands, name="ender", daemon=True)
+        for thread in [keeper, ender, *runners]:
             thread.start()
         try:
             self._lease_until_stopped()
@@ -123,12 +133,12 @@ class Worker:
             self._todo.put(None)
         for thread in runners:
             while thread.is_alive():
-                thread.join(TICK_SECONDS)
-                if self._killing:
-                    self._kill_running()
+                thread.join(TICK_SECONDS)  # a signal handler runs in this thread, between two waits
         self._ended.set()
         keeper.join()
-        self._complete_done()
+        ender.join()
+        self._complete_done(self._plan.patience_seconds)
+        self._give_up_done()
         return self.tally
 
     def _count(self, **more: int) -> None:
@@ -144,13 +154,12 @@ class Worker:
             wanted = plan.batch_size if plan.limit is None else min(plan.batch_size, plan.limit - self._started)
             if wanted == 0:
                 return
-            items = self._lease(wanted)
-            if not items:
-                if plan.until_empty and not self._is_holding():
+            holding = self._lease(wanted)
+            if not holding:
+                if plan.until_empty and not self._is_working():
                     return
                 continue
             with self._lock:
-                holding = [Held(item) for item in items]
                 self._held |= {held.item.id: held for held in holding}
             self._started += len(holding)
             for held in holding:
@@ -161,68 +170,51 @@ class Worker:
                     if self._stopping:
                         return
 
-    def _lease(self, wanted: int) -> list[QueueLeaseItem]:
+    def _lease(self, wanted: int) -> list[Held]:
         """Items, or none if there are none; a daemon that is away is waited for."""
+        wait = EMPTY_WAIT_SECONDS if self._plan.until_empty else LEASE_WAIT_SECONDS
         give_up_at = time.monotonic() + self._plan.patience_seconds
         while True:
             try:
-                return self._lease_now(wanted)
-            except Unreachable:
-                if time.monotonic() >= give_up_at:
+                reply = self._leaser.lease(self._plan.queue, wanted, client_id=self._plan.client_id, timeout=wait)
+                return [Held(item, reply.partition) for item in reply.items]
+            except RetryRequest:
+                return []
+            except QueratorError as error:
+                if self._stopping:
+                    return []
+                if not isinstance(error, Unreachable) or time.monotonic() >= give_up_at:
                     raise
                 self._ended.wait(TICK_SECONDS)
 
-    def _lease_now(self, wanted: int) -> list[QueueLeaseItem]:
-        done = self._take_done()
-        wait = EMPTY_WAIT_SECONDS if self._plan.until_empty else LEASE_WAIT_SECONDS
-        try:
-            reply = self._leaser.lease(
-                self._plan.queue, wanted, client_id=self._plan.client_id, complete_ids=done, timeout=wait
-            )
-        except RetryRequest:
-            # Nothing to lease; what was to be completed is completed.
-            self._count(completed=len(done))
-            return []
-        except InvalidRequest:
-            if not done:
-                raise
-            self._complete(done)
-            return []
-        except QueratorError:
-            self._give_done_back(done)
-            if self._stopping:
-                return []
-            raise
-        self._count(completed=len(done))
-        return reply.items
-
-    def _is_holding(self) -> bool:
+    def _is_working(self) -> bool:
         with self._lock:
-            return bool(self._held)
+            return any(not held.done for held in self._held.values())
 
     # Running
 
     def _run_commands(self) -> None:
         while (held := self._todo.get()) is not None:
             self._room.release()
-            if self._stopping and not self._claim(held):
+            if not self._claim(held):
                 continue
-            code = self._run_command(held)
-            if code == 0:
-                with self._lock:
+            code, why = self._run_command(held)
+            with self._lock:
+                held.done = code == 0 and not held.lost
+                if not held.done:
                     self._held.pop(held.item.id, None)
-                    if not held.lost:
-                        self._done.append(held.item.id)
-            else:
-                self._retry(held, code)
+            if not held.done and not held.lost:
+                self._retry(held.item, why)
 
     def _claim(self, held: Held) -> bool:
-        """Whether this item is still ours to work on: when stopping, it may just have been handed back."""
+        """Whether this item is still ours to work on: it may have been handed back, or its lease was lost."""
         with self._lock:
+            if held.lost:
+                self._held.pop(held.item.id, None)
             return held.item.id in self._held
 
-    def _run_command(self, held: Held) -> int | str:
-        """The exit status, or in words why there is none."""
+    def _run_command(self, held: Held) -> tuple[int | None, str]:
+        """The exit status, None if there is none, and how the command ended, in words."""
         item = held.item
         environment = os.environ | {
             "QUERATOR_QUEUE": self._plan.queue,
@@ -232,40 +224,33 @@ class Worker:
             "QUERATOR_ITEM_ENCODING": item.encoding.replace("\0", ""),
             "QUERATOR_ITEM_ATTEMPTS": str(item.attempts),
         }
+        plan = self._plan
         try:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", self._plan.shell_command],
-                stdin=subprocess.PIPE,
-                stdout=self._plan.commands_stdout,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the worker, which lets its commands finish
+            command = ShellCommand(
+                plan.shell_command, environment, stdout=plan.commands_stdout, timeout=plan.exec_timeout_seconds
             )
         except (OSError, ValueError) as error:
-            return f"cannot run the command: {error}"
-        with self._lock:
-            held.process = process
-        if self._killing:
-            _end(process)
-        process.communicate(item.bytes_)
-        with self._lock:
-            held.process = None
-        return process.returncode
+            return None, f"cannot run the command: {error}"
+        held.command = command
+        code = command.run(item.bytes_)
+        held.command = None
+        return code, command.outcome
 
-    def _kill_running(self) -> None:
-        with self._lock:
-            running = [held.process for held in self._held.values() if held.process is not None]
-        for process in running:
-            _end(process)
+    def _end_commands(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            with self._lock:
+                holding = list(self._held.values())
+            now = time.monotonic()
+            for held in holding:
+                if (command := held.command) is not None:
+                    if self._killing or held.lost:
+                        command.end()
+                    command.end_if_overdue(now)
 
     # Settling
 
-    def _retry(self, held: Held, code: int | str) -> None:
-        item, plan = held.item, self._plan
-        why = code if isinstance(code, str) else _status(code)
-        with self._lock:
-            self._held.pop(item.id, None)
-        if held.lost:
-            return
+    def _retry(self, item: QueueLeaseItem, why: str) -> None:
+        plan = self._plan
         dead = plan.max_attempts > 0 and item.attempts >= plan.max_attempts
         delay = 0.0 if self._killing else plan.backoff.delay(item.attempts)
         try:
@@ -298,33 +283,54 @@ class Worker:
         except QueratorError as error:
             self._note(f"could not hand back {len(waiting)} items, their leases will run out: {error.message}")
 
-    def _take_done(self) -> list[str]:
+    def _complete_done(self, timeout: float) -> None:
+        """Complete what is done. What cannot be completed now stays held and is tried again, which does no harm."""
+        for partition, ids in self._ids_by_partition(only_done=True):
+            completed, refused, error = self._ask(
+                ids, lambda some: self._client.complete(self._plan.queue, some, timeout=timeout), keeps_earlier=True
+            )
+            with self._lock:
+                for id in (*completed, *refused):
+                    self._held.pop(id, None)
+            self._count(completed=len(completed), lost=len(refused))
+            for id, text in refused.items():
+                self._note(f"{id}: {text}")
+            if error is None:
+                self._failing_partitions.discard(partition)
+            elif partition not in self._failing_partitions:
+                self._failing_partitions.add(partition)
+                self._note(f"could not complete {len(ids) - len(completed)} items yet, trying again: {error.message}")
+
+    def _give_up_done(self) -> None:
+        """What is done and could not be completed before the worker has to end."""
+        left = len(self._held)
+        if left:
+            self._note(f"could not complete {left} items; they come back when their leases run out")
+            self._count(lost=left)
+
+    def _ids_by_partition(self, *, only_done: bool) -> list[tuple[int, list[str]]]:
+        """Ids that are held, apart by partition, so that a partition that fails does not hold up the others."""
+        found: dict[int, list[str]] = {}
         with self._lock:
-            done, self._done = self._done[:BATCH_ITEMS_MAX], self._done[BATCH_ITEMS_MAX:]
-            return done
+            for id, held in self._held.items():
+                if (held.done or not only_done) and not held.lost:
+                    found.setdefault(held.partition, []).append(id)
+        return list(found.items())
 
-    def _give_done_back(self, done: list[str]) -> None:
-        with self._lock:
-            self._done = done + self._done
-
-    def _complete_done(self) -> None:
-        while done := self._take_done():
-            self._complete(done)
-
-    def _complete(self, done: list[str]) -> None:
-        """Complete these; an id that is refused does not keep the others from it."""
-        from querator.cli.ids import Verdicts
+    @staticmethod
+    def _ask(
+        ids: Sequence[str], send: Callable[[list[str]], Any], *, keeps_earlier: bool
+    ) -> tuple[list[str], dict[str, str], QueratorError | None]:
+        """Which ids succeeded, which were refused and why, and what kept the rest from being asked."""
+        from querator.cli.ids import Verdicts, batches
 
         verdicts = Verdicts()
         try:
-            verdicts.apply(done, lambda some: self._client.complete(self._plan.queue, some), keeps_earlier=True)
+            for batch in batches(ids):
+                verdicts.apply(batch, send, keeps_earlier=keeps_earlier)
         except QueratorError as error:
-            lost = len(done) - len(verdicts.done)
-            self._note(f"could not complete {lost} items: {error.message}")
-            self._count(lost=lost - len(verdicts.failed))
-        for id, text in verdicts.failed.items():
-            self._note(f"{id}: {text}")
-        self._count(completed=len(verdicts.done), lost=len(verdicts.failed))
+            return verdicts.done, verdicts.failed, error
+        return verdicts.done, verdicts.failed, None
 
     # Keeping
 
@@ -332,45 +338,27 @@ class Worker:
         pause = self._plan.lease_seconds * EXTEND_SHARE
         extend_at = time.monotonic() + pause
         while not self._ended.wait(min(TICK_SECONDS, pause)):
-            self._complete_done()
+            self._complete_done(min(pause, COMPLETE_SECONDS))
             if time.monotonic() >= extend_at:
-                self._extend_held()
+                self._extend_held(min(pause, self._plan.patience_seconds))
                 extend_at = time.monotonic() + pause
 
-    def _extend_held(self) -> None:
-        from querator.cli.ids import Verdicts, batches
-
-        with self._lock:
-            ids = list(self._held)
-        verdicts = Verdicts()
-        try:
-            for batch in batches(ids):
-                verdicts.apply(batch, lambda some: self._client.extend(self._plan.queue, some), keeps_earlier=False)
-        except QueratorError as error:
-            self._note(f"could not extend leases: {error.message}")
-        with self._lock:
-            # Work that ended while we asked is not lost: its id is gone because it was settled.
-            gone = [self._held[id] for id in verdicts.failed if id in self._held]
+    def _extend_held(self, timeout: float) -> None:
+        for _, ids in self._ids_by_partition(only_done=False):
+            _, refused, error = self._ask(
+                ids, lambda some: self._client.extend(self._plan.queue, some, timeout=timeout), keeps_earlier=False
+            )
+            if error is not None:
+                self._note(f"could not extend {len(ids)} leases: {error.message}")
+            with self._lock:
+                # An item that was settled while we asked is not lost. If a done one is lost, its complete says so.
+                gone = [held for id in refused if (held := self._held.get(id)) is not None and not held.done]
+                for held in gone:
+                    held.lost = True
+            self._count(lost=len(gone))
             for held in gone:
-                held.lost = True
-        self._count(lost=len(gone))
-        for held in gone:
-            self._note(f"{held.item.id}: {verdicts.failed[held.item.id]}")
+                self._note(f"{held.item.id}: {refused[held.item.id]}; its command is ended")
 
 
 def _in(delay: float) -> int | None:
     return None if delay == 0 else time.time_ns() // 1_000 + round(delay * US_PER_SECOND)
-
-
-def _status(code: int) -> str:
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)

@@ -203,6 +203,116 @@ def test_a_lost_lease_is_told_and_the_worker_goes_on(
     assert b"its lease was lost" in told
 
 
+def test_what_a_closed_partition_cannot_complete_is_completed_when_it_is_back(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    worker, _ = started(cli, client, queue, 2, go)
+    client.offline_partitions(queue)
+    go.touch()
+    assert worker.stderr is not None
+    while b"could not complete" not in (line := worker.stderr.readline()):
+        assert line, "the worker has ended"
+    client.reload_partitions(queue)
+    out, _ = _end(worker, client, queue)
+    record = json.loads(out)
+    assert (record["completed"], record["lost"]) == (2, 0)
+
+
+def test_until_empty_the_last_completes_wait_for_a_closed_partition(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    worker, _ = started(cli, client, queue, 2, go, "--until-empty")
+    client.offline_partitions(queue)
+    go.touch()
+    assert worker.stderr is not None
+    while b"could not complete" not in (line := worker.stderr.readline()):
+        assert line, "the worker has ended"
+    client.reload_partitions(queue)
+    out, _ = worker.communicate(timeout=60)
+    assert (worker.returncode, json.loads(out)["completed"], totals(client, queue)) == (0, 2, (0, 0, 0))
+
+
+def test_what_cannot_be_completed_in_time_is_told_and_not_counted_as_completed(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    worker, _ = started(cli, client, queue, 2, go, "--until-empty", "--timeout", "1s")
+    client.offline_partitions(queue)
+    go.touch()
+    out, told = worker.communicate(timeout=60)
+    record = json.loads(out)
+    assert (worker.returncode, record["completed"], record["lost"]) == (3, 0, 2)
+    assert b"could not complete 2 items; they come back when their leases run out" in told
+    client.reload_partitions(queue)
+    assert totals(client, queue) == (0, 2, 0)
+
+
+def test_a_closed_partition_keeps_no_other_lease_from_being_extended(
+    cli: CommandLine, client: Client, tmp_path: Path
+) -> None:
+    queue, go = fresh_name(), tmp_path / "go"
+    client.create_queue(queue, partitions=2, lease_timeout="600ms")
+    client.produce(queue, "a")
+    worker, _ = started(cli, client, queue, 1, go, "-n", "1")
+    client.offline_partitions(queue, [0])
+    before = client.list_items(queue, partition=1)[0].lease_deadline or 0
+    client.advance_clock("500ms")
+    while (client.list_items(queue, partition=1)[0].lease_deadline or 0) <= before:
+        assert worker.poll() is None
+    go.touch()
+    client.reload_partitions(queue, [0])
+    out, _ = _end(worker, client, queue)
+    assert json.loads(out)["completed"] == 2
+
+
+HANGS = 'echo $$ > "$GO.$QUERATOR_ITEM_ID"; echo it hangs >&2; sleep 600'
+
+
+def test_a_command_that_hangs_is_ended_and_its_item_retried(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.produce(queue, "x")
+    words = ("queue", "consume", queue, "--exec", HANGS, "--until-empty", "--exec-timeout", "200ms")
+    result = cli(*words, "--backoff", "1h", env={"GO": str(tmp_path / "pid")})
+    assert result.exit_code == 3
+    assert "timed out after 0.2s, killed by SIGTERM; again in" in result.stderr
+    assert totals(client, queue) == (0, 0, 1)
+
+
+def test_a_command_that_ignores_sigterm_is_killed(
+    cli: CommandLine, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("querator.cli.commands.GRACE_SECONDS", 0.2)
+    client.produce(queue, "x")
+    command = "trap '' TERM; while :; do sleep 0.05; done"
+    result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")
+    assert "timed out after 0.2s, killed by SIGKILL" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["x", "0s", "-1s"])
+def test_a_timeout_that_is_none_is_refused(cli: CommandLine, queue: str, text: str) -> None:
+    assert cli("queue", "consume", queue, "--exec", "true", "--exec-timeout", text).exit_code == 2
+
+
+def test_a_lost_lease_ends_its_command_and_is_told_once(cli: CommandLine, client: Client, tmp_path: Path) -> None:
+    queue, go = fresh_name(), tmp_path / "go"
+    client.create_queue(queue, lease_timeout="600ms")
+    client.produce(queue, "x")
+    cli.environment["GO"] = str(go)
+    words = ("queue", "consume", queue, "--exec", HANGS, "--limit", "1", "-o", "json")
+    worker = cli.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not list(tmp_path.glob("go.*")):
+        assert worker.poll() is None
+    # Well past every extension that may be under way; nobody gets the item back, so that the worker has lost it.
+    client.pause_partitions(queue)
+    client.advance_clock("1h")
+    out, told = worker.communicate(timeout=60)
+    assert (worker.returncode, json.loads(out)["lost"], told.count(b"its lease was lost")) == (3, 1, 1)
+    assert b"its command is ended" in told
+
+
 def test_backoff_doubles_up_to_its_limit() -> None:
     backoff = Backoff(1, 300)
     assert [backoff.delay(attempt, lambda: 1.0) for attempt in (1, 2, 3, 9, 10, 100)] == [1, 2, 4, 256, 300, 300]

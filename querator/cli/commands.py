@@ -1,0 +1,108 @@
+"""One run of a shell command: fed its payload, ended when asked to, with the last lines of its standard error kept.
+
+A command runs in a session of its own, so that Ctrl-C reaches only the worker, and so that ending a command ends
+everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+GRACE_SECONDS: Final = 5.0
+"""A command that SIGTERM has not ended after this long gets SIGKILL."""
+TAIL_BYTES: Final = 1_800
+"""This much of the end of standard error is kept; with the exit status it fits into a reason."""
+TAIL_WAIT_SECONDS: Final = 1.0
+"""Something that the command left in the background may hold its standard error open; it is not waited for longer."""
+STDERR: Final = 2
+
+
+class ShellCommand:
+    """Started on creation. `run` belongs to one thread; `end` and `end_if_overdue` may be called from any other."""
+
+    def __init__(
+        self, text: str, environment: Mapping[str, str], *, stdout: int | None, timeout: float | None = None
+    ) -> None:
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", text],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=writing,
+                env=environment,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._timeout = timeout
+        self._end_at = None if timeout is None else time.monotonic() + timeout
+        self._kill_at: float | None = None
+        self._timed_out = False
+        self._tail = b""
+        self._copier = threading.Thread(target=self._copy_stderr, args=(reading,), daemon=True)
+        self._copier.start()
+
+    def run(self, payload: bytes) -> int:
+        """The exit status, negative if a signal ended the command."""
+        self._process.communicate(payload)
+        self._copier.join(TAIL_WAIT_SECONDS)
+        return self._process.returncode
+
+    def end(self) -> None:
+        """Send SIGTERM. `end_if_overdue` sends SIGKILL if the command is still there after the grace period."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + GRACE_SECONDS
+            self._signal(signal.SIGTERM)
+
+    def end_if_overdue(self, now: float) -> None:
+        if self._end_at is not None and now >= self._end_at and self._kill_at is None:
+            self._timed_out = True
+            self.end()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _copy_stderr(self, reading: int) -> None:
+        with open(reading, "rb", buffering=0) as source:
+            while chunk := source.read(65_536):
+                self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+                with contextlib.suppress(OSError):  # our own standard error may be closed; the command goes on
+                    os.write(STDERR, chunk)
+
+    @property
+    def outcome(self) -> str:
+        """How the command ended, in words."""
+        ended = status(self._process.returncode)
+        return f"timed out after {self._timeout:g}s, {ended}" if self._timed_out else ended
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what the command wrote to standard error, in whole lines where there is more than one."""
+        tail = self._tail
+        if len(tail) == TAIL_BYTES and b"\n" in tail[:-1]:
+            tail = tail[tail.index(b"\n") + 1 :]
+        return tail.decode(errors="replace").strip()
+
+
+def status(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
