@@ -161,6 +161,7 @@ FIELDS: dict[str, str] = {
     "to_storage": "The storage that takes the file.",
     "total": "How many there are.",
     "total_leased": "How many are leased.",
+    "unused": "The item was not worked on: this lease does not count as an attempt.",
     "updated_at": "When it was last changed.",
     "utf8": "The payload as text; used if `bytes` is empty.",
     # Bulk

@@ -131,12 +131,13 @@ def retry(
     *,
     at: Time | None = None,
     dead: bool = False,
+    unused: bool = False,
     partition: int = 0,
     timeout: float | None = None,
 ) -> Call[None]:
-    """Give leased items back: now, at a time, or straight to the dead queue."""
+    """Give leased items back: now, at a time, or straight to the dead queue. `unused` does not count the attempt."""
     retry_at = None if at is None else time_us(at)
-    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead) for id in ids]
+    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused) for id in ids]
     request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items)
     # Not repeatable: when the first one did arrive, the second finds the lease lost.
     return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)

@@ -107,6 +107,8 @@ def _retry(logical: Logical, request: Retry) -> None:
     for (partition, lease), item in zip(held, request.items, strict=False):
         del partition.leased[lease.id]
         request.touched.add(partition)
+        if item.unused and not item.dead:
+            lease = _without_this_attempt(lease)
         if item.dead:
             moving.setdefault((partition, lifecycle.CLIENT), []).append(lease)
         elif item.retry_at is not None and item.retry_at >= soon:
@@ -131,6 +133,25 @@ def _retry(logical: Logical, request: Retry) -> None:
             arrivals.send_elsewhere(logical, partition, leases, retry=request)
     if not request.open_moves or error is not None:
         logical.answer(request, error, request.touched)
+
+
+def _without_this_attempt(lease: Lease) -> Lease:
+    """The same lease for an item that nobody worked on: it does not count as an attempt."""
+    return msgspec.structs.replace(lease, attempts=max(0, lease.attempts - 1))
+
+
+def take_back_undelivered(logical: Logical) -> None:
+    """Requeues items whose consumer closed its connection before the answer to its lease was ready."""
+    undelivered, logical.undelivered = logical.undelivered, []
+    for delivery in undelivered:
+        partition = logical.partitions[delivery.partition]
+        leases = [lease for lease in delivery.leases if partition.leased.get(lease.id) is lease]
+        if not leases or not partition.allows.complete:
+            continue
+        for lease in leases:
+            del partition.leased[lease.id]
+        partition.lost(leases, logical.now_us)
+        partition.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], logical.now_us)
 
 
 def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:

@@ -24,6 +24,7 @@ from querator.daemon.requests import (
     Arrival,
     Change,
     Complete,
+    Delivery,
     Extend,
     Intake,
     LeaseItems,
@@ -144,6 +145,8 @@ class Logical:
         self.now_us = 0
         self.now_ns = 0
         self.newly_parked: list[LeaseItems] = []
+        self.undelivered: list[Delivery] = []
+        """Leases whose client went away before it was answered; the next pass takes their items back."""
         self._taken: list[Request] = []
         """What the pass under way was to answer."""
         self.retrying: set[Retry] = set()
@@ -163,11 +166,19 @@ class Logical:
             self.wake()
 
     def abandon(self, request: Request) -> None:
-        """The client is gone: its parked lease and its client id are free at once."""
+        """The client is gone: its parked lease and its client id are free at once, and what it was about to get too."""
         request.abandoned = True
-        if isinstance(request, LeaseItems) and self.parked.pop(request.order, None) is not None:
-            self.clients.discard(request.client_id)
-            request.answered = True
+        if isinstance(request, LeaseItems) and not request.answered:
+            if self.parked.pop(request.order, None) is not None:
+                self.clients.discard(request.client_id)
+                request.answered = True
+            else:
+                request.respond = self._not_delivered
+
+    def _not_delivered(self, result: Any) -> None:
+        if isinstance(result, Delivery):
+            self.undelivered.append(result)
+            self.wake()
 
     # -- the pass
 
@@ -178,6 +189,8 @@ class Logical:
         if self.timeouts:
             self._time_out()
         self._start_opening()
+        if self.undelivered:
+            holding.take_back_undelivered(self)
         arrivals.finish_moves(self)
         timers.run(self)
         produces, completes = self._collect()

@@ -110,6 +110,7 @@ class QueueRetryItem(Message):
     id: str = ""
     retry_at: Timestamp | None = None
     dead: bool = False
+    unused: bool = False
 
 
 class QueueRetryRequest(Message):

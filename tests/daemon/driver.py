@@ -246,9 +246,15 @@ class Driver:
         return self._submit(queue, lambda a: Complete(a, self.now_ns + 10**10, partition, ids), run)
 
     def retry(
-        self, ids: list[str], queue: str = "q", at: int | None = None, dead: bool = False, partition: int = 0
+        self,
+        ids: list[str],
+        queue: str = "q",
+        at: int | None = None,
+        dead: bool = False,
+        partition: int = 0,
+        unused: bool = False,
     ) -> Answer:
-        items = [QueueRetryItem(id=i, retry_at=at, dead=dead) for i in ids]
+        items = [QueueRetryItem(id=i, retry_at=at, dead=dead, unused=unused) for i in ids]
         return self._submit(queue, lambda a: Retry(a, self.now_ns + 10**10, partition, items))
 
     def extend(self, ids: list[str], queue: str = "q", seconds: int = 0) -> Answer:

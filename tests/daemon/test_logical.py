@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from driver import SECOND, Driver
+from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator.config import LimitsConfig
-from querator.daemon.requests import key_of
+from querator.daemon.requests import LeaseItems, key_of
 from querator.items import State
 
 
@@ -256,6 +256,62 @@ class TestRetry:
             for old in (first, second):
                 answer = d.complete([old])
                 assert answer.error.endswith("its lease was lost") if is_lost else answer.result is None
+
+
+class TestUnused:
+    """Items that come back without having been worked on do not use up an attempt."""
+
+    @pytest.mark.parametrize("later", [0, 60 * SECOND])
+    def test_an_unused_retry_does_not_count_as_an_attempt(self, d, later):
+        d.create(max_attempts=2)
+        d.produce(1)
+        for _ in range(5):
+            (lease,) = d.lease().leases
+            assert lease.attempts == 1
+            assert d.retry([lease.id], unused=True, at=d.now_us + later).result is None
+            d.advance(61)
+        (lease,) = d.lease().leases
+        d.retry([lease.id])
+        assert d.lease().leases[0].attempts == 2
+
+    def test_it_does_not_count_either_when_the_item_goes_to_another_partition(self, d):
+        logical = d.create(partitions=2)
+        d.produce(1)
+        (lease,) = d.lease().leases
+        placement = logical.partitions[0].placement
+        logical.partitions[0].placement = msgspec.structs.replace(placement, requested=State.DRAINING)
+        assert d.retry([lease.id], unused=True).result is None
+        answer = d.lease()
+        assert (answer.result.partition, answer.leases[0].attempts) == (1, 1)
+
+    def test_a_consumer_that_is_gone_before_its_answer_used_nothing(self, d):
+        logical = d.create(max_attempts=1)
+        d.produce(2)
+        answer = Answer()
+        request = LeaseItems(answer, FAR_NS, "gone", 2)
+        d.failing_writes = lambda: logical.abandon(request)  # while the lease is being written
+        logical.submit(request)
+        d.run()
+        assert answer.waiting
+        again = d.lease(2)
+        assert d.payloads(again.leases) == ["item 0", "item 1"]
+        assert [lease.attempts for lease in again.leases] == [1, 1]
+
+    def test_that_holds_also_while_the_daemon_stops(self, d):
+        logical = d.create()
+        d.produce(1)
+        request = LeaseItems(Answer(), FAR_NS, "gone", 1)
+
+        def stop_while_writing() -> None:
+            logical.abandon(request)
+            logical.stop()
+
+        d.failing_writes = stop_while_writing
+        logical.submit(request)
+        d.run()
+        d.failing_writes = lambda: None
+        d.restart()
+        assert d.lease().leases[0].attempts == 1
 
 
 class TestExtend:
