@@ -134,6 +134,8 @@ FIELDS: dict[str, str] = {
     "now": "The time.",
     "partition": "Number of the partition.",
     "partitions": "Numbers of partitions; none means all.",
+    "counts": "Answer with the number of deleted items by state, in `details`.",
+    "purpose": "Why the items are deleted, for the daemon's log; at most 256 characters are kept.",
     "keep_states": "Keep each partition's requested state, and skip offline partitions.",
     "payload": "The payload, in base64.",
     "pivot": "From here on, this one included.",

@@ -80,6 +80,10 @@ def _nothing(_: bytes) -> None:
     return None
 
 
+def _counts(body: bytes) -> dict[str, int]:
+    return {state: int(number) for state, number in wire_json.decode(m.Reply, body).details.items()}
+
+
 def _raw(body: bytes) -> bytes:
     return body
 
@@ -171,10 +175,15 @@ def stats(queue: str, *, timeout: float | None = None) -> Call[m.QueueStatsRespo
 
 def clear(
     queue: str, *, items: bool = False, scheduled: bool = False, destructive: bool = False, timeout: float | None = None
-) -> Call[None]:
-    """Delete waiting items, scheduled ones, or with `destructive` leased ones too."""
-    request = m.QueueClearRequest(queue_name=queue, queue=items, scheduled=scheduled, destructive=destructive)
-    return Call("queue.clear", request, _nothing, timeout=timeout)
+) -> Call[dict[str, int]]:
+    """Delete ready items, scheduled items, or both. `items` with `destructive` deletes leased and scheduled items too.
+
+    Gives the number of deleted items by state: `ready`, `leased`, `scheduled`.
+    """
+    request = m.QueueClearRequest(
+        queue_name=queue, queue=items, scheduled=scheduled, destructive=destructive, counts=True
+    )
+    return Call("queue.clear", request, _counts, timeout=timeout)
 
 
 # Queues
@@ -259,9 +268,11 @@ def import_items(
     )
 
 
-def delete_items(queue: str, ids: Iterable[str], *, partition: int = 0, timeout: float | None = None) -> Call[None]:
-    """Delete items of one partition, whatever their state."""
-    request = m.StorageItemsDeleteRequest(queue_name=queue, partition=partition, ids=list(ids))
+def delete_items(
+    queue: str, ids: Iterable[str], *, partition: int = 0, purpose: str = "", timeout: float | None = None
+) -> Call[None]:
+    """Delete items of one partition, whatever their state. The daemon logs the purpose."""
+    request = m.StorageItemsDeleteRequest(queue_name=queue, partition=partition, ids=list(ids), purpose=purpose)
     return Call("storage/items.delete", request, _nothing, timeout=timeout)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,6 @@ from querator.cli.confirm import confirm_by_name
 from querator.cli.ids import Ids, Verdicts
 from querator.cli.options import DryRun, Queue, Yes, command
 from querator.cli.progress import Progress
-from querator.cli.queues import item_counts
 from querator.cli.render import Format, Moment, Payload
 from querator.cli.session import Session, duration, moment
 from querator.cli.tree import NOUNS, noun
@@ -241,31 +240,37 @@ def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
 def clear(
     session: Session,
     queue: Queue,
-    items: Annotated[bool, typer.Option("--queue", help="Items that wait to be leased.")] = False,
-    scheduled: Annotated[bool, typer.Option("--scheduled", help="Scheduled items.")] = False,
-    destructive: Annotated[bool, typer.Option("--destructive", help="With --queue, leased items too.")] = False,
+    items: Annotated[bool, typer.Option("--queue", help="Delete the items that wait to be leased.")] = False,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="Delete the scheduled items.")] = False,
+    destructive: Annotated[
+        bool, typer.Option("--destructive", help="With --queue: delete everything, leased and scheduled items too.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the items of a queue, and keep the queue."""
+    """Delete the items of a queue, and keep the queue. Asks before it does so, with the number of items."""
     if not (items or scheduled):
         raise UsageError("say what to clear", hint="--queue, --scheduled or both; --destructive takes leased items too")
-    counts = item_counts(session.client, queue)
-    what = " and ".join(
-        name
-        for name, wanted in (
-            ("everything" if destructive else "waiting items", items),
-            ("scheduled items", scheduled and not (items and destructive)),
-        )
-        if wanted
-    )
+    if destructive and not items:
+        raise UsageError("--destructive goes with --queue", hint=f"querator queue clear {queue} --queue --destructive")
+    wanted = {"ready": items, "leased": destructive, "scheduled": scheduled or destructive}
+    states = [state for state, is_wanted in wanted.items() if is_wanted]
+    there = stats_record(session.client, queue)
+    what = f"delete {_counted(there, states)} of queue '{queue}'"
     if dry_run:
-        session.note(f"would delete {what} of '{queue}', which has {counts}")
+        session.note(f"would {what}")
         return
-    if destructive:
-        confirm_by_name(session, queue, f"delete {what} of queue '{queue}', which has {counts}", yes=yes)
-    session.client.clear(queue, items=items, scheduled=scheduled, destructive=destructive)
-    session.done(f"deleted {what} of '{queue}'", {"queue_name": queue, "cleared": what}, name="queue_name")
+    confirm_by_name(session, queue, what, yes=yes)
+    deleted = session.client.clear(queue, items=items, scheduled=scheduled, destructive=destructive)
+    text = f"deleted {_counted(deleted, states)} of '{queue}'"
+    session.done(text, {"queue_name": queue, "deleted": deleted}, name="queue_name")
+
+
+def _counted(counts: Mapping[str, int], states: Sequence[str]) -> str:
+    """`1,200 ready, 3 leased and 1 scheduled items`"""
+    *first, last = [f"{counts[state]:,} {state}" for state in states]
+    word = "item" if sum(counts[state] for state in states) == 1 else "items"
+    return f"{', '.join(first)} and {last} {word}" if first else f"{last} {word}"
 
 
 class Condition(enum.StrEnum):

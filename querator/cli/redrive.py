@@ -166,13 +166,13 @@ class Run:
         self._client.produce(dead.origin, item, request_id=f"redrive.{record['id']}")
 
     def _delete(self, done: Iterable[Dead]) -> None:
-        by_partition: dict[int, list[str]] = {}
+        groups: dict[tuple[int, str], list[str]] = {}
         for dead in done:
-            by_partition.setdefault(dead.record["partition"], []).append(dead.record["id"])
+            groups.setdefault((dead.record["partition"], dead.origin), []).append(dead.record["id"])
         if self._dry_run:
             return
-        for partition, ids in by_partition.items():
-            self._client.delete_items(self._queue, ids, partition=partition)
+        for (partition, origin), ids in groups.items():
+            self._client.delete_items(self._queue, ids, partition=partition, purpose=f"redrive to {origin}")
 
     def _fail(self, id: str, error: QueratorError) -> None:
         # A daemon that is gone stays gone for the rest; a single item may have its own trouble.

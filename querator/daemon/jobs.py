@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from querator.daemon import logs
 from querator.daemon.logical import Logical
 from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
@@ -116,6 +117,8 @@ class Jobs:
         except BaseException:
             del self._jobs[job.job_id]
             raise
+        told = {name: value for name, value in details.items() if isinstance(value, str | int)}
+        logs.changed("job started", queue, partitions, {"job": job.job_id, "kind": kind, **told})
         self._run(job)
         return job
 
@@ -171,9 +174,11 @@ class Jobs:
             state, reason = FAILED, f"internal error: {error}"
         job.state, job.reason = state, reason
         job.ended_at = self._service.clock.now_us()
-        level = logging.ERROR if state == FAILED else logging.INFO
-        extra = {"job": job.job_id, "kind": job.kind, "queue": job.queue, "reason": reason}
-        log.log(level, f"job {state}", extra=extra)
+        extra = {"job": job.job_id, "kind": job.kind, "done": job.done, "total": job.total}
+        if state == FAILED:
+            log.error("job failed", extra={**extra, "queue": job.queue, "reason": reason})
+        else:
+            logs.changed(f"job {state}", job.queue, job.details["partitions"], extra)
         with contextlib.suppress(asyncio.CancelledError):
             await self.save(job)
 

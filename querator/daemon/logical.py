@@ -45,6 +45,7 @@ from querator.limits import (
     RECOVERY_BACKOFF_MIN_NS,
     REQUEST_ID_KEPT_US,
     REQUEST_IDS_FORGOTTEN_MAX,
+    US_PER_SECOND,
 )
 
 log = logging.getLogger("querator.partitions")
@@ -547,7 +548,10 @@ class Logical:
             if not partition.should_be_open:
                 partition.unwanted = store
                 return
+            failed_at = partition.error_since
             partition.opened(store, snapshot, self.now_us)
+            if failed_at:
+                self._tell_recovery(partition, (self.now_us - failed_at) // US_PER_SECOND)
             self.recall(snapshot.request_ids)
             then(None)
             self.wake()
@@ -559,6 +563,19 @@ class Logical:
             then(error)
 
         self.reads.append(Read(partition, None, work, done, failed))
+
+    def _tell_recovery(self, partition: Partition, seconds: int) -> None:
+        log.info(
+            "partition recovered",
+            extra={
+                "queue": self.queue.name,
+                "partition": partition.number,
+                "state": str(partition.state),
+                "seconds_in_error": seconds,
+                "items": partition.total,
+                "scheduled": partition.scheduled_count,
+            },
+        )
 
     # -- what the driver needs to know
 

@@ -10,7 +10,7 @@ import datetime
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any, Final
 
 import msgspec
@@ -21,6 +21,17 @@ _RECORD_ATTRIBUTES: Final = frozenset(
 _COLOURS: Final = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
 _DIM: Final = "\x1b[2m"
 _RESET: Final = "\x1b[0m"
+
+
+NO_DETAILS: Final[Mapping[str, Any]] = {}
+_changes: Final = logging.getLogger("querator.changes")
+
+
+def changed(what: str, queue: str, partitions: Iterable[int] = (), details: Mapping[str, Any] = NO_DETAILS) -> None:
+    """Logs a change that an operator made: what, in which queue and partitions, and how much. Empty details are left
+    out. Call it once the change is durable."""
+    told = {"queue": queue, "partitions": ",".join(map(str, partitions)), **details}
+    _changes.info(what, extra={name: value for name, value in told.items() if value != ""})
 
 
 def configure(level: str, style: str = "auto", stream: IO[str] | None = None) -> None:

@@ -10,19 +10,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from querator import durations
-from querator.daemon import states
+from querator import durations, times
+from querator.daemon import logs, states
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Read, failing
 from querator.daemon.states import Event, Standing
 from querator.daemon.store import copies
 from querator.daemon.store.base import Storage, StorageError, Store
-from querator.daemon.stored import change
+from querator.daemon.stored import change, count_by_state
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("querator.maintenance")
 T = TypeVar("T")
+
+STATE_CHANGES: Final = {
+    Event.PAUSE: "partitions paused",
+    Event.RESUME: "partitions resumed",
+    Event.DRAIN: "partitions are draining",
+    Event.OFFLINE: "partitions taken offline",
+}
 
 
 # -- which partitions
@@ -127,11 +134,10 @@ async def _alter(
                 await service.blocking(_note_offline, service, partition)
             if any(reasons):
                 raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
-    for partition, placement in changed:
-        log.info(
-            "partition state changed",
-            extra={"queue": logical.queue.name, "partition": partition.number, "state": str(placement.requested)},
-        )
+    if changed:
+        numbers = [partition.number for partition, _ in changed]
+        resumes = times.text(resume_at) if resume_at else ""
+        logs.changed(STATE_CHANGES[event], logical.queue.name, numbers, {"resume_at": resumes})
     return Reply(code=200, message=_warning(logical) if changed else "")
 
 
@@ -288,13 +294,19 @@ async def _reload(
     check_free(service, partitions)
     logical.reloading = True
     reasons = []
+    reloaded_ones = []
     try:
         for partition in partitions:
             reason = await _reload_one(service, logical, partition, keep_states)
             if reason:
                 reasons.append(f"partition '{partition.number}': {reason}")
+            else:
+                reloaded_ones.append(partition)
     finally:
         logical.reloading = False
+        if reloaded_ones:
+            numbers = [partition.number for partition in reloaded_ones]
+            logs.changed("partitions reloaded", logical.queue.name, numbers, count_by_state(*reloaded_ones))
     if reasons:
         raise RequestFailed("reload failed; " + ", ".join(reasons))
     return Reply(code=200)
@@ -372,7 +384,7 @@ def file_name(placement: Placement) -> str:
 def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:
     placement = partition.placement
     state = partition.state
-    since, reason = placement.since, placement.reason
+    since, reason = max(placement.since, partition.recovered_at), placement.reason
     if partition.error:
         since, reason = partition.error_since, partition.error
     elif partition.closed_for:

@@ -93,6 +93,9 @@ class Partition:
         self.store: Store | None = None
         self.error = ""
         self.error_since = 0
+        """When it failed; 0 once it has recovered."""
+        self.recovered_at = 0
+        """When it last recovered from an error, in this process."""
         self.failures = 0
         self.relapses = 0
         """Failures since anything was last made durable. That a file can be opened says nothing of a full disk."""
@@ -227,6 +230,8 @@ class Partition:
         if self.leaving:
             # Something that was moved away may still be here: the job must see to that before anyone gets it.
             self.overlay = HELD
+        if self.error_since:
+            self.recovered_at = now_us
         self.error, self.error_since, self.failures = "", 0, 0
         summary = snapshot.summary
         self.last_seq = max(self.last_seq, summary.last_seq)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import durations
-from querator.daemon import placement, resize, validation
+from querator.daemon import logs, placement, resize, validation
 from querator.daemon.partition import Partition
 from querator.daemon.store.base import StorageError
+from querator.daemon.stored import count_by_state
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
@@ -60,7 +61,7 @@ async def create(service: Service, request: messages.QueueInfo) -> None:
         await service.blocking(service.catalog.add, queue, placements)
         logical = service.load(queue, placements)
         await service.until_opened(logical)
-    log.info("queue created", extra={"queue": queue.name, "partitions": len(placements)})
+    logs.changed("queue created", queue.name, range(len(placements)))
 
 
 def place(service: Service, queue: str, count: int, first: int) -> list[Placement]:
@@ -140,6 +141,17 @@ async def update(service: Service, request: messages.QueueInfo) -> None:
         logical.wake()
         if resizes and count < len(logical.partitions):
             await resize.shrink(service, logical, count)
+    logs.changed("queue updated", queue.name, details=_differences(old, queue))
+
+
+def _differences(old: Queue, new: Queue) -> dict[str, str]:
+    """Each setting that differs, as `old to new`, by its name on the wire."""
+    before, after = msgspec.structs.asdict(describe(old)), msgspec.structs.asdict(describe(new))
+    return {
+        name: f"{before[name] or '-'} to {value or '-'}"
+        for name, value in after.items()
+        if value != before[name] and name != "updated_at"
+    }
 
 
 async def delete(service: Service, request: messages.QueuesDeleteRequest) -> None:
@@ -159,12 +171,13 @@ async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Non
         for queue in changed:
             log.warning("dead queue is gone", extra={"queue": queue.name, "dead_queue": name})
             service.queues[queue.name] = service.logicals[queue.name].queue = queue
+        counts = count_by_state(*logical.partitions)
         del service.queues[name], service.logicals[name]
         logical.stop()
         await until_at_rest(service, logical)
         service.engine.remove(logical)
         await delete_leftovers(service)
-    log.info("queue deleted", extra={"queue": name})
+    logs.changed("queue deleted", name, details=counts)
 
 
 def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) -> Logical:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from querator import ids
-from querator.daemon import maintenance, queues
+from querator.daemon import logs, maintenance, queues
 from querator.daemon.backup import check_open
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
@@ -166,6 +166,7 @@ async def _remove(service: Service, logical: Logical, partition: Partition, job:
                 partition.placement = msgspec.structs.replace(partition.placement, requested=State.UNAVAILABLE)
 
             await change(logical, [], run)
+            logs.changed("partition removed", logical.queue.name, [partition.number], {"job": job.job_id})
             await queues.delete_leftovers(service)
     return True
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from querator import ids
-from querator.daemon import lifecycle, validation
+from querator.daemon import lifecycle, logs, validation
 from querator.daemon.logical import STOPPING, Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Change, failing
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from querator.daemon.service import Service
 
 CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
+PURPOSE_CHARACTERS_MAX = 256
 T = TypeVar("T")
 
 
@@ -169,14 +171,18 @@ async def import_items(
     sources = [item.source_id for item in request.items if item.source_id]
     async with service.importing[partition.placement.uuid]:
         here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
-        items = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
+        imported = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
+    items, count = imported
+    if count:
+        logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
     return messages.StorageItemsImportResponse(items=items)
 
 
 def _import(
     logical: Logical, partition: Partition, wanted: Sequence[StorageItem], here: set[str], now: int
-) -> list[StorageItem]:
-    """Takes items in as they are told, those whose source is not here yet; returns all, as stored or as sent."""
+) -> tuple[list[StorageItem], int]:
+    """Takes items in as they are told, those whose source is not here yet; returns all, as stored or as sent, and how
+    many were new."""
     known = set(here)
     fresh: list[StorageItem] = []
     for one in wanted:
@@ -212,7 +218,7 @@ def _import(
         partition.enter(ready)
     if leased:
         partition.add_leased(leased)
-    return [_echo(partition, one, rows.get(id(one))) for one in wanted]
+    return [_echo(partition, one, rows.get(id(one))) for one in wanted], len(fresh)
 
 
 def _echo(partition: Partition, sent: StorageItem, stored: Leased | None) -> StorageItem:
@@ -235,11 +241,15 @@ async def delete_items(service: Service, request: messages.StorageItemsDeleteReq
         if ids.is_own(partition.prefix, text, decoded):
             wanted[decoded.seq] = text
     found = await read(logical, partition, lambda store: store.find(wanted))
-    await change(logical, [partition], lambda now: _delete(partition, wanted, found))
+    deleted = await change(logical, [partition], lambda now: _delete(partition, wanted, found))
+    if deleted:
+        purpose = request.purpose[:PURPOSE_CHARACTERS_MAX]
+        logs.changed("items deleted", logical.queue.name, [partition.number], {"items": deleted, "purpose": purpose})
 
 
-def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> None:
-    """Removes what was found, wherever it has got to since."""
+def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
+    """Removes what was found, wherever it has got to since. Returns the number of removed items."""
+    before = sum(count_by_state(partition).values())
     leases = [lease for text in wanted.values() if (lease := partition.leased.pop(text, None)) is not None]
     if leases:
         partition.completed(leases)
@@ -249,19 +259,35 @@ def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int,
     store = partition.store
     assert store is not None
     partition.unschedule([i for i in items if i.enqueue_at and not store.is_removed(i.seq, "scheduled")])
+    return before - sum(count_by_state(partition).values())
 
 
-async def clear(service: Service, request: messages.QueueClearRequest) -> None:
+async def clear(service: Service, request: messages.QueueClearRequest) -> messages.Reply:
     logical = service.find(request.queue_name)
     if not request.queue and not request.scheduled:
         raise InvalidRequest("invalid clear request; one of 'queue', 'scheduled' must be true")
     destructive = request.queue and request.destructive
 
-    def run(now: int) -> None:
+    def run(now: int) -> Counter[str]:
+        before = count_by_state(*logical.partitions)
         for partition in logical.partitions:
             partition.clear(ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive)
+        before.subtract(count_by_state(*logical.partitions))
+        return before
 
-    return await change(logical, logical.partitions, run)
+    deleted = await change(logical, logical.partitions, run)
+    logs.changed("queue cleared", logical.queue.name, details=deleted)
+    details = {state: str(number) for state, number in deleted.items()} if request.counts else {}
+    return messages.Reply(code=200, details=details)
+
+
+def count_by_state(*partitions: Partition) -> Counter[str]:
+    """The items of these partitions: how many are ready, leased and scheduled."""
+    counts = Counter(ready=0, leased=0, scheduled=0)
+    for partition in partitions:
+        leased = partition.total_leased
+        counts.update(ready=partition.total - leased, leased=leased, scheduled=partition.scheduled_count)
+    return counts
 
 
 # -- figures

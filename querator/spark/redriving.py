@@ -89,7 +89,7 @@ class _Redrive:
             some = going.filter(pc.equal(going.column("target"), target))
             try:
                 self._send(bulk, target, some)
-                self._delete(client, queue, some)
+                self._delete(client, queue, some, f"redrive to {target}")
             except QueratorError as error:
                 yield _outcome(target, 0, some.num_rows, error.message)
             else:
@@ -114,13 +114,14 @@ class _Redrive:
         )
         bulk.import_(target, [items], f"redrive {source_name(items)}")
 
-    def _delete(self, client: Any, queue: str, rows: pa.RecordBatch) -> None:
+    def _delete(self, client: Any, queue: str, rows: pa.RecordBatch, purpose: str) -> None:
         by_partition: dict[int, list[str]] = {}
         for number, text in zip(rows.column("partition").to_pylist(), rows.column("id").to_pylist(), strict=True):
             by_partition.setdefault(number, []).append(text)
         for number, texts in by_partition.items():
             for first in range(0, len(texts), BATCH_ITEMS_MAX):
-                client.delete_items(queue, texts[first : first + BATCH_ITEMS_MAX], partition=number)
+                some = texts[first : first + BATCH_ITEMS_MAX]
+                client.delete_items(queue, some, partition=number, purpose=purpose)
 
 
 def _outcome(origin: str, items: int, failed: int, reason: str) -> pa.RecordBatch:

@@ -140,6 +140,7 @@ class QueueClearRequest(Message):
     scheduled: bool = False
     queue: bool = False
     destructive: bool = False
+    counts: bool = False
 
 
 class QueueReloadRequest(Message):
@@ -261,6 +262,7 @@ class StorageItemsDeleteRequest(Message):
     queue_name: str = ""
     partition: Int32 = 0
     ids: list[str] = []
+    purpose: str = ""
 
 
 class ItemsInspectRequest(Message):

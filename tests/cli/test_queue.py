@@ -152,25 +152,42 @@ def test_stats_count_by_partition(cli: CommandLine, client: Client, wide_queue: 
     assert "2 ready, 1 leased" in table.stderr
 
 
-def test_clear_says_what_it_may_delete(cli: CommandLine, client: Client, queue: str) -> None:
+def test_clear_says_how_many_items_of_which_state(cli: CommandLine, client: Client, queue: str) -> None:
     leased_ids(client, queue, "leased")
     client.produce(queue, "ready")
     cli.ok("queue", "produce", queue, "later", "--delay", "1h")
     assert cli("queue", "clear", queue).exit_code == 2
-    assert "would delete waiting items" in cli("queue", "clear", queue, "--queue", "--dry-run").stderr
+    asked = cli("queue", "clear", queue, "--queue", "--dry-run")
+    assert asked.stderr == f"would delete 1 ready item of queue '{queue}'\n"
+    everything = cli("queue", "clear", queue, "--queue", "--destructive", "--dry-run")
+    assert everything.stderr == f"would delete 1 ready, 1 leased and 1 scheduled items of queue '{queue}'\n"
     assert totals(client, queue) == (1, 1, 1)
-    cli.ok("queue", "clear", queue, "--queue")
+    assert cli("queue", "clear", queue, "--queue", "--yes").stderr == f"deleted 1 ready item of '{queue}'\n"
     assert totals(client, queue) == (0, 1, 1)
-    cli.ok("queue", "clear", queue, "--scheduled")
+    told = cli.json("queue", "clear", queue, "--scheduled", "--yes")
+    assert told == {"queue_name": queue, "deleted": {"ready": 0, "leased": 0, "scheduled": 1}}
     assert totals(client, queue) == (0, 1, 0)
 
 
-def test_a_destructive_clear_needs_a_confirmation(cli: CommandLine, client: Client, queue: str) -> None:
+@pytest.mark.parametrize("what", [["--queue"], ["--scheduled"], ["--queue", "--destructive"]])
+def test_every_clear_needs_a_confirmation(cli: CommandLine, client: Client, queue: str, what: list[str]) -> None:
     leased_ids(client, queue, "leased")
-    assert cli("queue", "clear", queue, "--queue", "--destructive").exit_code == 2
-    typed = cli("queue", "clear", queue, "--queue", "--destructive", input=f"{queue}\n", terminals=TERMINAL)
+    client.produce(queue, "ready")
+    cli.ok("queue", "produce", queue, "later", "--delay", "1h")
+    refused = cli("queue", "clear", queue, *what)
+    assert refused.exit_code == 2 and "--yes" in refused.stderr
+    assert cli("queue", "clear", queue, *what, input="other\n", terminals=TERMINAL).exit_code == 1
+    assert totals(client, queue) == (1, 1, 1)
+    typed = cli("queue", "clear", queue, *what, input=f"{queue}\n", terminals=TERMINAL)
     assert typed.exit_code == 0
-    assert totals(client, queue) == (0, 0, 0)
+    assert totals(client, queue) != (1, 1, 1)
+
+
+def test_a_destructive_clear_without_the_queue_is_refused(cli: CommandLine, client: Client, queue: str) -> None:
+    leased_ids(client, queue, "leased")
+    refused = cli("queue", "clear", queue, "--scheduled", "--destructive", "--yes")
+    assert refused.exit_code == 2 and "--destructive goes with --queue" in refused.stderr
+    assert totals(client, queue) == (0, 1, 0)
 
 
 def test_wait_returns_when_the_queue_is_empty(cli: CommandLine, client: Client, queue: str) -> None:

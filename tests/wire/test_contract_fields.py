@@ -18,7 +18,7 @@ QueueRetryRequest: 1 queue_name string, 2 partition int32, 3 items QueueRetryIte
 QueueRetryItem: 1 id string, 2 retry_at timestamp, 3 dead bool, 130 unused bool
 QueueInfo: 1 queue_name string, 2 created_at timestamp, 3 updated_at timestamp, 4 dead_queue string, 5 reference string, 6 lease_timeout string, 7 expire_timeout string, 8 max_attempts int32, 9 requested_partitions int32, 10 partitions PartitionInfo[], 11 namespace string
 PartitionInfo: 1 partition int32
-QueueClearRequest: 1 queue_name string, 3 scheduled bool, 4 queue bool, 5 destructive bool
+QueueClearRequest: 1 queue_name string, 3 scheduled bool, 4 queue bool, 5 destructive bool, 151 counts bool
 QueueReloadRequest: 1 queue_name string
 QueueStatsRequest: 1 queue_name string
 QueuesInfoRequest: 1 queue_name string
@@ -32,7 +32,7 @@ StorageItemsListRequest: 1 queue_name string, 2 partition int32, 3 pivot string,
 StorageItemsListResponse: 1 items StorageItem[]
 StorageItemsImportRequest: 1 queue_name string, 2 partition int32, 3 items StorageItem[]
 StorageItemsImportResponse: 2 items StorageItem[]
-StorageItemsDeleteRequest: 1 queue_name string, 2 partition int32, 3 ids string[]
+StorageItemsDeleteRequest: 1 queue_name string, 2 partition int32, 3 ids string[], 152 purpose string
 StorageItem: 1 id string, 2 source_id string, 3 is_leased bool, 4 lease_deadline timestamp, 5 expire_deadline timestamp, 6 dead_deadline timestamp, 7 created_at timestamp, 8 updated_at timestamp, 9 enqueue_at timestamp, 10 attempts int32, 11 max_attempts int32, 12 reference string, 13 encoding string, 14 kind string, 15 payload bytes
 NamespaceInfo: 1 name string, 2 description string, 3 created_at timestamp, 4 api_key_tag string
 User: 1 id string, 2 username string, 3 external_id string, 4 email string, 5 created_at timestamp, 6 updated_at timestamp
