@@ -121,6 +121,8 @@ def hint_for(error: QueratorError) -> str:
         return "querator queues create NAME"
     if subject == "invalid queue" and "is the dead_queue of" in error.message:
         return "--force deletes it all the same"
+    if subject == "query is invalid" and "Malformed JSON" in error.message:
+        return "json(…) gives null for a text that is not JSON: json(lower(text))->>'field', text->>'field'"
     if subject == "query is invalid":
         return "the tables are items, leases and scheduled; querator sql QUEUE 'describe items' shows their columns"
     if subject == "invalid storage id":

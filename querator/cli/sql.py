@@ -42,8 +42,9 @@ def sql(
 ) -> None:
     """Ask a queue's live partitions with SQL, read-only.
 
-    The tables are items, leases and scheduled, each with a column `partition`. The query runs in the daemon, with a
-    limit on time (--timeout) and memory, and sees no other queue.
+    The tables are items, leases and scheduled. Each has `partition`, `payload` (bytes) and `text`, which is the payload
+    as text and null if the payload is not UTF-8. For JSON, text->>'field' gives a field, and null where there is none.
+    The query runs in the daemon, with a limit on time (--timeout) and memory, and sees no other queue.
     """
     if query == "-":
         query = _read_query(session)

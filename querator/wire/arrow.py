@@ -35,10 +35,14 @@ ITEM: Final = pa.schema(
         pa.field("enqueue_at", TIME),
         pa.field("source_id", pa.string(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
+        pa.field("text", pa.string()),
         pa.field("history", pa.string(), nullable=False),
     ]
 )
-"""An item and its state, as a scan and `querator sql` show it. `history` is a JSON list of deaths, or empty."""
+"""An item and its state, as a scan and `querator sql` show it. `history` is a JSON list of deaths, or empty.
+
+`text` is the payload as text, null if the payload is not UTF-8. It is computed on reading and stored nowhere.
+"""
 
 LEASE: Final = pa.schema(
     [
@@ -46,8 +50,11 @@ LEASE: Final = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("attempts", pa.int32(), nullable=False),
         pa.field("deadline", TIME, nullable=False),
+        pa.field("payload", pa.binary()),
+        pa.field("text", pa.string()),
     ]
 )
+"""A lease, and the payload of its item. The payload is null if the file holds no such item."""
 
 PRODUCED: Final = pa.schema(
     [
@@ -265,8 +272,8 @@ def id_column(prefix: int, seqs: pa.Array) -> pa.Array:
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """The named columns of a schema, in the schema's order; all of them when none is named."""
+    """The named columns of a schema, in the schema's order. Without names all but `text`, which repeats the payload."""
     unknown = [name for name in columns if name not in schema.names]
     if unknown:
         raise SchemaError(f"column '{unknown[0]}' is unknown; known are {', '.join(schema.names)}")
-    return pa.schema([field for field in schema if not columns or field.name in columns])
+    return pa.schema([field for field in schema if (field.name in columns if columns else field.name != "text")])

@@ -34,7 +34,7 @@ class ScanRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition: int
     state: str = "stored"
     columns: list[str] = []
-    """Of an item (`wire.arrow.ITEM`); none means all."""
+    """Of an item (`wire.arrow.ITEM`); none means all but `text`."""
     filter: list[Condition] = []
     """All must be met."""
     after_id: str = ""

@@ -73,6 +73,7 @@ def test_states_are_told_apart(client: Client, bulk: BulkClient, queue: str) -> 
         ([Condition("lease_deadline", "null")], {b"a", b"b", b"c"}),
         ([Condition("partition", "=", 7)], set()),
         ([Condition("kind", "=", "' or 1=1 --")], set()),
+        ([Condition("text", "in", ["a", "z"])], {b"a"}),
     ],
 )
 def test_filters(
@@ -82,6 +83,19 @@ def test_filters(
     found = everything(bulk, queue, filter=conditions, columns=["payload"])
     assert found.column_names == ["payload"]
     assert set(found.column("payload").to_pylist()) == payloads
+
+
+def test_text_is_the_payload_where_it_is_utf_8_and_comes_only_when_it_is_asked_for(
+    client: Client, bulk: BulkClient, queue: str
+) -> None:
+    client.produce(queue, ["Größe", b"\xff\xfe", ""])
+    found = everything(bulk, queue, columns=["payload", "text"])
+    assert dict(zip(*(found.column(name).to_pylist() for name in ("payload", "text")), strict=True)) == {
+        "Größe".encode(): "Größe",
+        b"\xff\xfe": None,
+        b"": "",
+    }
+    assert "text" not in everything(bulk, queue).column_names
 
 
 def test_a_plan_cuts_a_partition_into_ranges_that_cover_it_once(client: Client, bulk: BulkClient, queue: str) -> None:
@@ -110,10 +124,11 @@ def test_a_large_partition_comes_in_slices(client: Client, bulk: BulkClient, que
     client.produce(queue, [bytes(500_000) for _ in range(4)])
     for _ in range(7):
         client.produce(queue, [bytes(900_000) for _ in range(3)])
-    batches = [batch for number in (0, 1) for batch in bulk.scan(queue, number)]
-    assert sum(batch.num_rows for batch in batches) == 25
-    assert all(batch.nbytes < 9_000_000 for batch in batches)
-    assert len(batches) >= 3
+    for columns in ([], ["text"], ["payload", "text"]):
+        batches = [batch for number in (0, 1) for batch in bulk.scan(queue, number, columns=columns)]
+        assert sum(batch.num_rows for batch in batches) == 25
+        assert all(batch.nbytes < 9_000_000 for batch in batches)
+        assert len(batches) >= 3
 
 
 def test_an_empty_queue_is_an_empty_stream(bulk: BulkClient, queue: str) -> None:

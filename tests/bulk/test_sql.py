@@ -65,6 +65,76 @@ def test_conditions_joins_and_expressions_work(client: Client, queue: str) -> No
     ]
 
 
+PAYLOADS = ['{"country": "US", "n": {"m": 5}}', '{"country": "DÉ"}', '{"country": ', "plain", "", b"\xff\xfe", "[1]"]
+
+
+def test_text_is_the_payload_as_text_in_every_table(client: Client, queue: str) -> None:
+    client.produce(queue, [produce_item(payload) for payload in ("held", b"\xfe held")])
+    client.lease(queue, 2)
+    client.produce(queue, items(["waits"]))
+    client.produce(queue, items(["later"], enqueue_at="2999-01-01T00:00:00Z"))
+    assert rows(client, queue, "select text from items order by text nulls last") == [
+        {"text": "held"},
+        {"text": "waits"},
+        {"text": None},
+    ]
+    assert rows(client, queue, "select text, to_base64(payload) as b from leases order by text nulls last") == [
+        {"text": "held", "b": "aGVsZA=="},
+        {"text": None, "b": "/iBoZWxk"},
+    ]
+    assert rows(client, queue, "select text from scheduled where text in ('later', 'sooner')") == [{"text": "later"}]
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("text->>'country' = 'US'", 1),
+        ("i.text->>'country' = 'DÉ' and 'größer' <> ''", 1),
+        ("\"text\"->>'$.country' in ('US', 'DÉ')", 2),
+        ("(text->'n'->>'m') = '5'", 1),
+        ("(text->'n') is not null", 1),
+        ("(text->>'$.n.m')::int > 4", 1),
+        ("json_extract_string(text, 'country') is null", 5),
+        ("json_array_length(text) = 1", 1),
+        ("(text /* not every payload */ ->> 'country') is null", 5),
+        ("json(lower(text))->>'country' = 'us'", 1),
+        ("exists (from json_each(text) where value = '\"US\"')", 1),
+    ],
+)
+def test_fields_of_json_are_null_where_a_payload_is_not_json(
+    client: Client, queue: str, condition: str, found: int
+) -> None:
+    client.produce(queue, [produce_item(payload) for payload in PAYLOADS])
+    assert rows(client, queue, f"select count(*) as n from items i where {condition}") == [{"n": found}]
+
+
+def test_a_field_has_the_name_it_was_asked_for_by_and_can_be_used_by_its_alias(client: Client, queue: str) -> None:
+    client.produce(queue, [produce_item(payload) for payload in PAYLOADS])
+    (row,) = rows(client, queue, "select text->>'country', text->'n'->>'m' as m from items where m is not null")
+    assert row == {"(\"text\" ->> 'country')": "US", "m": "5"}
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "payload->>'country' = 'US'",
+        "payload->'country' = 'US'",
+        "items.payload->>'country' = 'US'",
+        "json_extract_string(payload, 'country') = 'US'",
+        "(select p->>'country' from (select payload as p)) = 'US'",
+        "payload like '%US%'",
+    ],
+)
+def test_bytes_are_not_searched_for_fields_in_vain(client: Client, queue: str, condition: str) -> None:
+    with pytest.raises(InvalidRequest, match="payload is bytes, not text; use the column text instead"):
+        client.sql(queue, f"select id from items where {condition}")
+
+
+def test_an_arrow_that_takes_the_whole_comparison_is_told(client: Client, queue: str) -> None:
+    with pytest.raises(InvalidRequest, match="put it in brackets"):
+        client.sql(queue, "select id from items where text->'n'->>'m' = '5'")
+
+
 def test_every_format_says_the_same(client: Client, queue: str) -> None:
     client.produce(queue, items(["a", "b"], kind="k"))
     query = "select kind, decode(payload) as text from items order by text"

@@ -85,6 +85,22 @@ def test_filters_on_a_live_queue(cli: CommandLine, client: Client, wide_queue: s
     assert cli("items", "list", wide_queue, "--where", "nonsense here").exit_code == 1
 
 
+def test_json_in_payloads_can_be_asked_for(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    payloads = ('{"country": "US"}', '{"country": "DE"}', "not JSON", b"\xff")
+    client.produce(wide_queue, [calls.produce_item(payload) for payload in payloads])
+    (found,) = cli.json("items", "list", wide_queue, "--where", "text->>'country' = 'US'")
+    assert found["utf8"] == '{"country": "US"}'
+    for words in (
+        ["items", "list", wide_queue, "--where", "payload->>'country' = 'US'"],
+        ["sql", wide_queue, "select payload->>'country' from items"],
+    ):
+        result = cli(*words)
+        assert result.exit_code == 1
+        assert "use the column text instead, as in text->>'field' = 'value'" in result.stderr
+    result = cli("sql", wide_queue, "select upper(text)->>'COUNTRY' from items")
+    assert "hint: json(…) gives null for a text that is not JSON" in result.stderr
+
+
 def test_filters_page_through_long_queues(cli: CommandLine, client: Client, wide_queue: str) -> None:
     for _ in range(3):
         client.produce(wide_queue, [calls.produce_item(str(n), kind="k") for n in range(900)])

@@ -33,6 +33,7 @@ _ITEM_SQL: Final = {
     "lease_deadline": "leases.deadline",
     "enqueue_at": "NULL::TIMESTAMP",
     "history": "decode(items.history)",
+    "text": "try(decode(items.payload))",
 }
 _SQL: Final[dict[str, dict[str, str]]] = {
     ITEMS: _ITEM_SQL,
@@ -43,7 +44,12 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "lease_deadline": "NULL::TIMESTAMP",
         "enqueue_at": "items.enqueue_at",
     },
-    LEASES: {"attempts": "items.attempts::INTEGER", "deadline": "items.deadline"},
+    LEASES: {
+        "attempts": "items.attempts::INTEGER",
+        "deadline": "items.deadline",
+        "payload": "stored.payload",
+        "text": "try(decode(stored.payload))",
+    },
 }
 _NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline"})
 
@@ -64,6 +70,11 @@ class Scan(NamedTuple):
     @property
     def schema(self) -> pa.Schema:
         return arrow.chosen(SCHEMAS[self.table], self.columns) if self.columns else pa.schema([])
+
+    @property
+    def payload_copies(self) -> int:
+        """How many columns of the result hold the payload."""
+        return ("payload" in self.columns) + ("text" in self.columns)
 
 
 class Slice(NamedTuple):
@@ -103,6 +114,11 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
             f" LEFT JOIN (SELECT * FROM {{file}}.leases WHERE seq > {scan.after:d} AND seq <= {last:d}) AS leases"
             " ON leases.seq = items.seq"
         )
+    elif scan.table == LEASES and scan.payload_copies:
+        source += (
+            f" LEFT JOIN (SELECT seq, payload FROM {{file}}.items WHERE seq > {scan.after:d} AND seq <= {last:d})"
+            " AS stored ON stored.seq = items.seq"
+        )
     selected = "".join([f", {sql[name]} AS {name}" for name in names])
     rows = file.select(
         f"SELECT items.seq{selected} FROM {source}"
@@ -136,13 +152,15 @@ def _slice_end(file: PartitionFile, scan: Scan) -> int:
     Without an order DuckDB stops at the first rows that it finds. They are the lowest ones unless somebody has added
     rows by hand; then there are more rows up to the highest of them, and we let DuckDB put them in order for once.
     """
-    counts_bytes = "payload" in scan.columns
+    copies = scan.payload_copies
     rows_max = SLICE_ROWS_MAX
-    size = "coalesce(sum(octet_length(payload)), 0)" if counts_bytes else "0"
-    column = ", payload" if counts_bytes else ""
+    size = f"coalesce(sum(octet_length(payload)), 0) * {copies:d}" if copies else "0"
+    column = ", payload" if copies and scan.table != LEASES else ""
     stretch = f"FROM {{file}}.{scan.table} WHERE seq > {scan.after:d} AND seq <= {scan.upto:d}"
     while True:
         first = f"SELECT seq{column} {stretch} LIMIT {rows_max:d}"
+        if copies and scan.table == LEASES:
+            first = f"SELECT seq, payload FROM ({first}) LEFT JOIN {{file}}.items USING (seq)"
         ((last, rows, size_bytes),) = file.rows(f"SELECT max(seq), count(*), {size} FROM ({first})")
         if not rows:
             return scan.upto

@@ -58,6 +58,21 @@ SETTINGS: Final = (
 )
 
 
+JSON_MACRO: Final = "CREATE MACRO json(value) AS CASE WHEN starts_with(value, '') AND json_valid(value) THEN value END"
+"""Replaces DuckDB's own `json`: a text that is not JSON gives null, where DuckDB would fail the whole query.
+
+`starts_with` is always true, and is there because it does not take bytes: DuckDB's JSON functions do take them, and
+find nothing in them.
+"""
+JSON_READERS: Final = frozenset(
+    {
+        "->>", "json_array_length", "json_contains", "json_each", "json_exists", "json_extract", "json_extract_path",
+        "json_extract_path_text", "json_extract_string", "json_keys", "json_structure", "json_transform", "json_tree",
+        "json_type", "json_value",
+    }
+)  # fmt: skip
+
+
 class Query(msgspec.Struct):
     query: str
     format: str
@@ -81,8 +96,8 @@ class ScanFailed(Exception):
 # -- what may run
 
 
-def check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Raises Refusal unless the query is one SELECT over our tables."""
+def check(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Raises Refusal unless the query is one SELECT over our tables; returns the query to run for it."""
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise Refusal("only one statement, and only a SELECT, can be run")
@@ -107,6 +122,31 @@ def check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
                 raise Refusal(f"table function '{name}' cannot be used here")
         elif kind == "SHOW_REF" and node.get("show_type") not in ("DESCRIBE", "SUMMARY"):
             raise Refusal("only DESCRIBE and SUMMARIZE of a table can be used here")
+    return _with_json_calls(query, nodes)
+
+
+def _with_json_calls(query: str, nodes: list[dict[str, Any]]) -> str:
+    """The query with `json(…)` around every column that a JSON operator or function reads."""
+    text = query.encode()
+    spans = {span for node in nodes if (span := _column_read_as_json(node, text)) is not None}
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + b"json(" + text[start:end] + b")" + text[end:]
+    return text.decode()
+
+
+def _column_read_as_json(node: dict[str, Any], query: bytes) -> tuple[int, int] | None:
+    """The bytes of the query that name the column; None if the node reads no JSON, or reads it from no column."""
+    read: Any = None
+    if node.get("class") == "LAMBDA" and node.get("syntax_type") == "SINGLE_ARROW":  # DuckDB parses `->` as a lambda
+        read = node.get("lhs")
+    elif node.get("class") == "FUNCTION" and str(node.get("function_name", "")).lower() in JSON_READERS:
+        read = next((one.get("expression") for one in node.get("arguments", [])), None)
+    if not isinstance(read, dict) or read.get("class") != "COLUMN_REF":
+        return None
+    start = read.get("query_location", 0)
+    end = start + read.get("query_location_length", 0)
+    name = ".".join(map(str, read.get("column_names", [])))
+    return (start, end) if query[start:end].replace(b'"', b"").decode("utf-8", "replace") == name else None
 
 
 def _check_table(node: dict[str, Any], known: set[str]) -> None:
@@ -293,12 +333,18 @@ class Pipe:
 def run(pipe: Pipe, query: Query) -> None:
     """One query, in an instance that is made for it and thrown away."""
     with duckdb.connect(":memory:") as connection:
+        connection.execute(JSON_MACRO)
         for setting in SETTINGS:
             connection.execute(f"SET {setting}")
-        check(connection, query.query)
+        checked = check(connection, query.query)
         for name in SCHEMAS:
             connection.register(name, LiveTable(name, pipe.scan))
-        reader = connection.sql(query.query).to_arrow_reader(ROWS_AT_ONCE)
+        reader = connection.sql(checked).to_arrow_reader(ROWS_AT_ONCE)
+        names = connection.sql(query.query).columns
+        reader = pa.RecordBatchReader.from_batches(
+            pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]),
+            (batch.rename_columns(names) for batch in reader),
+        )
         for piece in written(reader, query.format, query.limit):
             pipe.send(ROWS, piece)
 
@@ -322,7 +368,15 @@ def answer(pipe: Pipe, query: Query) -> None:
 
 def _reason(error: Exception) -> str:
     text = str(error).strip()
-    return re.sub(r"^[A-Z][\w ]* Error: ", "", text.splitlines()[0]) if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    first_line = re.sub(r"^[A-Z][\w ]* Error: ", "", text.splitlines()[0])
+    if first_line.startswith("No function matches"):
+        if "BLOB" in first_line:
+            return "payload is bytes, not text; use the column text instead, as in text->>'field' = 'value'"
+        if "json_extract(" in first_line and ", BOOLEAN)" in first_line:
+            return "-> takes the whole comparison; put it in brackets, as in (text->'a'->>'b') = 'value'"
+    return first_line
 
 
 def confine() -> None:

@@ -1,0 +1,31 @@
+"""A scan reads a bounded number of bytes at a time, whichever table and columns it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_making import UUID, item, leased, put
+
+from querator.daemon.store.base import Batch
+from querator.daemon.store.bulk import Scan
+from querator.daemon.store.duckdb import DuckStorage
+from querator.limits import SLICE_BYTES_MAX
+
+
+@pytest.mark.parametrize("table", ["items", "leases"])
+@pytest.mark.parametrize("columns", [("payload",), ("text",), ("payload", "text")])
+def test_a_slice_of_large_payloads_has_few_rows(tmp_path: Path, table: str, columns: tuple[str, ...]) -> None:
+    storage = DuckStorage("disk", tmp_path)
+    storage.recover()
+    store = storage.create(UUID, "orders")
+    put(storage, store, Batch(add=[item(seq, payload=b"x" * 1_000_000) for seq in range(1, 21)], last_seq=20))
+    put(storage, store, leased(*((seq, 1, 10**9) for seq in range(1, 21))))
+    sizes, rows, after = [], 0, 0
+    while after < 20:
+        slice = store.slice(Scan(table, columns, after, 20), 0)
+        sizes.append(slice.batch.nbytes)
+        rows, after = rows + slice.batch.num_rows, slice.last
+    storage.close()
+    assert rows == 20
+    assert max(sizes) <= SLICE_BYTES_MAX + 1_000
