@@ -21,7 +21,7 @@ _querator_options() {
   case "$1" in
     '') echo '--version --help -h' ;;
     'daemon') echo '--help -h' ;;
-    'daemon run') echo '--config --data --socket --http --log-level --log-format --test-clock --debug --help -h' ;;
+    'daemon run') echo '--config --data --socket --http --log-level --log-format --log-file --test-clock --debug --help -h' ;;
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
@@ -102,6 +102,7 @@ _querator_value() {
     'daemon run --http') echo 'none' ;;
     'daemon run --log-level') echo 'none' ;;
     'daemon run --log-format') echo 'none' ;;
+    'daemon run --log-file') echo 'files' ;;
     'daemon status --config') echo 'files' ;;
     'daemon status --data') echo 'directories' ;;
     'daemon status --output') echo '=table json ndjson name' ;;

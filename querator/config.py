@@ -85,6 +85,7 @@ class DaemonConfig:
     limits: LimitsConfig = LimitsConfig()
     log_level: str = "info"
     log_format: str = "auto"
+    log_file: Path | None = None
     test_clock: bool = False
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The same by dotted name with origins, for `config show`."""
@@ -172,7 +173,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
     "data": str,
     "socket": str,
     "http": (str, bool),
-    "logging": {"level": str, "format": str},
+    "logging": {"level": str, "format": str, "file": str},
     "limits": {name: int for name in LimitsConfig.__dataclass_fields__},
     "storages": [{"name": str, "directory": str, "affinity": (int, float)}],
     "queues": [_QUEUE_KEYS],
@@ -270,6 +271,7 @@ def daemon_config(
     http: str | None = None,
     log_level: str | None = None,
     log_format: str | None = None,
+    log_file: str | Path | None = None,
     test_clock: bool = False,
     environ: Environment | None = None,
 ) -> DaemonConfig:
@@ -278,7 +280,14 @@ def daemon_config(
     path = config_path(config, environ)
     file = load_file(path)
     beside = Path(path.value).absolute().parent
-    flags = {"data": data, "socket": socket, "http": http, "logging.level": log_level, "logging.format": log_format}
+    flags = {
+        "data": data,
+        "socket": socket,
+        "http": http,
+        "logging.level": log_level,
+        "logging.format": log_format,
+        "logging.file": log_file,
+    }
     ask = _Resolver(flags, environ, file, path.value)
 
     data_path = _path(ask.get("data", "QUERATOR_DATA", str(state_directory(environ))), ask.settings["data"], beside)
@@ -287,6 +296,8 @@ def daemon_config(
     http_address = _http(ask.get("http", "QUERATOR_HTTP", False))
     level = _one_of("logging.level", ask.get("logging.level", "QUERATOR_LOG_LEVEL", "info"), LOG_LEVELS)
     style = _one_of("logging.format", ask.get("logging.format", "QUERATOR_LOG_FORMAT", "auto"), LOG_FORMATS)
+    named = ask.get("logging.file", "QUERATOR_LOG_FILE", "")
+    file_path = _path(named, ask.settings["logging.file"], beside) if str(named) else None
     bounds = {name: ask.get(f"limits.{name}", "", value) for name, value in LimitsConfig().__dict__.items()}
     for name, value in bounds.items():
         if value < 1:
@@ -294,6 +305,7 @@ def daemon_config(
 
     ask.settings["data"] = Setting(data_path, ask.settings["data"].origin)
     ask.settings["socket"] = Setting(socket_path, ask.settings["socket"].origin)
+    ask.settings["logging.file"] = Setting(file_path or "", ask.settings["logging.file"].origin)
     ask.settings["http"] = Setting(str(http_address) if http_address else "off", ask.settings["http"].origin)
     return DaemonConfig(
         data=data_path,
@@ -304,6 +316,7 @@ def daemon_config(
         limits=LimitsConfig(**bounds),
         log_level=level,
         log_format=style,
+        log_file=file_path,
         test_clock=test_clock,
         settings={"config": path, **ask.settings},
     )

@@ -63,12 +63,20 @@ def run(
     log_format: Annotated[
         str | None, typer.Option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal.")
     ] = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option("--log-file", metavar="FILE", help="Write the log to this file; SIGHUP opens it again."),
+    ] = None,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="A clock that stands still until /v1/clock.advance moves it.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:
-    """Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error."""
+    """Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error, or to --log-file.
+
+    SIGHUP opens the log file again, for logrotate. A daemon in the foreground of a terminal ends when the terminal is
+    closed; in the background, under nohup or under systemd it goes on.
+    """
     from querator.config import daemon_config
     from querator.daemon import server
 
@@ -80,6 +88,7 @@ def run(
             http=http,
             log_level=log_level,
             log_format=log_format,
+            log_file=log_file,
             test_clock=test_clock,
         )
     )

@@ -27,6 +27,7 @@ ENVIRONMENT: Final = {
     "QUERATOR_HTTP": "address of the daemon on TCP",
     "QUERATOR_LOG_LEVEL": "what the daemon logs: debug, info, warning or error",
     "QUERATOR_LOG_FORMAT": "how the daemon logs: text, json or auto",
+    "QUERATOR_LOG_FILE": "the file that the daemon logs to",
     "QUERATOR_NO_PROGRESS": "no progress lines, if set",
     "NO_COLOR": "no colour, if set",
 }

@@ -1,4 +1,4 @@
-"""The daemon's log: lines for a person at a terminal, JSON objects for everything else.
+"""The daemon's log: lines for a person at a terminal, JSON objects for everything else; to a stream or to a file.
 
 Underneath is the standard library's logging. What a line is about goes into `extra` (`queue`, `partition`, `item_id`,
 ...) and comes out as fields, so that nobody has to take a sentence apart.
@@ -6,14 +6,18 @@ Underneath is the standard library's logging. What a line is about goes into `ex
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
+
+from querator.errors import QueratorError
 
 _RECORD_ATTRIBUTES: Final = frozenset(
     logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime", "taskName", "color_message"}
@@ -24,6 +28,7 @@ _RESET: Final = "\x1b[0m"
 
 
 NO_DETAILS: Final[Mapping[str, Any]] = {}
+_log: Final = logging.getLogger("querator.daemon")
 _changes: Final = logging.getLogger("querator.changes")
 
 
@@ -34,22 +39,52 @@ def changed(what: str, queue: str, partitions: Iterable[int] = (), details: Mapp
     _changes.info(what, extra={name: value for name, value in told.items() if value != ""})
 
 
-def configure(level: str, style: str = "auto", stream: IO[str] | None = None) -> None:
-    """Sends every logger of the process to one stream; `auto` looks whether that is a terminal."""
+class LogFile(logging.FileHandler):
+    """Appends to a file that can be opened again after somebody has renamed it."""
+
+    def reopen(self) -> None:
+        """Raises OSError if the file cannot be opened; then the log goes on into the old one."""
+        old = self.setStream(self._open())
+        if old is not None:
+            with contextlib.suppress(OSError):
+                old.close()
+
+
+def configure(level: str, style: str = "auto", stream: IO[str] | None = None, file: Path | None = None) -> None:
+    """Sends every logger of the process to one file, or to one stream; `auto` looks whether that is a terminal."""
     stream = sys.stderr if stream is None else stream
-    is_terminal = stream.isatty()
+    is_terminal = file is None and stream.isatty()
     formatter: logging.Formatter
     if style == "text" or (style == "auto" and is_terminal):
         formatter = TextFormatter(colour=is_terminal and not os.environ.get("NO_COLOR"))
     else:
         formatter = JsonFormatter()
-    handler = logging.StreamHandler(stream)
+    try:
+        handler = logging.StreamHandler(stream) if file is None else LogFile(file, encoding="utf-8")
+    except OSError as error:
+        raise QueratorError(
+            f"log file {file} cannot be opened: {error.strerror}",
+            hint="its directory must exist, and be yours to write",
+        ) from None
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     # Our own lines tell of starts, stops and failures; uvicorn's and asyncio's are for when something is wrong.
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def reopen() -> None:
+    """Opens the log file again, after it was renamed. Tells how that went, in the log."""
+    file = next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogFile)), None)
+    if file is None:
+        _log.info("SIGHUP: there is no log file to reopen")
+        return
+    try:
+        file.reopen()
+        _log.info("log file reopened", extra={"file": file.baseFilename})
+    except OSError as error:
+        _log.error("log file cannot be reopened", extra={"file": file.baseFilename, "reason": str(error)})
 
 
 def fields(record: logging.LogRecord) -> Mapping[str, Any]:
@@ -86,7 +121,7 @@ class TextFormatter(logging.Formatter):
         self._has_colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        time = _time(record).astimezone().strftime("%H:%M:%S")
+        time = _time(record).astimezone().isoformat(timespec="seconds")
         level = f"{record.levelname.lower():<7}"
         details = " ".join(f"{name}={_readable(value)}" for name, value in fields(record).items())
         if self._has_colour:

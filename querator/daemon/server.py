@@ -27,7 +27,7 @@ import uvloop
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
 from querator.config import DaemonConfig
-from querator.daemon import bulk, logs, memory, routes, transport
+from querator.daemon import bulk, logs, memory, routes, terminal, transport
 from querator.daemon.calls import Calls
 from querator.daemon.gate import Gate
 from querator.daemon.lock import DataLock, Holder
@@ -44,10 +44,12 @@ SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - CONNECTIONS_END_SECO
 
 
 def run(config: DaemonConfig) -> None:
-    """Runs until SIGTERM or SIGINT. Raises QueratorError if it cannot start."""
+    """Runs until SIGTERM or SIGINT, or until its terminal is closed. Raises QueratorError if it cannot start."""
+    ends_with_terminal = terminal.ends_with_terminal()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop handles it
     os.umask(0o077)
     memory.use_one_allocator()
-    logs.configure(config.log_level, config.log_format)
+    logs.configure(config.log_level, config.log_format, file=config.log_file)
     lock = DataLock.acquire(config.data)
     listeners = Listeners()
     try:
@@ -64,14 +66,14 @@ def run(config: DaemonConfig) -> None:
         )
         _raise_open_files_limit()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, listeners.sockets, http))
+            runner.run(_serve(config, listeners.sockets, http, ends_with_terminal))
     finally:
         gc.unfreeze()
         listeners.close()
         lock.release()
 
 
-async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[str]) -> None:
+async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[str], ends_with_terminal: bool) -> None:
     started = time.monotonic()
     clock: Clock = ManualClock() if config.test_clock else SystemClock()
     service = Service(config, clock)
@@ -79,6 +81,7 @@ async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
+    loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
     try:
         await service.start()
     except QueratorError:
@@ -136,6 +139,14 @@ class DaemonServer(uvicorn.Server):
         log.info("querator is stopping", extra={"reason": reason})
         self.should_exit = True
         _exit_in_any_case()
+
+    def hang_up(self, ends_with_terminal: bool) -> None:
+        """SIGHUP: stops if the terminal was closed in whose foreground the daemon runs, else reopens the log file."""
+        if ends_with_terminal and terminal.is_gone():
+            if not self.should_exit:
+                self.stop_soon("the terminal was closed")
+        else:
+            logs.reopen()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import logging
@@ -48,6 +49,14 @@ def test_a_terminal_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     logged(stream).info("queue %s created", "q", extra={"queue": "a b", "partitions": 2})
     text = stream.getvalue()
     assert "queue q created" in text and 'queue="a b" partitions=2' in text and "\x1b[" in text
+
+
+def test_a_line_of_text_begins_with_the_date() -> None:
+    stream = io.StringIO()
+    logged(stream, "text").info("x")
+    time, level, message = stream.getvalue().split()
+    assert datetime.datetime.fromisoformat(time).utcoffset() is not None
+    assert (level, message) == ("info", "x")
 
 
 def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
