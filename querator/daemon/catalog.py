@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 
-from querator.errors import QueratorError
+from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 
 SCHEMA_VERSION = 1
@@ -46,8 +46,8 @@ class Leftover(NamedTuple):
     storage: str
 
 
-class CatalogError(QueratorError):
-    """The catalog cannot be read."""
+class CatalogError(RequestFailed):
+    """The catalog cannot be read or written."""
 
 
 class Catalog:
@@ -212,28 +212,33 @@ class Catalog:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def _insert_placements(self, placements: Sequence[Placement]) -> None:
-        for one in placements:
-            self._connection.execute("delete from leftovers where uuid = ?", [one.uuid])
+        uuids = [one.uuid for one in placements]
+        self._connection.execute("delete from leftovers where uuid in (select unnest(?::varchar[]))", [uuids])
         self._insert("partitions", placements)
 
     def _insert(self, table: str, rows: Sequence[msgspec.Struct | Leftover]) -> None:
-        for row in rows:
-            values = row._asdict() if isinstance(row, Leftover) else msgspec.structs.asdict(row)
-            columns = ", ".join(values)
-            marks = ", ".join("?" * len(values))
-            self._connection.execute(f"insert into {table} ({columns}) values ({marks})", list(values.values()))
+        """One statement, however many rows: each statement costs as much as a hundred rows."""
+        found = [row._asdict() if isinstance(row, Leftover) else msgspec.structs.asdict(row) for row in rows]
+        if found:
+            columns = ", ".join(found[0])
+            marks = ", ".join(f"({', '.join('?' * len(found[0]))})" for _ in found)
+            values = [value for row in found for value in row.values()]
+            self._connection.execute(f"insert into {table} ({columns}) values {marks}", values)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock:
-            self._usable().execute("begin")
             try:
+                self._usable().execute("begin")
                 yield
                 self._connection.execute("commit")
-            except BaseException:
+            except BaseException as error:
                 # A commit that failed has rolled back by itself.
                 with suppress(duckdb.Error):
                     self._connection.execute("rollback")
+                if isinstance(error, duckdb.Error):
+                    reason = str(error).splitlines()[0]
+                    raise CatalogError(f"the catalog cannot be written; {reason}") from error
                 raise
             # So that the file alone has it all. If there is no room for that, the log has it.
             with suppress(duckdb.Error):

@@ -82,6 +82,11 @@ def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
     )
 
 
+def empty_snapshot() -> Snapshot:
+    """What there is to know of a partition that was created just now; reading that from its file takes milliseconds."""
+    return Snapshot(Summary(0, 0, 0, 0, 0, None, None), [], [], [], [])
+
+
 class Partition:
     """One partition of one queue, as its Logical sees it."""
 

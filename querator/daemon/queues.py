@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
@@ -11,12 +12,12 @@ import msgspec
 
 from querator import durations
 from querator.daemon import logs, placement, resize, validation
-from querator.daemon.partition import Partition
-from querator.daemon.store.base import StorageError
+from querator.daemon.partition import Partition, empty_snapshot
+from querator.daemon.store.base import StorageError, Store
 from querator.daemon.stored import count_by_state
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
+from querator.limits import CREATE_THREADS, LIST_LIMIT_DEFAULT, NS_PER_US
 from querator.wire import messages
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ async def create(service: Service, request: messages.QueueInfo) -> None:
         validation.new_timeouts(queue)
         validation.timeouts_agree(queue)
         placements = place(service, queue.name, queue.requested_partitions, first=0)
-        await service.blocking(service.catalog.announce, placements)
-        await service.blocking(create_files, service, placements)
+        stores = await create_files(service, placements)
         await service.blocking(service.catalog.add, queue, placements)
         logical = service.load(queue, placements)
-        await service.until_opened(logical)
+        for partition, store in zip(logical.partitions, stores, strict=True):
+            partition.opened(store, empty_snapshot(), now)
     logs.changed("queue created", queue.name, range(len(placements)))
 
 
@@ -77,13 +78,23 @@ def place(service: Service, queue: str, count: int, first: int) -> list[Placemen
     ]
 
 
-def create_files(service: Service, placements: list[Placement]) -> None:
-    """Blocking."""
-    try:
-        for one in placements:
-            service.storages[one.storage].create(one.uuid, one.queue)
-    except StorageError as error:
-        raise RequestFailed(f"partition cannot be created; {error}") from error
+async def create_files(service: Service, placements: list[Placement]) -> list[Store]:
+    """Makes the files of new partitions, all of them or none; their stores are open."""
+
+    def create_some(some: list[Placement]) -> list[Store]:
+        return [service.storages[one.storage].create(one.uuid, one.queue) for one in some]
+
+    await service.blocking(service.catalog.announce, placements)
+    size = -(-len(placements) // CREATE_THREADS)
+    shares = [placements[first : first + size] for first in range(0, len(placements), size)]
+    made = await asyncio.gather(*(service.blocking(create_some, share) for share in shares), return_exceptions=True)
+    for error in made:
+        if isinstance(error, StorageError):
+            await delete_leftovers(service)
+            raise RequestFailed(f"partition cannot be created; {error}") from error
+        if isinstance(error, BaseException):
+            raise error
+    return [store for stores in made if isinstance(stores, list) for store in stores]
 
 
 async def create_configured(service: Service) -> None:

@@ -18,7 +18,7 @@ from querator.daemon.backup import check_open
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
-from querator.daemon.partition import Partition
+from querator.daemon.partition import Partition, empty_snapshot
 from querator.daemon.requests import LOST_PREFIX
 from querator.daemon.store import copies
 from querator.daemon.stored import change
@@ -58,22 +58,21 @@ async def grow(service: Service, logical: Logical, queue: Queue) -> None:
     """Records the queue's settings together with its new partitions, and opens them."""
     first = len(logical.partitions)
     placements = queues.place(service, queue.name, queue.requested_partitions - first, first)
-    await service.blocking(service.catalog.announce, placements)
-    await service.blocking(queues.create_files, service, placements)
+    stores = await queues.create_files(service, placements)
     failpoint("resize.created")
     await service.blocking(service.catalog.grow, queue, placements)
     failpoint("resize.recorded")
 
     def run(now_us: int) -> None:
-        for placement in placements:
+        for placement, store in zip(placements, stores, strict=True):
             partition = Partition(placement)
+            partition.opened(store, empty_snapshot(), now_us)
             logical.partitions.append(partition)
             logical.by_prefix[partition.prefix] = partition
             logical.order.append(partition)
 
     await change(logical, [], run)
     logical.wake()
-    await service.until_opened(logical)
 
 
 # -- fewer

@@ -17,7 +17,7 @@ import duckdb
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duckdb import Instance
-from querator.daemon.store.files import sync_file
+from querator.daemon.store.files import private, sync_file
 from querator.daemon.store.partition_file import TABLES, Cursor
 from querator.daemon.store.snapshot import Contents, Snapshot, read_contents
 from querator.daemon.store.tables import SCHEMA_VERSION
@@ -86,7 +86,8 @@ def _write_snapshot(
     instance = Instance(path.parent, is_brief=True)
     try:
         file = instance.attach("file", path)
-        file.create(wanted.uuid, wanted.queue)
+        file.create_tables()
+        file.claim(wanted.uuid, wanted.queue)
         path.chmod(0o600)
         cursor = instance.cursor()
         cursor.execute("UPDATE file.meta SET applied = ?, last_seq = ?", [wanted.applied, wanted.last_seq])
@@ -115,7 +116,7 @@ def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable
     done = 0
     started = time.monotonic()
     try:
-        with open(source, "rb") as reading, open(target, "xb", opener=_private) as writing:
+        with open(source, "rb") as reading, open(target, "xb", opener=private) as writing:
             while chunk := reading.read(CHUNK_BYTES):
                 check(done)
                 digest.update(chunk)
@@ -143,7 +144,3 @@ def file_hash(path: Path, check: Callable[[int], None] = lambda done: None) -> s
             digest.update(chunk)
             done += len(chunk)
     return digest.hexdigest()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

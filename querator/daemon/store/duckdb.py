@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from errno import EACCES, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EPERM, EROFS
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import duckdb
 import msgspec
@@ -25,7 +25,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
 from querator.daemon.store.base import Batch, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
-from querator.daemon.store.files import make_directory, sync_directory, sync_file
+from querator.daemon.store.files import make_directory, sync_directory, sync_file, write_file
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Entry, Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile, is_lack_of_memory, with_room
@@ -141,6 +141,8 @@ class DuckStorage:
         self._pending: Taken = []
         self._history = History()
         self._unopened: set[str] = set()
+        self._template = b""
+        self._making_template = threading.Lock()
 
     # Starting.
 
@@ -203,31 +205,46 @@ class DuckStorage:
     # Partitions.
 
     def create(self, uuid: str, queue: str) -> DuckStore:
+        """If the process ends half way, the file has no row in `meta`, and nobody can take it for a partition."""
         path = self._path(uuid)
         if path.exists():
             raise StorageError(f"{path} exists already", [uuid])
-        building = path.with_suffix(".creating")
         try:
-            # Built out of sight and moved into place, so that a file is never half made or readable for others.
-            building.mkdir(mode=0o700)
             with self.failures(uuid):
-                # The smallest blocks: most partitions are small, and there may be a thousand of them.
-                file = self._instance.attach(_name(uuid), building / path.name, "(BLOCK_SIZE 16384)")
-                file.create(uuid, queue)
+                write_file(path, self._empty_file())
+                sync_directory(self.directory)
+                file = self._instance.attach(_name(uuid), path)
+                file.claim(uuid, queue)
+                # Whose file it is must be known even if DuckDB's log is damaged later.
                 file.checkpoint()
-                self._instance.detach(_name(uuid))
-            (building / path.name).chmod(0o600)
-            (building / path.name).rename(path)
-            building.rmdir()
-            sync_directory(self.directory)
-        except (OSError, StorageError) as error:
+                return self._entered(file, Meta(uuid, queue, tables.SCHEMA_VERSION, 0, 0), self._history_of(uuid))
+        except StorageError:
             with contextlib.suppress(StorageError, OSError):
                 self._detach(uuid)
-                shutil.rmtree(building)
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"partition {uuid} cannot be created: {error}", [uuid]) from error
-        return self.open(uuid, queue)
+                for made in (path, log_path(path)):
+                    made.unlink(missing_ok=True)
+            raise
+
+    def _empty_file(self) -> bytes:
+        """A partition file without a row: writing these bytes takes a fraction of creating the tables of each file."""
+        with self._making_template:
+            if not self._template:
+                self._template = self._make_template()
+            return self._template
+
+    def _make_template(self) -> bytes:
+        staging = self.staging(str(uuid4()))
+        path = staging / "template.duckdb"
+        try:
+            # The smallest blocks: most partitions are small, and there may be a thousand of them.
+            file = self._instance.attach("template", path, "(BLOCK_SIZE 16384)")
+            file.create_tables()
+            file.checkpoint()
+            self._instance.detach("template")
+            return path.read_bytes()
+        finally:
+            self._instance.detach("template")
+            shutil.rmtree(staging)
 
     def open(self, uuid: str, queue: str, accept_loss: bool = False) -> DuckStore:
         """With `accept_loss`, a partition that was put aside is opened with whatever is left of it."""
@@ -242,23 +259,27 @@ class DuckStorage:
             self._quarantine.lift(uuid)
         elif reason := self._quarantine.reason(uuid):
             raise StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
-        partition = UUID(uuid).bytes
         history = self._history_of(uuid)
         try:
             with self.failures(uuid):
                 file, meta = self._attach(uuid, history, accept_loss)
-                reason = history.missing(partition, meta.applied)
-                if reason and not accept_loss:
-                    raise self._put_aside(uuid, reason)
-                store = DuckStore(self, self._lock, file, path, meta)
-                self._replay(store, history)
-                file.drop_orphans()
-                if accept_loss:
-                    self._journal.append_closed({partition: store.record_applied}, always=True)
+                return self._entered(file, meta, history, accept_loss)
         except StorageError:
             with contextlib.suppress(StorageError):
                 self._detach(uuid)
             raise
+
+    def _entered(self, file: PartitionFile, meta: Meta, history: History, accept_loss: bool = False) -> DuckStore:
+        """The store of an attached file, with everything applied that the journal has of it."""
+        uuid, partition = meta.uuid, UUID(meta.uuid).bytes
+        reason = history.missing(partition, meta.applied)
+        if reason and not accept_loss:
+            raise self._put_aside(uuid, reason)
+        store = DuckStore(self, self._lock, file, self._path(uuid), meta)
+        self._replay(store, history)
+        file.drop_orphans()
+        if accept_loss:
+            self._journal.append_closed({partition: store.record_applied}, always=True)
         self.applied(store)
         self._unopened.discard(uuid)
         self._history.places.pop(partition, None)

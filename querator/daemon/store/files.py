@@ -30,16 +30,23 @@ def make_directory(directory: Path) -> None:
         sync_directory(directory.parent)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """A file with these contents, whole and durable, or as it was before."""
-    fresh = path.with_name(path.name + ".new")
-    with open(fresh, "wb", opener=_private) as file:
+def write_file(path: Path, data: bytes) -> None:
+    """A new file, which nobody else may read, durable but for its name. Refuses if something has that name already."""
+    with open(path, "xb", opener=private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """A file with these contents, whole and durable, or as it was before."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    write_file(fresh, data)
     fresh.rename(path)
     sync_directory(path.parent)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """An opener for `open`: what it creates, nobody else may read."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -98,13 +98,15 @@ class PartitionFile:
 
     # Writing.
 
-    def create(self, uuid: str, queue: str) -> None:
+    def create_tables(self) -> None:
         with self._transaction() as cursor:
             self._create_tables(cursor)
-            cursor.execute(
-                f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)",
-                [uuid, queue, tables.SCHEMA_VERSION],
-            )
+
+    def claim(self, uuid: str, queue: str) -> None:
+        """Says whose file it is; until then it is nobody's."""
+        self._cursor().execute(
+            f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)", [uuid, queue, tables.SCHEMA_VERSION]
+        )
 
     def copy_from(self, other: str) -> None:
         """Everything of another attached file. COPY FROM DATABASE would forget how columns are compressed."""
@@ -234,7 +236,8 @@ class PartitionFile:
 
     def drop_orphans(self) -> None:
         """Drops leases whose items somebody deleted by hand while the file was not ours."""
-        if self._leases() != self.rows("SELECT count(*) FROM {file}.leases")[0][0]:
+        ((leases,),) = self.rows("SELECT count(*) FROM {file}.leases")
+        if leases and leases != self._leases():
             self._cursor().execute(
                 f"DELETE FROM {self.name}.leases WHERE seq NOT IN (SELECT seq FROM {self.name}.items)"
             )
