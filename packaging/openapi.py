@@ -170,14 +170,11 @@ FIELDS: dict[str, str] = {
     "added": "How many of them were new.",
     "after_id": "Items after this id.",
     "chunks": "In how many steps they became durable.",
-    "column": "The column it looks at.",
     "columns": "Columns of an item; none means all but `text`, the payload as text.",
-    "filter": "Conditions that a row must all meet.",
-    "op": "`=`, `<>`, `<`, `<=`, `>`, `>=`, `in`, `prefix`, `null` or `not null`.",
+    "where": "Only items that meet this condition, in SQL over the columns of one item.",
     "splits": "Into how many parts to cut each partition.",
     "upto_id": "Items up to this id.",
     "upto_ids": "The ends of the ranges; the last one is the end of the view.",
-    "value": "What it compares with; times are in microseconds.",
 }
 
 BULK: dict[str, tuple[str, type[Any] | None, type[Any] | None]] = {
@@ -324,7 +321,7 @@ def _fields(kind: type[Any]) -> Iterator[tuple[str, dict[str, Any], bool, type[A
         return
     _, inner = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     described = inner[kind.__name__]
-    children = {child.__name__: child for child in (bulk.Condition, bulk.PlannedPartition)}
+    children = {child.__name__: child for child in (bulk.PlannedPartition,)}
     for name, value in described["properties"].items():
         child = children.get(str(value.get("items", {}).get("$ref", "")).rpartition("/")[2])
         yield name, value, name in described.get("required", ()), child

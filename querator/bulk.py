@@ -20,7 +20,6 @@ from querator.connection import ConnectionLost, ConnectionPool, parse_address
 from querator.errors import QueratorError, RequestFailed, RetryRequest, TimedOut, Unreachable
 from querator.wire import arrow, bulk
 from querator.wire import json as wire_json
-from querator.wire.bulk import Condition
 from querator.wire.messages import Reply
 
 T = TypeVar("T")
@@ -42,10 +41,10 @@ class BulkClient:
         self._patience = patience
 
     def plan(
-        self, queue: str, *, state: str = "stored", splits: int = 1, partitions: Sequence[int] = ()
+        self, queue: str, *, state: str = "stored", splits: int = 1, partitions: Sequence[int] = (), where: str = ""
     ) -> list[bulk.PlannedPartition]:
         """Id ranges that cut each partition into about equal parts; their last ends are the view that was planned."""
-        request = bulk.PlanRequest(queue, state, splits, list(partitions))
+        request = bulk.PlanRequest(queue, state, splits, list(partitions), where)
         body = self._repeat(lambda: self._post("items.plan", msgspec.json.encode(request), JSON_HEADERS))
         return msgspec.json.decode(body, type=bulk.PlanResponse).partitions
 
@@ -56,15 +55,15 @@ class BulkClient:
         *,
         state: str = "stored",
         columns: Sequence[str] = (),
-        filter: Sequence[Condition] = (),
+        where: str = "",
         after_id: str = "",
         upto_id: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """The items of one partition, in the order of their ids."""
+        """The items of one partition that meet the condition `where`, in the order of their ids."""
         schema = arrow.chosen(arrow.ITEM, columns)
         # The id is asked for in any case: it is what a scan goes on from.
         asked = [name for name in arrow.ITEM.names if name in schema.names or name == "id"]
-        request = bulk.ScanRequest(queue, partition, state, asked, list(filter), after_id, upto_id)
+        request = bulk.ScanRequest(queue, partition, state, asked, where, after_id, upto_id)
         pauses = _Pauses(self._patience)
         while True:
             try:
@@ -72,7 +71,7 @@ class BulkClient:
                     pauses.reset()
                     if batch.num_rows:
                         request.after_id = batch.column("id")[-1].as_py()
-                        yield batch.select(schema.names)
+                        yield batch.select(schema.names).cast(schema)
                 return
             except QueratorError as error:
                 pauses.after(error)

@@ -15,7 +15,7 @@ import typer
 
 from querator.cli.ids import count
 from querator.cli.jobs_on_spark import Spark, going_on, held, show, summary
-from querator.cli.options import DryRun, Queue, command
+from querator.cli.options import DryRun, Queue, Where, command
 from querator.cli.session import Session
 from querator.cli.tree import noun
 from querator.errors import PartlyDone, UsageError
@@ -126,6 +126,7 @@ def export(
         PartitionBy.NONE
     ),
     state: InState = State.ALL,
+    where: Where = None,
     only: Annotated[str, typer.Option("--only", metavar="A,B", help="Only these columns of an item.")] = "",
     complete: Annotated[
         bool, typer.Option("--complete", help="Drain the queue: lease what is ready, write it, complete it.")
@@ -146,13 +147,16 @@ def export(
     session.client.queue_info(queue)
     directories = "" if partition_by is PartitionBy.NONE else partition_by.value
     _check_columns(only, partition_by)
+    if complete and where:
+        raise UsageError("--complete takes every item that is ready, so that --where does not go with it")
+    some = _where(spark.connection().options(queue), where)
     with spark.running(f"exporting '{queue}'") as running:
         from querator.spark import moving
 
         options = spark.connection().options(queue)
         more = {"columns": only} if only else {}
         if dry_run:
-            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more)
+            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more, **some)
             show(session, moving.for_files(rows, format.value, directories)[0], f"would export '{queue}' to {to}:")
             return
         started = time.monotonic()
@@ -164,7 +168,7 @@ def export(
                     raise KeyboardInterrupt
             number = following.items
         else:
-            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more)
+            rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more, **some)
             with going_on(f"the queue is as it was; remove {to} and repeat the command"):
                 number = moving.write_files(rows, to, format.value, directories, "error")
     summary(session, f"exported {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
@@ -185,6 +189,7 @@ def copy(
     source: Annotated[str, typer.Option("--from", metavar="[CONTEXT/]QUEUE", help="Where the items are.")],
     target: Annotated[str, typer.Option("--to", metavar="[CONTEXT/]QUEUE", help="Where they go.")],
     state: InState = State.ALL,
+    where: Where = None,
     splits: Splits = 1,
     dry_run: DryRun = False,
     master: Master = "local[*]",
@@ -200,10 +205,11 @@ def copy(
     from_options, to_options = _place(spark, source), _place(spark, target)
     if from_options == to_options:
         raise UsageError("a queue cannot be copied into itself")
+    some = _where(from_options, where)
     with spark.running(f"copying '{source}' to '{target}'") as running:
         from querator.spark import moving
 
-        rows = moving.read_queue(running, from_options, state=state.value, splits=str(splits))
+        rows = moving.read_queue(running, from_options, state=state.value, splits=str(splits), **some)
         if dry_run:
             show(session, moving.copied(rows), f"would copy '{source}' to '{target}':")
             return
@@ -211,6 +217,17 @@ def copy(
         with going_on("the same command adds what is missing"):
             number = moving.copy(rows, to_options)
     summary(session, f"copied {count(number, 'item')} to '{target}'", started, number, source=source, target=target)
+
+
+def _where(options: dict[str, str], where: str | None) -> dict[str, str]:
+    """The option of a read. The daemon checks the condition here, before Spark starts and makes a directory."""
+    from querator.spark.options import Options
+
+    if not where:
+        return {}
+    with Options.of(options).bulk() as bulk:
+        bulk.plan(options["queue"], where=where)
+    return {"where": where}
 
 
 def _place(spark: Spark, text: str) -> dict[str, str]:

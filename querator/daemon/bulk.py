@@ -23,13 +23,12 @@ from querator.daemon.bulk_writes import Writes, send_json
 from querator.daemon.calls import Calls, Refused
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
-from querator.daemon.sql import SqlEndpoint
-from querator.daemon.store.bulk import ITEMS, SCHEDULED, Scan, SlicedStore, check_conditions
+from querator.daemon.sql import Filter, SqlEndpoint, Workers
+from querator.daemon.store.bulk import ITEMS, SCHEDULED, Scan, SlicedStore
 from querator.daemon.transport import NOSNIFF, ClientGone, send_reply
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import arrow, bulk, content
-from querator.wire.bulk import Condition
 
 if TYPE_CHECKING:
     from querator.daemon.service import Service
@@ -112,6 +111,7 @@ async def read_request(type_: type[T], receive: Receive) -> T:
 class Reads:
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._workers = Workers()
 
     async def plan(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await read_request(bulk.PlanRequest, receive)
@@ -119,6 +119,8 @@ class Reads:
         table, _ = _table(request.state)
         if not 1 <= request.splits <= SPLITS_MAX:
             raise InvalidRequest(f"splits is invalid; it must be from 1 to {SPLITS_MAX}")
+        if request.where:
+            await Filter(self._workers, table, ["id"], request.where).prepare()
         wanted = [self._service.partition(logical, number) for number in request.partitions] or logical.partitions
         planned = await asyncio.gather(*(_plan(logical, one, table, request.splits) for one in wanted))
         await send_json(send, bulk.PlanResponse(list(planned)))
@@ -127,20 +129,30 @@ class Reads:
         request = await read_request(bulk.ScanRequest, receive)
         logical = self._service.find(request.queue_name)
         partition = self._service.partition(logical, request.partition)
-        table, conditions = _table(request.state)
-        conditions += request.filter
+        table, state = _table(request.state)
         try:
             schema = arrow.chosen(arrow.ITEM, request.columns)
-            check_conditions(table, conditions)
         except ValueError as error:
             raise InvalidRequest(f"scan is invalid; {error}") from None
         after = _sequence(partition, "after_id", request.after_id) if request.after_id else 0
         upto = await scans.flush(logical, partition)
         if request.upto_id:
             upto = min(upto, _sequence(partition, "upto_id", request.upto_id))
-        wanted = Scan(table, tuple(schema.names), after, upto, tuple(conditions))
-        parts = scans.slices(logical, partition, wanted, arrow.stream_part)
-        await _stream(receive, send, arrow.stream_start(schema), parts)
+        wanted = Scan(table, tuple(schema.names), after, upto, state)
+        if not request.where:
+            parts = scans.slices(logical, partition, wanted, arrow.stream_part)
+            await _stream(receive, send, arrow.stream_start(schema), parts)
+            return
+        filter = Filter(self._workers, table, schema.names, request.where)
+        start, columns = await filter.prepare()
+        needed = arrow.chosen(arrow.ITEM, columns)
+        slices = scans.slices(
+            logical,
+            partition,
+            wanted._replace(columns=tuple(needed.names)),
+            lambda batch: arrow.encode_batches([batch], needed),
+        )
+        await _stream(receive, send, start, filter.matching(slices))
 
 
 async def _plan(logical: Logical, partition: Partition, table: str, splits: int) -> bulk.PlannedPartition:
@@ -151,12 +163,13 @@ async def _plan(logical: Logical, partition: Partition, table: str, splits: int)
     return bulk.PlannedPartition(partition.number, split.rows, ids.encode_many(partition.prefix, split.bounds))
 
 
-def _table(state: str) -> tuple[str, list[Condition]]:
+def _table(state: str) -> tuple[str, str]:
+    """The table that holds the items of a state, and which of its items are meant; empty means all."""
     if state not in bulk.STATES:
         raise InvalidRequest(f"state is invalid; '{state}' is none of {', '.join(bulk.STATES)}")
     if state == "scheduled":
-        return SCHEDULED, []
-    return ITEMS, [] if state == "stored" else [Condition("state", "=", state)]
+        return SCHEDULED, ""
+    return ITEMS, "" if state == "stored" else state
 
 
 def _sequence(partition: Partition, name: str, text: str) -> int:

@@ -81,6 +81,19 @@ class Tables:
                 yield part
 
 
+class OneSlice:
+    """The table of a query that filters one slice of a scan. It notes which columns the query needs."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self._body = body
+        self.columns: list[str] = []
+
+    async def scan(self, table: str, columns: list[str]) -> AsyncIterator[bytes]:
+        self.columns = columns
+        if self._body:
+            yield self._body
+
+
 class Worker:
     """A worker process. One query at a time; whoever breaks one off has to `kill` it."""
 
@@ -112,9 +125,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def run(self, request: SqlRequest, tables: Tables) -> AsyncIterator[bytes]:
-        """The bytes of the result as they come."""
-        query = {"query": request.query, "format": request.format or "json", "limit": request.limit}
+    async def run(self, query: dict[str, object], tables: Tables | OneSlice) -> AsyncIterator[bytes]:
+        """The bytes of the result as they come. `query` is a `sandbox.Query`."""
         await self._send(b"Q", msgspec.json.encode(query))
         open_scans: dict[bytes, AsyncIterator[bytes]] = {}
         while True:
@@ -134,7 +146,7 @@ class Worker:
             elif kind == b"D":
                 return
             elif kind == b"X":
-                raise InvalidRequest(f"query is invalid; {body.decode()}")
+                raise InvalidRequest(f"{'where' if query.get('where') else 'query'} is invalid; {body.decode()}")
             else:
                 raise RetryRequest(body.decode())
 
@@ -194,6 +206,40 @@ class Workers:
         """Ends those that nobody uses."""
         while self._free:
             self._free.pop().kill()
+
+
+class Filter:
+    """A condition on the rows of a scan, evaluated slice by slice in a worker process.
+
+    A worker is taken for one slice at a time, so that many scans share the few there are.
+    """
+
+    def __init__(self, workers: Workers, table: str, columns: list[str], where: str) -> None:
+        self._workers = workers
+        selected = ", ".join([f'"{name}"' for name in columns])
+        query = f"SELECT {selected} FROM {table} WHERE ({where}\n)"  # `where` may end in a comment
+        self._query = {"query": query, "format": "arrow", "limit": 0, "where": where}
+
+    async def prepare(self) -> tuple[bytes, list[str]]:
+        """Checks the condition. Returns the start of the Arrow stream and the columns that a slice must have."""
+        empty = OneSlice()
+        start, *_ = await self._run(empty)
+        return start, empty.columns
+
+    async def matching(self, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The rest of the Arrow stream, without its end. Each slice is an Arrow stream."""
+        async for body in slices:
+            _, *parts, _ = await self._run(OneSlice(body))
+            for part in parts:
+                yield part
+
+    async def _run(self, one: OneSlice) -> list[bytes]:
+        async with self._workers.one() as worker:
+            try:
+                async with asyncio.timeout(SQL_TIMEOUT_SECONDS):
+                    return [piece async for piece in worker.run(self._query, one)]
+            except TimeoutError:
+                raise RequestFailed(f"where is not done; a part was given {SQL_TIMEOUT_SECONDS:g}s") from None
 
 
 class SqlEndpoint:
@@ -259,7 +305,8 @@ class SqlEndpoint:
         async with self._workers.one() as worker:
             tables = await Tables.of(logical)
             answer.describe(content_type, tables.left_out)
-            async for piece in worker.run(request, tables):
+            query = {"query": request.query, "format": request.format or "json", "limit": request.limit}
+            async for piece in worker.run(query, tables):
                 await answer.add(piece)
         await answer.end()
 

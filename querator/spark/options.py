@@ -21,6 +21,7 @@ KNOWN: Final = {
     "token_file": "a file with the API key, on every machine",
     "queue": "the queue; required",
     "state": "all (default), stored, ready, leased or scheduled",
+    "where": "only items that meet this condition, in the language of `querator sql`; the daemon evaluates it",
     "columns": "only these columns, separated by commas",
     "splits": "Spark partitions per queue partition (default 1)",
     "request_id": "makes a repeated write add nothing; without one each write has an id of its own",
@@ -42,6 +43,7 @@ class Options(NamedTuple):
     token: str
     queue: str
     state: str
+    where: str
     columns: tuple[str, ...]
     splits: int
     request_id: str
@@ -67,6 +69,7 @@ class Options(NamedTuple):
             token=token,
             queue=texts["queue"],
             state=state,
+            where=texts.get("where", "").strip(),
             columns=columns,
             splits=_number(texts, "splits", 1),
             request_id=texts.get("request_id", ""),

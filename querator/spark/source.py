@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,12 +21,9 @@ from querator.spark.schemas import check_writable, read_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-
 
 def register(spark: SparkSession) -> None:
-    """Makes "querator" a format of this session, with filters pushed down: Spark refuses to read from it without."""
-    spark.conf.set(PUSH_DOWN, True)
+    """Makes "querator" a format of this session."""
     spark.dataSource.register(QueratorDataSource)
 
 
@@ -59,6 +56,8 @@ class QueratorDataSource(DataSource):
         from querator.spark.streaming import QueueStreamReader
 
         self._check_same(schema)
+        if self._options.where:
+            raise UsageError("a stream leases every item and cannot take the option 'where'; filter its rows instead")
         return QueueStreamReader(self._options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -19,14 +19,6 @@ STATES: Final = ("ready", "leased", "scheduled", "stored")
 """`stored` is what is not scheduled: ready and leased."""
 
 
-class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a row must meet. `op` is one of = <> < <= > >= in prefix null, not null; times are in microseconds."""
-
-    column: str
-    op: str
-    value: str | int | list[str | int] | None = None
-
-
 class ScanRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Items of one partition with `after_id` < id <= `upto_id`; either may be empty."""
 
@@ -35,8 +27,8 @@ class ScanRequest(msgspec.Struct, forbid_unknown_fields=True):
     state: str = "stored"
     columns: list[str] = []
     """Of an item (`wire.arrow.ITEM`); none means all but `text`."""
-    filter: list[Condition] = []
-    """All must be met."""
+    where: str = ""
+    """A condition in the language of `/v1/sql`, over the columns of one item."""
     after_id: str = ""
     upto_id: str = ""
 
@@ -49,6 +41,8 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True):
     splits: int = 1
     partitions: list[int] = []
     """None means all."""
+    where: str = ""
+    """Only checked, so that a scan with a wrong condition fails before it begins."""
 
 
 class PlannedPartition(msgspec.Struct):

@@ -8,14 +8,13 @@ scan sees is therefore stated in sequences: every row up to `upto` that is still
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from querator.daemon.store.partition_file import PartitionFile
 from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
 from querator.wire import arrow
-from querator.wire.bulk import Condition
 
 ITEMS: Final = "items"
 SCHEDULED: Final = "scheduled"
@@ -53,10 +52,6 @@ _SQL: Final[dict[str, dict[str, str]]] = {
 }
 _NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline"})
 
-OPERATORS: Final = frozenset({"=", "<>", "<", "<=", ">", ">=", "in", "prefix", "null", "not null"})
-FILTERED: Final = frozenset(arrow.ITEM.names) - {"id", "payload", "history"}
-"""Columns that a condition may name."""
-
 
 class Scan(NamedTuple):
     """What is wanted of one partition's table: sequences after `after` up to `upto`."""
@@ -65,7 +60,8 @@ class Scan(NamedTuple):
     columns: tuple[str, ...]
     after: int
     upto: int
-    conditions: tuple[Condition, ...] = ()
+    state: str = ""
+    """Only items that are `ready` or `leased`; empty means both."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -103,10 +99,8 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
     wanted = scan.schema
     names = [name for name in wanted.names if name not in ("id", "partition")]
     sql = _SQL[scan.table]
-    where, parameters = _where(scan, partition)
-    joins = scan.table == ITEMS and bool(
-        _NEEDS_LEASES.intersection(names) or _NEEDS_LEASES.intersection([c.column for c in scan.conditions])
-    )
+    where = f" AND leases.seq IS {'' if scan.state == 'ready' else 'NOT '}NULL" if scan.state else ""
+    joins = scan.table == ITEMS and bool(scan.state or _NEEDS_LEASES.intersection(names))
     source = f"{{file}}.{scan.table} AS items"
     if joins:
         # Leases of this stretch only: a join with all of them would be made anew for every slice.
@@ -122,8 +116,7 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
     selected = "".join([f", {sql[name]} AS {name}" for name in names])
     rows = file.select(
         f"SELECT items.seq{selected} FROM {source}"
-        f" WHERE items.seq > {scan.after:d} AND items.seq <= {last:d}{where} ORDER BY items.seq",
-        *parameters,
+        f" WHERE items.seq > {scan.after:d} AND items.seq <= {last:d}{where} ORDER BY items.seq"
     )
     return Slice(_batch(rows, wanted, prefix, partition), last)
 
@@ -173,52 +166,6 @@ def _slice_end(file: PartitionFile, scan: Scan) -> int:
     if present > rows:
         ((last,),) = file.rows(f"SELECT max(seq) FROM (SELECT seq {stretch} ORDER BY seq LIMIT {rows_max:d})")
     return scan.upto if rows < rows_max and present == rows else int(last)
-
-
-def check_conditions(table: str, conditions: Sequence[Condition]) -> None:
-    """Raises ValueError where a scan would."""
-    for condition in conditions:
-        _condition(table, condition, 0)
-
-
-def _where(scan: Scan, partition: int) -> tuple[str, list[Any]]:
-    texts: list[str] = []
-    parameters: list[Any] = []
-    for condition in scan.conditions:
-        text, values = _condition(scan.table, condition, partition)
-        texts.append(f" AND {text}")
-        parameters += values
-    return "".join(texts), parameters
-
-
-def _condition(table: str, condition: Condition, partition: int) -> tuple[str, list[Any]]:
-    name, op, value = condition.column, condition.op, condition.value
-    if name not in FILTERED:
-        raise ValueError(f"column '{name}' cannot be filtered by")
-    if op not in OPERATORS:
-        raise ValueError(f"'{op}' is no condition")
-    field = arrow.ITEM.field(name)
-    column = str(int(partition)) if name == "partition" else _SQL[table][name]
-    is_text = pa.types.is_string(field.type)
-    if op in ("null", "not null"):
-        return f"({column}) IS {'' if op == 'null' else 'NOT '}NULL", []
-    if op == "in":
-        values = value if isinstance(value, list) else [value]
-        if any(not isinstance(one, str if is_text else int) for one in values):
-            raise ValueError(f"column '{name}' cannot be compared with {value!r}")
-        kind = "VARCHAR" if is_text else "BIGINT"
-        return f"({_comparable(column, field)}) IN (SELECT unnest(?::{kind}[]))", [list(values)]
-    if not isinstance(value, str if is_text else int):
-        raise ValueError(f"column '{name}' cannot be compared with {value!r}")
-    if op == "prefix":
-        if not is_text:
-            raise ValueError(f"column '{name}' has no prefix")
-        return f"starts_with({column}, ?)", [value]
-    return f"({_comparable(column, field)}) {op} ?", [value]
-
-
-def _comparable(column: str, field: pa.Field) -> str:
-    return f"epoch_us({column})" if pa.types.is_timestamp(field.type) else column
 
 
 def split_table(file: PartitionFile, table: str, upto: int, parts: int) -> Split:

@@ -77,6 +77,8 @@ class Query(msgspec.Struct):
     query: str
     format: str
     limit: int
+    where: str = ""
+    """The condition that the query was built from, if it was: it must stand on its own."""
 
 
 class OpenScan(msgspec.Struct):
@@ -147,6 +149,19 @@ def _column_read_as_json(node: dict[str, Any], query: bytes) -> tuple[int, int] 
     end = start + read.get("query_location_length", 0)
     name = ".".join(map(str, read.get("column_names", [])))
     return (start, end) if query[start:end].replace(b'"', b"").decode("utf-8", "replace") == name else None
+
+
+def check_condition(connection: duckdb.DuckDBPyConnection, where: str) -> None:
+    """Raises Refusal unless `where` is one condition that looks at one row at a time.
+
+    The query puts `where` in parentheses. A text that also parses without them cannot close them early.
+    """
+    ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT NULL WHERE {where}\n"]).fetchall()
+    tree = msgspec.json.decode(text)
+    if tree.get("error"):
+        raise Refusal(str(tree.get("error_message", "the condition cannot be read")))
+    if any(node.get("class") == "SUBQUERY" for node in _nodes(tree)):
+        raise Refusal("a condition looks at one item at a time, and cannot contain a subquery")
 
 
 def _check_table(node: dict[str, Any], known: set[str]) -> None:
@@ -337,6 +352,8 @@ def run(pipe: Pipe, query: Query) -> None:
         for setting in SETTINGS:
             connection.execute(f"SET {setting}")
         checked = check(connection, query.query)
+        if query.where:
+            check_condition(connection, query.where)
         for name in SCHEMAS:
             connection.register(name, LiveTable(name, pipe.scan))
         reader = connection.sql(checked).to_arrow_reader(ROWS_AT_ONCE)
