@@ -69,8 +69,8 @@ _querator_options() {
     'sql') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline') echo '--help -h' ;;
     'pipeline import') echo '--format --payload --kind --reference --encoding --enqueue-at --request-id --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'pipeline export') echo '--to --format --partition-by --state --only --complete --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'pipeline copy') echo '--from --to --state --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline export') echo '--to --format --partition-by --state --where --only --complete --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline copy') echo '--from --to --state --where --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline redrive') echo '--transform --to --where --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline report') echo '--html --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline stream') echo '--to --trigger --format --partition-by --checkpoint --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -510,6 +510,7 @@ _querator_value() {
     'pipeline export --format') echo '=parquet json csv text' ;;
     'pipeline export --partition-by') echo '=none kind day' ;;
     'pipeline export --state') echo '=all stored ready leased scheduled' ;;
+    'pipeline export --where') echo 'none' ;;
     'pipeline export --only') echo 'none' ;;
     'pipeline export --splits') echo 'none' ;;
     'pipeline export --master') echo 'none' ;;
@@ -526,6 +527,7 @@ _querator_value() {
     'pipeline copy --from') echo 'none' ;;
     'pipeline copy --to') echo 'none' ;;
     'pipeline copy --state') echo '=all stored ready leased scheduled' ;;
+    'pipeline copy --where') echo 'none' ;;
     'pipeline copy --splits') echo 'none' ;;
     'pipeline copy --master') echo 'none' ;;
     'pipeline copy --conf') echo 'none' ;;

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-FORMATS: Final = ("parquet", "json", "csv", "text")
+_FORMAT_OPTIONS: Final = {
+    # As other programs write and read CSV: a quote inside quotes is doubled, and spaces are part of a value.
+    "csv": {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"},
+}
 CHECKPOINT: Final = "_querator_checkpoint"
 LOOK_SECONDS: Final = 0.5
 _COPIED: Final = (
@@ -56,12 +59,8 @@ class Expressions(NamedTuple):
 
 def read_files(spark: SparkSession, paths: Sequence[str], form: str) -> DataFrame:
     # A line that does not parse would otherwise become an item of its own, or half of one.
-    reader = spark.read.option("mode", "FAILFAST")
-    if form == "csv":
-        return reader.option("header", True).csv(list(paths))
-    if form == "json":
-        return reader.json(list(paths))
-    return reader.text(list(paths)) if form == "text" else reader.parquet(*paths)
+    reader = spark.read.option("mode", "FAILFAST").options(**_FORMAT_OPTIONS.get(form, {}))
+    return reader.format(form).load(list(paths))
 
 
 def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
@@ -132,9 +131,7 @@ def write_files(items: DataFrame, path: str, form: str, partition_by: str, mode:
     rows, directories = for_files(items, form, partition_by)
     seen = Observation()
     writer = rows.observe(seen, f.count(f.lit(1)).alias("items")).write.mode(mode).partitionBy(*directories)
-    if form == "csv":
-        writer = writer.option("header", True)
-    writer.format(form).save(path)
+    writer.format(form).options(**_FORMAT_OPTIONS.get(form, {})).save(path)
     return int(seen.get["items"])
 
 
@@ -155,10 +152,8 @@ def drain(
     """
     source = spark.readStream.format("querator").options(**options, items_per_batch=str(items_per_batch)).load()
     rows, directories = for_files(source, form, partition_by)
-    writer: Any = rows.writeStream.format(form).option("path", path)
+    writer: Any = rows.writeStream.format(form).options(**_FORMAT_OPTIONS.get(form, {})).option("path", path)
     writer = writer.option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}")
-    if form == "csv":
-        writer = writer.option("header", True)
     if directories:
         writer = writer.partitionBy(*directories)
     writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -65,6 +67,51 @@ def test_import_then_export_gives_the_same_rows(
     (before,) = given.selectExpr(hashed.format("text", "family", "id")).collect()[0]
     (after,) = exported.selectExpr(hashed.format("payload", "kind", "reference")).collect()[0]
     assert (before, exported.count()) == (after, 20_000)
+
+
+def test_where_says_which_items_are_exported_and_copied(
+    pipeline: Pipeline, client: Client, bulk: BulkClient, queue: str, tmp_path: Path
+) -> None:
+    client.produce(queue, [produce_item(str(n), kind="ab"[n % 2]) for n in range(100)])
+    client.create_queue(f"{queue}-copy")
+    out = str(tmp_path / "out")
+    assert pipeline.json("export", queue, "--to", out, "--where", "kind = 'a' and payload <> '4'::blob")["items"] == 49
+    assert pipeline.json("copy", "--from", queue, "--to", f"{queue}-copy", "--where", "kind = 'b'")["items"] == 50
+    assert numbers(bulk, f"{queue}-copy") == list(range(1, 100, 2))
+    refused = pipeline("export", queue, "--to", str(tmp_path / "no"), "--where", "nope = 1")
+    assert (refused.exit_code, "where is invalid" in refused.output) == (1, True), refused.output
+    refused = pipeline("export", queue, "--to", str(tmp_path / "no"), "--where", "kind = 'a'", "--complete")
+    assert (refused.exit_code, "--complete takes every item" in refused.output) == (2, True), refused.output
+    assert not (tmp_path / "no").exists()
+
+
+NASTY = ['say "hi"', "back\\slash", '\\"', "a,b", "two\nlines", "  spaces  ", "\ttab", "'", "", '"', "end\\"]
+
+
+def test_every_reader_of_csv_understands_an_export(
+    pipeline: Pipeline, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.produce(queue, [produce_item(text, kind="k", reference=text) for text in NASTY])
+    pipeline.json("export", queue, "--to", str(tmp_path / "out"), "--format", "csv", "--only", "kind,reference,payload")
+    rows = []
+    for part in (tmp_path / "out").glob("part-*"):
+        with part.open(newline="") as stream:
+            rows += list(csv.DictReader(stream, strict=True))
+    expected = [{"kind": "k", "reference": text, "payload": text} for text in NASTY]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+    quoted = duckdb.sql(f"select payload from read_csv('{tmp_path}/out/*.csv', all_varchar = true, strict_mode = true)")
+    assert sorted(row[0] or "" for row in quoted.fetchall()) == sorted(NASTY)
+
+
+def test_csv_of_other_programs_is_read_as_they_mean_it(
+    pipeline: Pipeline, bulk: BulkClient, queue: str, tmp_path: Path
+) -> None:
+    one_line = [text for text in NASTY if "\n" not in text]
+    with (tmp_path / "rows.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["text", "more"], *[[text, "x"] for text in one_line]])
+    words = ("import", queue, str(tmp_path / "rows.csv"), "--format", "csv", "--payload", "coalesce(text, '')")
+    pipeline.json(*words)
+    assert payloads(bulk, queue) == sorted(one_line)
 
 
 @pytest.mark.parametrize(
