@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent / "querator"
-GROUND = {"clock", "durations", "errors", "ids", "items", "limits", "times"}
+GROUND = {"clock", "durations", "errors", "ids", "items", "limits", "texts", "times"}
 MODULES = {
     ".".join(("querator", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))

@@ -26,7 +26,7 @@ CONNECTION_OPTIONS: Final = {
 def answer(arguments: Sequence[str]) -> int:
     try:
         kind, prefix, queue, *words = arguments
-        found = [text for text in _candidates(kind, queue, words) if text.startswith(prefix)]
+        found = [text for text in _candidates(kind, queue, words) if text.startswith(prefix) and text.isprintable()]
         sys.stdout.write("".join(f"{text}\n" for text in found[:CANDIDATES_MAX]))
         sys.stdout.flush()
     except Exception:

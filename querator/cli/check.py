@@ -15,6 +15,7 @@ from querator.cli.render import json_line, short_duration
 from querator.cli.session import Session, duration
 from querator.cli.tree import NOUNS, noun
 from querator.errors import QueratorError, Unreachable
+from querator.texts import visible
 
 app = noun(NOUNS["check"].help)
 
@@ -92,7 +93,7 @@ class Verdict:
         else:
             figures = " ".join(one.performance() for one in self.measures)
             line = f"QUERATOR {self.check.upper()} {self.severity.name} - {self.text}"
-            write(" ".join(line.split("\n")) + (f" | {figures}\n" if figures else "\n"))
+            write(visible(line) + (f" | {figures}\n" if figures else "\n"))
         raise typer.Exit(int(self.severity))
 
     def _labels(self) -> dict[str, str]:
@@ -100,7 +101,7 @@ class Verdict:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return visible(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _failed(check: str, subject: str, error: QueratorError) -> Verdict:

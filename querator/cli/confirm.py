@@ -12,7 +12,8 @@ def confirm_by_name(session: Session, name: str, what: str, *, yes: bool) -> Non
         return
     if not session.streams.can_ask:
         raise UsageError(f"{what} needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
-    session.streams.stderr.write(f"{what}\nType the name to go on: ")
+    session.streams.note(what)
+    session.streams.stderr.write("Type the name to go on: ")
     session.streams.stderr.flush()
     answer = session.streams.stdin_bytes.readline()
     if not answer:

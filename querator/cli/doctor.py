@@ -17,11 +17,12 @@ import typer
 from querator import __version__, config, times
 from querator.cli.failures import as_querator_error
 from querator.cli.options import command
-from querator.cli.render import Format, short_duration, state_style, visible
+from querator.cli.render import Format, short_duration, state_style
 from querator.cli.session import Session
 from querator.connection import parse_address
 from querator.errors import QueratorError
 from querator.limits import US_PER_SECOND
+from querator.texts import visible
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -94,11 +94,10 @@ def report(error: QueratorError, streams: Streams, want: Wanted) -> int:
             fields["hint"] = hint
         streams.note(json_line({"error": fields}))
         return error.exit_code
-    label = "\x1b[1;31merror:\x1b[0m" if streams.error_colour else "error:"
-    text = f"{label} {one_line(error.message)}"
+    streams.note(one_line(error.message), label="\x1b[1;31merror:\x1b[0m " if streams.error_colour else "error: ")
     if (hint := hint_for(error)) and not want.quiet:
-        text += f"\n\nhint: {hint}"
-    streams.note(text)
+        streams.note("")
+        streams.note(f"hint: {hint}")
     return error.exit_code
 
 

@@ -58,6 +58,9 @@ def matching_items(
     where: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Records as `items list` has them, page by page."""
+    if where is not None:
+        # On its own it must be a condition already. Otherwise `a) or (b` would undo the other conditions.
+        client.sql(queue, f"select 1 from items where {where}\nlimit 0")
     tables = []
     if state.value != "scheduled":
         tables.append(("items", None if state.value == "all" else state.value))

@@ -16,12 +16,13 @@ from querator.cli.ids import Ids, count
 from querator.cli.options import DryRun, OnlyPartition, Queue, Yes, command
 from querator.cli.payloads import pretty
 from querator.cli.reading import open_partitions
-from querator.cli.render import Format, Moment, Payload, visible
+from querator.cli.render import Format, Moment, Payload
 from querator.cli.session import Session
 from querator.cli.tree import NOUNS, noun
 from querator.errors import InvalidRequest, NotFound, UsageError
 from querator.ids import decode
 from querator.items import ZERO_TIME_US
+from querator.texts import visible
 
 if TYPE_CHECKING:
     from querator.client import Client

@@ -92,7 +92,8 @@ def _default_log_file() -> Path:
 def show(session: Session, rows: DataFrame, text: str) -> None:
     """What a dry run tells: the plan, the schema and a sample."""
     plan = rows._jdf.queryExecution().simpleString()
-    session.note(f"{text}\n\n{plan}\nSchema: {rows.schema.simpleString()}")
+    for line in (text, "", *plan.splitlines(), f"Schema: {rows.schema.simpleString()}"):
+        session.note(line)
     sample = [row.asDict(recursive=True) for row in rows.limit(SAMPLE_ROWS).collect()]
     records = [{key: _plain(value) for key, value in row.items()} for row in sample]
     session.output.records(records, rows.columns, name=rows.columns[0], empty="no rows")

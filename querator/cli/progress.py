@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from querator.cli.streams import Streams
+from querator.texts import visible
 
 REDRAW_SECONDS: Final = 0.1
 BAR_COLUMNS: Final = 24
@@ -15,7 +16,7 @@ BAR_COLUMNS: Final = 24
 class Progress:
     def __init__(self, streams: Streams, what: str, total: int | None = None) -> None:
         self._streams = streams
-        self._what = what
+        self._what = visible(what)
         self._total = total
         self._started = time.monotonic()
         self._drawn_at = 0.0

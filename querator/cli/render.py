@@ -17,6 +17,7 @@ import msgspec
 from querator import times
 from querator.cli.streams import Streams
 from querator.errors import UsageError
+from querator.texts import visible, visible_json
 
 Record = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ def plain(value: Any) -> Any:
 
 
 def json_line(value: Any) -> str:
-    return msgspec.json.encode(plain(value)).decode()
+    return visible_json(msgspec.json.encode(plain(value)).decode())
 
 
 def relative(moment_us: int, now_us: int) -> str:
@@ -90,13 +91,6 @@ def short_duration(seconds: float) -> str:
             rest = whole % size // small_size
             return f"{whole // size}{unit}{rest}{small_unit}" if rest else f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def visible(text: str) -> str:
-    """Control characters spelled out: a cell stays on its line, and a payload cannot drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cell(value: Any, *, fancy: bool, now_us: int) -> str:
@@ -140,7 +134,7 @@ class Renderer:
         """A list of alike things. `columns` are those of the table; JSON has all fields unless --columns says less."""
         if self.form is Format.NAME:
             for record in records:
-                self._write(f"{record[name]}\n")
+                self._write(f"{visible(str(record[name]))}\n")
         elif self.form is Format.NDJSON:
             for record in records:
                 self._write(json_line(self._chosen(record)) + "\n")
@@ -152,7 +146,7 @@ class Renderer:
     def record(self, record: Record, *, name: str, columns: Sequence[str] = ()) -> None:
         """One thing with many fields."""
         if self.form is Format.NAME:
-            self._write(f"{record[name]}\n")
+            self._write(f"{visible(str(record[name]))}\n")
         elif self.form is Format.NDJSON:
             self._write(json_line(self._chosen(record)) + "\n")
         elif self.form is Format.JSON:
@@ -170,7 +164,8 @@ class Renderer:
         self.streams.stdout.write(text)
 
     def _write_json(self, value: Any) -> None:
-        self._write(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode() + "\n")
+        text = msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode()
+        self._write(f"{visible_json(text)}\n")
 
     def _table(self, records: Sequence[Record], columns: Sequence[str], name: str, empty: str) -> None:
         fancy = self.streams.fancy
@@ -231,13 +226,13 @@ class Renderer:
         """`field  value` lines, one per field."""
         check_columns(record, columns)
         fancy, now_us = self.streams.fancy, time.time_ns() // 1_000
-        width = max(map(len, columns))
+        width = max(len(visible(column)) for column in columns)
         for column in columns:
             value = record[column]
             text = cell(value, fancy=False, now_us=now_us)
             if fancy and isinstance(value, Moment):
                 text += f"  ({relative(value, now_us)})"
-            name = f"{column:<{width}}"
+            name = f"{visible(column):<{width}}"
             self._write(f"{bold(name) if self.streams.colour else name}  {text}\n")
 
 
@@ -305,7 +300,7 @@ class Columns:
 
 def header(column: str, *, stacked: bool = False) -> str:
     """A column's title; on a terminal its words stand on top of each other, because columns are dear there."""
-    title = column.upper()
+    title = visible(column.upper())
     return title.replace("_", "\n") if stacked else title
 
 

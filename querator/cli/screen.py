@@ -11,8 +11,9 @@ from rich.console import ConsoleDimensions, Group
 from rich.table import Table
 from rich.text import Text
 
-from querator.cli.render import short_duration, state_style, visible
+from querator.cli.render import short_duration, state_style
 from querator.cli.sampling import Row, Sampler, sparkline
+from querator.texts import visible
 
 if TYPE_CHECKING:
     from querator.cli.top import View
@@ -51,7 +52,7 @@ def draw(sampler: Sampler, rows: list[Row], view: View, where: str, trouble: str
     opened = next((row for row in rows if row.name == view.opened), None)
     body = _queues(rows, view, size) if opened is None else _partitions(sampler, opened)
     title = Text(f"querator top  {where}", style="bold", no_wrap=True, overflow="ellipsis")
-    footer = Text(trouble, style="bold red") if trouble else Text(HELP, style="dim")
+    footer = Text(visible(trouble), style="bold red") if trouble else Text(HELP, style="dim")
     return Group(title, body, footer)
 
 

@@ -12,6 +12,7 @@ from querator.cli.options import Queue, command
 from querator.cli.reading import open_partitions
 from querator.cli.session import Session
 from querator.errors import RequestFailed, TimedOut, UsageError
+from querator.texts import visible
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -58,7 +59,11 @@ def sql(
             raise UsageError(f"--columns does not go with {form.value}", hint="name the columns in the query")
         if form is SqlFormat.ARROW and session.streams.terminals.stdout:
             raise UsageError("Arrow is binary, and this is a terminal", hint="send it to a file: > rows.arrow")
-        session.streams.stdout_bytes.write(_ask(session, queue, query, form.value, limit))
+        answer = _ask(session, queue, query, form.value, limit)
+        if session.streams.terminals.stdout:
+            session.streams.stdout.write("".join(f"{visible(line)}\n" for line in answer.decode().splitlines()))
+        else:
+            session.streams.stdout_bytes.write(answer)
         return
     rows: list[dict[str, Any]] = msgspec.json.decode(_ask(session, queue, query, "json", limit) or b"[]")
     columns = list(rows[0]) if rows else []

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TextIO
 
+from querator.texts import visible
+
 
 @dataclass(frozen=True)
 class Terminals:
@@ -103,9 +105,9 @@ class Streams:
     def can_ask(self) -> bool:
         return self.terminals.stdin and self.terminals.stderr
 
-    def note(self, text: str) -> None:
-        """A remark that is not data."""
-        self.stderr.write(text + "\n")
+    def note(self, text: str, *, label: str = "") -> None:
+        """A remark that is not data, on a line of its own. The label is our own, and may have colour."""
+        self.stderr.write(f"{label}{visible(text)}\n")
         self.stderr.flush()
 
 

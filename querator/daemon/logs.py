@@ -18,6 +18,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from querator.errors import QueratorError
+from querator.texts import visible, visible_json
 
 _RECORD_ATTRIBUTES: Final = frozenset(
     logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime", "taskName", "color_message"}
@@ -110,7 +111,7 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(name, value)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return visible_json(msgspec.json.encode(line, enc_hook=str).decode())
 
 
 class TextFormatter(logging.Formatter):
@@ -129,11 +130,11 @@ class TextFormatter(logging.Formatter):
             level = f"{colour}{level}{_RESET}" if colour else level
             time = f"{_DIM}{time}{_RESET}"
             details = f"{_DIM}{details}{_RESET}" if details else ""
-        line = f"{time} {level} {_printable(record.getMessage())}"
+        line = f"{time} {level} {visible(record.getMessage())}"
         if details:
             line += f"  {details}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "".join(f"\n{visible(one)}" for one in self.formatException(record.exc_info).splitlines())
         return line
 
 
@@ -142,9 +143,4 @@ def _readable(value: Any) -> str:
     text = str(value)
     if text and text.isprintable() and not any(c in text for c in " =\"'"):
         return text
-    return msgspec.json.encode(text).decode()
-
-
-def _printable(text: str) -> str:
-    """A message comes from clients too, who should not be able to move our operator's cursor."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return visible_json(msgspec.json.encode(text).decode())

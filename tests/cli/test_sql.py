@@ -101,6 +101,31 @@ def test_json_in_payloads_can_be_asked_for(cli: CommandLine, client: Client, wid
     assert "hint: json(…) gives null for a text that is not JSON" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "false) or (true",
+        "true) or true --",
+        "kind = 'a') or (kind = 'b'",
+        "true union all select 1 from items",
+        "true limit 1",
+        "true order by id",
+        "true group by all",
+        "true; select 1",
+        "true) from items where (true",
+        "select true",
+        "true /*",
+        "kind = 'a",
+        "",
+    ],
+)
+def test_a_condition_cannot_undo_the_others(cli: CommandLine, client: Client, queue: str, where: str) -> None:
+    client.produce(queue, [calls.produce_item("1", kind="a"), calls.produce_item("2", kind="b")])
+    result = cli("items", "list", queue, "--kind", "a", "--state", "ready", "--where", where)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: query is invalid; ")
+
+
 def test_filters_page_through_long_queues(cli: CommandLine, client: Client, wide_queue: str) -> None:
     for _ in range(3):
         client.produce(wide_queue, [calls.produce_item(str(n), kind="k") for n in range(900)])
@@ -239,7 +264,8 @@ def test_items_by_condition(tmp_path: Path) -> None:
         cli = CommandLine(tmp_path, daemon.socket)
         (found,) = cli.json("items", "list", "q", "--where", "attempts > 0", "--kind", "it's")
     assert (found["id"], found["utf8"], found["created_at"]) == ("i1", "hi", "1970-01-01T00:00:01Z")
-    asked = asked_sql(daemon)
+    alone, *asked = asked_sql(daemon)
+    assert alone["query"] == "select 1 from items where attempts > 0\nlimit 0"
     assert [" from items " in one["query"] for one in asked] == [True, False]
     assert "kind = 'it''s' and (attempts > 0\n)" in asked[0]["query"]
 

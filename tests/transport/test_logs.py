@@ -72,10 +72,12 @@ def test_text_in_a_pipe_has_no_colour() -> None:
     assert "\x1b" not in stream.getvalue() and "error" in stream.getvalue()
 
 
-def test_what_clients_say_cannot_move_the_cursor() -> None:
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_what_clients_say_cannot_move_the_cursor(style: str) -> None:
     stream = io.StringIO()
-    logged(stream, "text").info("name \x1b[2J\n", extra={"queue": "a\x1b[2J\nb=c"})
-    assert stream.getvalue().count("\n") == 1 and "\x1b" not in stream.getvalue()
+    logged(stream, style).info("name \x1b[2J\n\x9b", extra={"queue": "a\x1b[2J\nb=c\x9b2J\u202e"})
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
