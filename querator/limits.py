@@ -57,6 +57,13 @@ LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_IDS_FORGOTTEN_MAX = 1_000
 """Per pass."""
+REQUEST_IDS_NEWEST_MAX = 20_000
+"""Per queue, kept as they are (some 230 bytes each); beyond it memory keeps eight bytes of the oldest ones."""
+REQUEST_ID_GENERATIONS = 4
+"""Fingerprints are dropped together in so many steps, each when its last request id is past."""
+EXACT_KEYS_CHECKED_EVERY_US = 60 * US_PER_SECOND
+REQUEST_IDS_PAGE = 5_000
+"""Request ids of a closed file are copied in pages of this size, each while everybody waits."""
 MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 
 # The journal.

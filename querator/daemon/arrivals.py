@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import ids
-from querator.daemon import lifecycle
+from querator.daemon import lifecycle, remembered
 from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition
 from querator.daemon.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
@@ -35,7 +35,7 @@ def must_leave(logical: Logical, partition: Partition) -> bool:
     return (
         partition.state is State.DRAINING
         and any(p.allows.produce for p in logical.partitions if p is not partition)
-        and all(p.opened_at for p in logical.partitions)
+        and not logical.unread
     )
 
 
@@ -209,12 +209,18 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
     if request.uncertain and request.checked is None:
         _check(logical, request)
         return False
+    closed = remembered.unread(logical, request) if request.keys[0].startswith(MOVED_PREFIX) else None
+    if closed is not None:
+        # It may have been here before a crash, and that partition may be where it went.
+        logical.answer(request, RetryRequest(failing(closed.number)))
+        return False
     here = request.checked or set()
     now = logical.now_us
+    known = logical.remembered
     fresh = [
         (item, key)
         for item, key in zip(request.items, request.keys, strict=True)
-        if key not in logical.request_ids and not (item.source_id and item.source_id in here)
+        if not (known.has(key, now) or key in request.found or (item.source_id and item.source_id in here))
     ]
     if fresh:
         first = partition.allocate(len(fresh), now)
@@ -230,7 +236,7 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
             partition.enter(ready)
         if len(ready) < len(items):
             partition.add_scheduled([item for item in items if item.enqueue_at])
-        logical.remember(partition, [key for _, key in fresh])
+        remembered.remember(logical, partition, [key for _, key in fresh])
     logical.answer(request, None, partition)
     return True
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 
+from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
 from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 create table if not exists meta (schema_version integer);
@@ -30,8 +31,9 @@ create table if not exists partitions (
     queue varchar, number integer, uuid varchar, storage varchar, requested varchar, since bigint, resume_at bigint,
     reason varchar);
 -- What was counted in partitions when they were taken offline.
-create table if not exists counts (uuid varchar, ready bigint, leased bigint, scheduled bigint, created_sum hugeint);
--- The request ids that these remember.
+create table if not exists counts (
+    uuid varchar, ready bigint, leased bigint, scheduled bigint, created_sum hugeint, is_remembered boolean);
+-- The request ids that these remember; all of them where is_remembered says so.
 create table if not exists remembered (uuid varchar, request_id varchar, until bigint);
 -- Files of partitions that are no longer in use and are to be deleted.
 create table if not exists leftovers (uuid varchar, storage varchar);
@@ -92,24 +94,44 @@ class Catalog:
 
     def counts(self) -> dict[str, Counts]:
         """By UUID."""
-        return {row.pop("uuid"): Counts(**row) for row in self._rows("select * from counts")}
+        return {row.pop("uuid"): Counts(**row) for row in self._rows("select * exclude (is_remembered) from counts")}
 
-    def remembered(self, uuid: str) -> list[tuple[str, int]]:
-        """Request ids, and until when."""
+    def offline_keys(self, uuid: str, always: tuple[str, ...]) -> tuple[list[tuple[str, int]], Fingerprints] | None:
+        """What a partition that is offline remembers: what begins with one of `always`, and fingerprints of everything.
+
+        None if that is not known, because its file could not be read when it was taken offline.
+        """
+        is_always = " or ".join(f"starts_with(request_id, '{prefix}')" for prefix in always)
         with self._lock:
-            query = "select request_id, until from remembered where uuid = ?"
-            rows: list[tuple[str, int]] = self._usable().execute(query, [uuid]).fetchall()
-        return rows
+            connection = self._usable()
+            if connection.execute("select is_remembered from counts where uuid = ?", [uuid]).fetchall() != [(True,)]:
+                return None
+            of_this = "from remembered where uuid = ?"
+            exact = connection.execute(f"select request_id, until {of_this} and ({is_always})", [uuid]).fetchall()
+            (until,) = connection.execute(f"select coalesce(max(until), 0) {of_this}", [uuid]).fetchall()[0]
+            values = connection.sql(f"select {FINGERPRINT_SQL} {of_this} order by 1", params=[uuid]).to_arrow_table()
+        return exact, Fingerprints(ascending(values.column(0)), until)
 
-    def save_offline(self, uuid: str, counts: Counts, remembered: Mapping[str, int]) -> None:
-        """What is known of a partition while its file is not ours."""
+    def remembered(self, uuid: str, request_ids: Sequence[str], now_us: int) -> set[str]:
+        """Which of these request ids a partition that is offline remembers."""
+        query = "select request_id from remembered where uuid = ? and until >= ? and list_contains(?, request_id)"
+        with self._lock:
+            rows = self._usable().execute(query, [uuid, now_us, list(request_ids)]).fetchall()
+        return {request_id for (request_id,) in rows}
+
+    def save_offline(self, uuid: str, counts: Counts, remembered: Iterable[Sequence[tuple[str, int]]] | None) -> None:
+        """What is known of a partition while its file is not ours. Its request ids come in pages; None if unknown."""
         with self._transaction():
             self._forget_offline(uuid)
-            self._connection.execute("insert into counts values (?, ?, ?, ?, ?)", [uuid, *counts])
             self._connection.execute(
-                "insert into remembered select ?, unnest(?::varchar[]), unnest(?::bigint[])",
-                [uuid, list(remembered), list(remembered.values())],
+                "insert into counts values (?, ?, ?, ?, ?, ?)", [uuid, *counts, remembered is not None]
             )
+            for page in remembered or ():
+                request_ids, until = zip(*page, strict=True)
+                self._connection.execute(
+                    "insert into remembered select ?, unnest(?::varchar[]), unnest(?::bigint[])",
+                    [uuid, list(request_ids), list(until)],
+                )
 
     def _forget_offline(self, uuid: str) -> None:
         for table in ("counts", "remembered"):

@@ -204,7 +204,7 @@ def _find(
             partition = logical.by_prefix.get(decoded.prefix)
             if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
                 # Its partition may have been removed; what it remembered is known by a key.
-                found: Found | None = LOST if LOST_PREFIX + item_id in logical.request_ids else None
+                found: Found | None = LOST if LOST_PREFIX + item_id in logical.remembered.exact else None
             elif not partition.allows.complete:
                 unavailable = unavailable or RetryRequest(failing(partition.number))
                 if ignore_absent:

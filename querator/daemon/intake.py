@@ -7,29 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from querator.daemon import lifecycle
+from querator.daemon import lifecycle, remembered
 from querator.daemon.partition import Partition
-from querator.daemon.requests import Columns, Intake, Produce
+from querator.daemon.requests import Columns, Intake
 from querator.daemon.store.base import Rows
-from querator.errors import InvalidRequest
 from querator.items import Item
 from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
-
-
-OTHER_CONTENT = "request id is invalid; it was used before for other items"
-
-
-def repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
-    """The answer to a chunk whose id is known: it was added before, or something else was."""
-    return None if request.witness in logical.lasting_ids else InvalidRequest(OTHER_CONTENT)
-
-
-def is_same(request: Intake, other: Produce) -> bool:
-    """Whether two chunks with one id say the same."""
-    return isinstance(other, Intake) and other.digest == request.digest
 
 
 def enter(logical: Logical, request: Intake, partition: Partition) -> None:
@@ -41,7 +27,7 @@ def enter(logical: Logical, request: Intake, partition: Partition) -> None:
     if request.items:
         _enter_items(request.items, partition, now, expire)
     if request.request_id:
-        logical.remember(partition, [request.request_id, request.witness], BULK_REQUEST_ID_KEPT_US)
+        remembered.remember(logical, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
     count = request.columns.rows + len(request.items)
     logical.answer(request, count, partition)
     logical.tally("produced", count)

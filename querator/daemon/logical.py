@@ -16,17 +16,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from querator.config import LimitsConfig
-from querator.daemon import arrivals, distribution, holding, intake, producing, serving, timers
+from querator.daemon import arrivals, distribution, holding, producing, remembered, serving, timers
 from querator.daemon.partition import DEFAULT_BOUNDS, Partition, read_snapshot
+from querator.daemon.remembered import Remembered
 from querator.daemon.requests import (
-    BULK_PREFIX,
-    JOB_PREFIX,
     Arrival,
     Change,
     Complete,
     Delivery,
     Extend,
-    Intake,
     LeaseItems,
     Move,
     Produce,
@@ -37,14 +35,12 @@ from querator.daemon.requests import (
 )
 from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Store
-from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.daemon.store.fingerprints import Fingerprints
+from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (
-    BULK_REQUEST_ID_KEPT_US,
     RECOVERY_BACKOFF_MAX_NS,
     RECOVERY_BACKOFF_MIN_NS,
-    REQUEST_ID_KEPT_US,
-    REQUEST_IDS_FORGOTTEN_MAX,
     US_PER_SECOND,
 )
 
@@ -52,6 +48,9 @@ log = logging.getLogger("querator.partitions")
 
 LEASE_TIMEOUT = "request timeout; no items are in the queue, try again"
 PRODUCE_TIMEOUT = "request timeout; no partition is available, try again"
+UNREAD_TIMEOUT = (
+    "request timeout; partition '{}' cannot be read and may have taken a request with this request id, try again"
+)
 OVERLOADED = "queue is overloaded; try again later"
 STOPPING = "queue is shutting down"
 
@@ -104,6 +103,7 @@ class Logical:
         release_store: Callable[[Placement], None] = lambda placement: None,
         resumed: Callable[[Placement], None] = lambda placement: None,
         bounds: LimitsConfig = DEFAULT_BOUNDS,
+        noted_keys: Callable[[Placement, list[str]], Iterable[str]] = lambda placement, keys: (),
     ) -> None:
         self.queue = queue
         self.bounds = bounds
@@ -130,10 +130,17 @@ class Logical:
         self.looking_up = 0
         """Requests that wait for something to be read."""
         self.timeouts: list[tuple[int, int, Request]] = []
-        self.request_ids: dict[str, int] = {}
-        self.lasting_ids: dict[str, int] = {}
-        """Those of bulk chunks, which are remembered for longer; each of the two is in the order of its times."""
+        self.remembered = Remembered()
+        self.noted_keys = noted_keys
+        """Blocking; which of these keys a partition that is offline remembers."""
+        self.unread = list(self.partitions)
+        """Partitions whose files have not been read since the start, so that nobody knows what they remember."""
+        self.loaded_at = 0
         self.under_way: dict[str, Produce] = {}
+        self.to_look_up: list[Produce | Arrival] = []
+        """Requests that the files may remember."""
+        self.looking_up_keys = 0
+        """How many of them wait for an answer from the files."""
         self.moves: list[Move] = []
         """Moves to be carried out by the driver."""
         self.ended_moves: list[tuple[Move, Any]] = []
@@ -187,6 +194,8 @@ class Logical:
         """Decides everything that can be decided now. The caller commits `partitions` and then calls `settle`."""
         self.now_us, self.now_ns = now_us, now_ns
         this = self._pass = Pass()
+        if self.unread:
+            self.loaded_at = self.loaded_at or now_us
         if self.timeouts:
             self._time_out()
         self._start_opening()
@@ -210,8 +219,8 @@ class Logical:
                 this.partitions.append(partition)
         if self.parked and any(p.waiting and p.ready and p.allows.lease for p in self.partitions):
             self.wake()
-        if self.request_ids or self.lasting_ids:
-            self._forget_request_ids()
+        if self.remembered.is_used:
+            self.remembered.forget(now_us)
         return this
 
     def give_up(self) -> Pass:
@@ -226,16 +235,17 @@ class Logical:
 
     def _collect(self) -> tuple[list[Produce | Arrival], list[Request]]:
         """Takes the inbox in, in arrival order, up to the first change, which has a pass of its own."""
-        produces: list[Produce | Arrival] = list(self.held_up)
         self._taken = [*self.held_up, *self.inbox]
-        self.held_up.clear()
+        held_up, self.held_up = self.held_up, deque()
+        # What was not known when they came may be known now.
+        produces = [request for request in held_up if not request.keys or remembered.may_enter(self, request)]
         completes: list[Request] = []
         inbox = self.inbox
         is_first = True
         while inbox:
             request = inbox.popleft()
             if isinstance(request, Produce):
-                if not request.request_id or self._is_new(request):
+                if not request.request_id or remembered.may_enter(self, request):
                     produces.append(request)
             elif isinstance(request, LeaseItems):
                 serving.arrive(self, request)
@@ -248,10 +258,13 @@ class Logical:
                     self.wake()
                 break
             elif isinstance(request, Arrival):
-                produces.append(request)
+                if remembered.may_enter(self, request):
+                    produces.append(request)
             else:
                 completes.append(request)
             is_first = False
+        if self.to_look_up:
+            remembered.look_up(self)
         return produces, completes
 
     def _change(self, request: Change) -> None:
@@ -310,7 +323,7 @@ class Logical:
             if bad is None:
                 request.answer(result)
             elif isinstance(request, Produce | Arrival):
-                self._forget(request)
+                remembered.take_back(self, request)
                 self.held_up.append(request)
                 self.watch(request)
             elif isinstance(request, LeaseItems):
@@ -328,68 +341,6 @@ class Logical:
     def _tell_death(self, death: Death) -> None:
         self.counters.dead[death.reason] += 1
         self.died(death)
-
-    # -- produce
-
-    def _is_new(self, request: Produce) -> bool:
-        """A repeated request is answered, or follows the one that is under way."""
-        until = self.request_ids.get(request.request_id) or self.lasting_ids.get(request.request_id)
-        if until is not None and until >= self.now_us:
-            self.answer(request, intake.repeated(self, request) if isinstance(request, Intake) else None)
-            return False
-        first = self.under_way.get(request.request_id)
-        if first is not None and not first.answered and first is not request:
-            if isinstance(request, Intake) and not intake.is_same(request, first):
-                self.answer(request, InvalidRequest(intake.OTHER_CONTENT))
-                return False
-            first.followers = [*first.followers, request]
-            self.watch(request)
-            return False
-        self.under_way[request.request_id] = request
-        return True
-
-    def remember(self, partition: Partition, request_ids: list[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
-        until = self.now_us + kept_us
-        known = self.request_ids if kept_us == REQUEST_ID_KEPT_US else self.lasting_ids
-        batch = partition.changes()
-        batch.request_ids += request_ids
-        batch.request_until += [until] * len(request_ids)
-        for request_id in request_ids:
-            self.under_way.pop(request_id, None)
-            # Taken out and put back, so that the oldest are always in front.
-            known.pop(request_id, None)
-            known[request_id] = until
-
-    def _forget(self, request: Produce | Arrival) -> None:
-        """It did not become durable after all."""
-        if isinstance(request, Arrival):
-            for key in request.keys:
-                self.request_ids.pop(key, None)
-        elif request.request_id:
-            self.request_ids.pop(request.request_id, None)
-            self.lasting_ids.pop(request.request_id, None)
-            if isinstance(request, Intake):
-                self.lasting_ids.pop(request.witness, None)
-            self.under_way[request.request_id] = request
-
-    def recall(self, remembered: Iterable[tuple[str, int]]) -> None:
-        """What storage remembers, and until when."""
-        for request_id, until in remembered:
-            known = self.lasting_ids if request_id.startswith(BULK_PREFIX) else self.request_ids
-            known[request_id] = max(until, known.get(request_id, 0))
-
-    def _forget_request_ids(self) -> None:
-        for known, kept_us in ((self.request_ids, REQUEST_ID_KEPT_US), (self.lasting_ids, BULK_REQUEST_ID_KEPT_US)):
-            last_us = self.now_us + kept_us
-            for _ in range(min(len(known), REQUEST_IDS_FORGOTTEN_MAX)):
-                oldest = next(iter(known))
-                until = known[oldest]
-                if self.now_us <= until <= last_us:
-                    break
-                del known[oldest]
-                if until > last_us:
-                    # Of a job, or from before the clock went back: nothing must pile up behind it.
-                    known[oldest] = until if oldest.startswith(JOB_PREFIX) else last_us
 
     # -- time runs out for requests
 
@@ -418,7 +369,10 @@ class Logical:
                     self.held_up.remove(request)
                 if isinstance(request, Produce) and self.under_way.get(request.request_id) is request:
                     del self.under_way[request.request_id]
-                self.answer(request, RetryRequest(PRODUCE_TIMEOUT))
+                unread = remembered.unread(self, request)
+                self.answer(
+                    request, RetryRequest(PRODUCE_TIMEOUT if unread is None else UNREAD_TIMEOUT.format(unread.number))
+                )
 
     # -- reading from storage
 
@@ -545,6 +499,7 @@ class Logical:
             store, snapshot = result
             partition.opening = False
             self.reads_open -= 1
+            self.keys_read(partition, snapshot.newest_keys, snapshot.keys)
             if not partition.should_be_open:
                 partition.unwanted = store
                 return
@@ -552,7 +507,6 @@ class Logical:
             partition.opened(store, snapshot, self.now_us)
             if failed_at:
                 self._tell_recovery(partition, (self.now_us - failed_at) // US_PER_SECOND)
-            self.recall(snapshot.request_ids)
             then(None)
             self.wake()
 
@@ -576,6 +530,12 @@ class Logical:
                 "scheduled": partition.scheduled_count,
             },
         )
+
+    def keys_read(self, partition: Partition, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
+        """What a partition remembers is known from now on, even if the partition fails or is closed."""
+        self.remembered.read(partition.placement.uuid, newest, everything)
+        if partition in self.unread:
+            self.unread.remove(partition)
 
     # -- what the driver needs to know
 
@@ -618,7 +578,8 @@ class Logical:
         self.held_up.clear()
 
     def waiting_requests(self) -> dict[str, int]:
-        kinds = {"produce": len(self.held_up), "lease": len(self.parked), "complete": self.looking_up}
+        produces = len(self.held_up) + self.looking_up_keys
+        kinds = {"produce": produces, "lease": len(self.parked), "complete": self.looking_up}
         for request in self.inbox:
             if isinstance(request, Produce):
                 kinds["produce"] += 1

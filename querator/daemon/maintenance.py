@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.stored import change, count_by_state
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
-from querator.limits import NS_PER_US
+from querator.limits import NS_PER_US, REQUEST_IDS_PAGE
 from querator.wire import messages
 from querator.wire.messages import PartitionStatus, Reply
 
@@ -180,18 +180,27 @@ async def usable(service: Service, name: str) -> Storage:
 
 def _note_offline(service: Service, partition: Partition) -> None:
     """Blocking: what must be known of a partition as long as nobody may look into its file, also after a restart."""
-    remembered: dict[str, int] = {}
-    with contextlib.suppress(StorageError):
-        remembered = request_ids_in(service, partition.placement)
-    service.catalog.save_offline(partition.placement.uuid, partition.settled_counts, remembered)
+    uuid, counts = partition.placement.uuid, partition.settled_counts
+    try:
+        service.catalog.save_offline(uuid, counts, request_ids_in(service, partition.placement))
+    except StorageError as error:
+        log.warning(
+            "the request ids of a partition that goes offline cannot be read",
+            extra={"queue": partition.placement.queue, "partition": partition.number, "reason": str(error)},
+        )
+        service.catalog.save_offline(uuid, counts, None)
+    else:
+        partition.is_noted = True
 
 
-def request_ids_in(service: Service, placement: Placement) -> dict[str, int]:
-    """Blocking: the request ids that a closed file remembers, and until when."""
+def request_ids_in(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:
+    """Blocking: the request ids that a closed file remembers, and until when, in pages."""
     path = service.storage(placement.storage).directory / file_name(placement)
     query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
     with copies.inspected(path) as cursor:
-        return dict(cursor.execute(query, [service.clock.now_us()]).fetchall())
+        rows = cursor.execute(query, [service.clock.now_us()])
+        while page := rows.fetchmany(REQUEST_IDS_PAGE):
+            yield page
 
 
 async def close(logical: Logical, partition: Partition) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -18,15 +19,18 @@ import msgspec
 
 from querator import ids
 from querator.config import LimitsConfig
+from querator.daemon.requests import EXACT_PREFIXES
 from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Rows, Store, Summary
+from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.window import Window
 from querator.items import ZERO_TIME_US, Counts, Item, Placement, State
 from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
+    REQUEST_IDS_NEWEST_MAX,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
 
@@ -67,7 +71,9 @@ class Snapshot(msgspec.Struct):
     leased: list[Leased]
     scheduled: list[Item]
     ready: list[Item]
-    request_ids: list[tuple[str, int]]
+    newest_keys: list[tuple[str, int]]
+    keys: Fingerprints
+    """All keys that are remembered, the newest ones among them."""
 
 
 def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
@@ -78,13 +84,14 @@ def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
         leased=store.leased(),
         scheduled=store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX),
         ready=store.ready(0, None, bounds.ready_window_items, bounds.ready_window_bytes),
-        request_ids=store.request_ids(now_us),
+        newest_keys=store.request_ids(now_us, REQUEST_IDS_NEWEST_MAX, EXACT_PREFIXES),
+        keys=store.request_fingerprints(now_us),
     )
 
 
 def empty_snapshot() -> Snapshot:
     """What there is to know of a partition that was created just now; reading that from its file takes milliseconds."""
-    return Snapshot(Summary(0, 0, 0, 0, 0, None, None), [], [], [], [])
+    return Snapshot(Summary(0, 0, 0, 0, 0, None, None), [], [], [], [], Fingerprints(array("Q")))
 
 
 class Partition:
@@ -109,6 +116,8 @@ class Partition:
         self.closed_for = ""
         """What keeps it closed at present, whatever the operator asked for: a reload, a job."""
         self.closed_since = 0
+        self.is_noted = False
+        """Whether the catalog has what its file remembers, because the file is offline."""
         self.unwanted: Store | None = None
         """A store that was opened while the partition was already to be closed again."""
         self.leaving = False
@@ -231,6 +240,7 @@ class Partition:
     def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
         self._empty()
         self.opened_at = now_us
+        self.is_noted = False
         self.store = store
         if self.leaving:
             # Something that was moved away may still be here: the job must see to that before anyone gets it.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from querator.daemon import arrivals, distribution, intake, lifecycle
+from querator.daemon import arrivals, distribution, intake, lifecycle, remembered
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Arrival, Intake, Produce
 from querator.daemon.store.base import Rows
@@ -99,7 +99,7 @@ def _produce(logical: Logical, requests: list[Produce], partition: Partition) ->
     answers = logical.answers
     for request in requests:
         if request.request_id:
-            logical.remember(partition, [request.request_id])
+            remembered.remember(logical, partition, request.keys)
         answers.append((request, None, partition))
     logical.tally("produced", count)
 
@@ -134,6 +134,6 @@ def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> 
     if later:
         partition.add_scheduled(later)
     if request.request_id:
-        logical.remember(partition, [request.request_id])
+        remembered.remember(logical, partition, request.keys)
     logical.answer(request, None, partition)
     logical.tally("produced", len(request.drafts))

@@ -62,6 +62,7 @@ async def create(service: Service, request: messages.QueueInfo) -> None:
         logical = service.load(queue, placements)
         for partition, store in zip(logical.partitions, stores, strict=True):
             partition.opened(store, empty_snapshot(), now)
+        logical.unread.clear()  # new files remember nothing
     logs.changed("queue created", queue.name, range(len(placements)))
 
 

@@ -5,7 +5,7 @@ Deadlines of requests (`deadline_ns`) are real, monotonic time; everything else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
@@ -23,6 +23,8 @@ LOST_PREFIX: Final = "lost "
 JOB_PREFIX: Final = "move "
 """What is remembered beside the request ids of clients: chunks of bulk streams, items that came from elsewhere, leases
 of partitions that are gone, and how far jobs got."""
+EXACT_PREFIXES: Final = (JOB_PREFIX, LOST_PREFIX)
+"""Keys that begin like this are few, and are asked for where nothing can be looked up: memory keeps all of them."""
 _CLIENT_PREFIX: Final = "client "
 _RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, _CLIENT_PREFIX)
 
@@ -58,6 +60,10 @@ class Produce(Request):
 
     followers: Sequence[Request] = ()
     """The same request again, before this one was answered."""
+    looked_up = 0
+    """The version of what the queue remembers for which `found` is the answer; 0 if nothing was looked up."""
+    found: Collection[str] = ()
+    """Which of `keys` files were found to remember."""
 
     def __init__(
         self,
@@ -73,6 +79,11 @@ class Produce(Request):
         self.timed = timed
         """Whether any of the drafts has a time to be enqueued at."""
         self.request_id = request_id
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """What is remembered of this request."""
+        return (self.request_id,) if self.request_id else ()
 
     def answer(self, result: Any) -> None:
         if not self.answered:
@@ -120,9 +131,16 @@ class Intake(Produce):
     def witness(self) -> str:
         return f"{self.request_id} {self.digest}"
 
+    @property
+    def keys(self) -> Sequence[str]:
+        return (self.request_id, self.witness) if self.request_id else ()
+
 
 class Arrival(Request):
     """Items that come from another partition or queue. Each is taken in once, whatever is repeated."""
+
+    looked_up = 0
+    found: Collection[str] = ()
 
     def __init__(self, respond: Respond, deadline_ns: int, items: list[Item], keys: list[str], uncertain: bool) -> None:
         super().__init__(respond, deadline_ns)

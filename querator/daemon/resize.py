@@ -8,6 +8,8 @@ remembered (request ids, lost leases) stays known: a partition that remains take
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +27,7 @@ from querator.daemon.stored import change
 from querator.daemon.transfer import Mover
 from querator.errors import Conflict, InvalidRequest, RetryRequest
 from querator.items import Job, Placement, Queue, State
-from querator.limits import JOB_POLL_SECONDS
+from querator.limits import JOB_POLL_SECONDS, REQUEST_IDS_PAGE
 
 if TYPE_CHECKING:
     from querator.daemon.service import Service
@@ -65,7 +67,7 @@ async def grow(service: Service, logical: Logical, queue: Queue) -> None:
 
     def run(now_us: int) -> None:
         for placement, store in zip(placements, stores, strict=True):
-            partition = Partition(placement)
+            partition = Partition(placement, logical.bounds)
             partition.opened(store, empty_snapshot(), now_us)
             logical.partitions.append(partition)
             logical.by_prefix[partition.prefix] = partition
@@ -147,8 +149,7 @@ async def _remove(service: Service, logical: Logical, partition: Partition, job:
         if wrong or not partition.drained:
             return False
         failpoint("resize.emptied")
-        until = await service.blocking(_remembered, service, partition.placement)
-        if not await _take_over(logical, logical.partitions[: job.details["to"]], until):
+        if not await _take_over(service, logical, logical.partitions[: job.details["to"]], partition.placement):
             return False
         failpoint("resize.remembered")
         async with service.changing:
@@ -170,37 +171,40 @@ async def _remove(service: Service, logical: Logical, partition: Partition, job:
     return True
 
 
-def _remembered(service: Service, placement: Placement) -> dict[str, int]:
-    """Blocking: the keys that a closed file remembers, and until when. A lost lease is remembered as a key, too."""
-    now_us = service.clock.now_us()
-    prefix = int(placement.uuid.replace("-", "")[:16], 16)
-    path = service.storages[placement.storage].directory / maintenance.file_name(placement)
-    keys = maintenance.request_ids_in(service, placement)
-    with copies.inspected(path) as cursor:
-        lost: list[tuple[int, int]] = cursor.execute(
-            "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [now_us]
-        ).fetchall()
-    texts = ids.encode_many(prefix, [seq for seq, _ in lost])
-    return keys | {LOST_PREFIX + text: until for text, (_, until) in zip(texts, lost, strict=True)}
-
-
-async def _take_over(logical: Logical, remaining: list[Partition], until: dict[str, int]) -> bool:
+async def _take_over(service: Service, logical: Logical, remaining: list[Partition], placement: Placement) -> bool:
+    """A partition that remains remembers what a closed file does; False if none can."""
     keeper = next((partition for partition in remaining if partition.allows.storage), None)
     if keeper is None:
         return False
-
-    def run(now_us: int) -> None:
-        batch = keeper.changes()
-        batch.request_ids += until
-        batch.request_until += until.values()
-        logical.recall(until.items())
-
+    pages = _remembered(service, placement)
     try:
-        if until:
-            await change(logical, [keeper], run)
+        while page := await service.blocking(next, pages, None):
+            await change(logical, [keeper], partial(_remember, logical, keeper, page))
     except RetryRequest:
         return False
     return True
+
+
+def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], now_us: int) -> None:
+    batch = keeper.changes()
+    for key, until in page:
+        batch.request_ids.append(key)
+        batch.request_until.append(until)
+        logical.remembered.put(key, until)
+
+
+def _remembered(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:
+    """Blocking: the keys that a closed file remembers, and until when. A lost lease is remembered as a key, too."""
+    yield from maintenance.request_ids_in(service, placement)
+    prefix = int(placement.uuid.replace("-", "")[:16], 16)
+    path = service.storages[placement.storage].directory / maintenance.file_name(placement)
+    with copies.inspected(path) as cursor:
+        rows = cursor.execute(
+            "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [service.clock.now_us()]
+        )
+        while page := rows.fetchmany(REQUEST_IDS_PAGE):
+            texts = ids.encode_many(prefix, [seq for seq, _ in page])
+            yield [(LOST_PREFIX + text, until) for text, (_, until) in zip(texts, page, strict=True)]
 
 
 KINDS = {RESIZE: Kind(_run, _prepare)}

@@ -38,6 +38,7 @@ from querator.daemon.engine import Engine
 from querator.daemon.logical import Death, Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import (
+    EXACT_PREFIXES,
     Arrival,
     Complete,
     Delivery,
@@ -137,7 +138,10 @@ class Service:
                 uuid = partition.placement.uuid
                 if partition.placement.requested is State.UNAVAILABLE and uuid in counts:
                     partition.recall(counts[uuid])
-                    logical.recall(await self.blocking(self.catalog.remembered, uuid))
+                    noted = await self.blocking(self.catalog.offline_keys, uuid, EXACT_PREFIXES)
+                    if noted is not None:
+                        partition.is_noted = True
+                        logical.keys_read(partition, *noted)
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
         await queues.delete_leftovers(self)
@@ -168,6 +172,7 @@ class Service:
             self._release_store,
             lambda placement: maintenance.resumed(self, logical.partitions[placement.number], placement),
             bounds=self.config.limits,
+            noted_keys=lambda placement, keys: self.catalog.remembered(placement.uuid, keys, self.clock.now_us()),
         )
         self.queues[queue.name] = queue
         self.logicals[queue.name] = logical

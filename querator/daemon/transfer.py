@@ -138,7 +138,7 @@ class Mover:
         batch = destination.changes()
         batch.request_ids.append(chunk.key)
         batch.request_until.append(now_us + MOVE_KEPT_US)
-        self._logical.request_ids[chunk.key] = now_us + MOVE_KEPT_US
+        self._logical.remembered.put(chunk.key, now_us + MOVE_KEPT_US)
         return chunk
 
     def _remove(self, chunk: Chunk, now_us: int) -> None:
@@ -150,7 +150,7 @@ class Mover:
         self._source.overlay = HELD
         if self._chunk is not None and not arrived:
             # Should it have arrived all the same, then its destination says so when it is opened again.
-            self._logical.request_ids.pop(self._chunk.key, None)
+            self._logical.remembered.drop(self._chunk.key)
 
     def _let_go(self) -> None:
         """The last chunk is removed at the source for good, so its key has done its work."""
@@ -162,7 +162,7 @@ class Mover:
         batch = holder.changes()
         batch.request_ids.append(key)
         batch.request_until.append(0)
-        self._logical.request_ids.pop(key, None)
+        self._logical.remembered.drop(key)
 
     # -- after a crash or a failure
 
@@ -183,7 +183,7 @@ class Mover:
 
     async def _tidy_up(self) -> None:
         source, logical = self._source, self._logical
-        keys = [key for key in logical.request_ids if key.startswith(self._prefix)]
+        keys = [key for key in logical.remembered.exact if key.startswith(self._prefix)]
         seqs = [seq for key in keys for seq in _sequences(key)]
         found = await read(logical, source, lambda store: store.find(seqs)) if seqs else {}
         items = [one.item for one in found.values() if one.item is not None and one.state != "leased"]

@@ -9,8 +9,10 @@ import pytest
 from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator.config import LimitsConfig
-from querator.daemon.requests import LeaseItems, key_of
-from querator.items import State
+from querator.daemon import remembered
+from querator.daemon.requests import Arrival, LeaseItems, key_of
+from querator.daemon.store.base import StorageError
+from querator.items import Item, State
 
 
 @pytest.fixture
@@ -507,7 +509,7 @@ class TestRequestIds:
         assert d.produce(["c"], request_id="early").result is None
         d.advance(3601)
         d.produce(["d"])
-        assert not logical.request_ids
+        assert not logical.remembered.has("early", 0) and not logical.remembered.has("late", 0)
         assert d.stored() == ["a", "b", "d"]
 
     def test_two_chunks_with_one_id_and_different_items(self, d):
@@ -522,6 +524,55 @@ class TestRequestIds:
         assert third.result is None
         assert d.stored() == ["a"]
 
+    def test_only_the_newest_are_kept_as_they_are_and_older_ones_are_found_in_the_files(self, d, monkeypatch):
+        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 10)
+        logical = d.create(partitions=3)
+        for n in range(100):
+            d.produce([f"{n}"], request_id=f"r{n}")
+        clients = logical.remembered._clients
+        assert list(clients.newest) == [f"r{n}" for n in range(90, 100)]
+        assert sum(map(len, clients.older)) == 90
+        for n in (0, 42, 89, 95):
+            assert d.produce(["again"], request_id=f"r{n}").result is None
+        assert d.produce(["new"], request_id="new").result is None
+        assert sorted(d.stored()) == sorted(["new", *(f"{n}" for n in range(100))])
+        d.restart()
+        for n in range(100):
+            assert d.produce(["again"], request_id=f"r{n}").result is None
+        assert len(d.stored()) == 101
+        d.advance(3601)
+        d.produce(["b"], request_id="r0")
+        assert len(d.stored()) == 102 and not d.logicals["q"].remembered.may_have(["r1"])
+
+    def test_repetitions_that_are_looked_up_answer_those_who_follow(self, d, monkeypatch):
+        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        d.create()
+        d.produce(["a"], request_id="r")
+        d.produce(["b"])  # by then `r` is no longer among the newest
+        answers = [d.produce(["again"], request_id="r", run=False) for _ in range(3)]
+        d.run()
+        assert [answer.result for answer in answers] == [None] * 3
+        assert d.stored() == ["a", "b"]
+
+    def test_a_chunk_that_is_looked_up_is_compared_with_what_it_was(self, d, monkeypatch):
+        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        d.create()
+        d.take_in(["a"], "bulk r 0", digest="one")
+        d.produce(["b"])
+        assert d.take_in(["a"], "bulk r 0", digest="one").result is None
+        assert "used before for other items" in d.take_in(["c"], "bulk r 0", digest="two").error
+        assert d.stored() == ["a", "b"]
+
+    def test_a_dead_letter_whose_key_is_looked_up_arrives_once(self, d, monkeypatch):
+        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        dead = d.create("dead")
+        item = Item(0, 0, 0, b"a")
+        for _ in range(3):
+            d._submit("dead", lambda answer: Arrival(answer, FAR_NS, [item], ["dead key"], uncertain=False))
+            d.produce(["b"], queue="dead")
+        assert sorted(d.stored("dead")) == ["a", "b", "b", "b"]
+        assert dead.remembered.may_have(["dead key"])
+
     def test_no_client_can_guess_what_a_dead_letter_is_known_by(self, d):
         d.create("dead")
         d.create(dead_queue="dead")
@@ -531,6 +582,88 @@ class TestRequestIds:
             d.produce(["b"], queue="dead", request_id=key_of(request_id))
         d.retry([item_id], dead=True)
         assert sorted(d.stored("dead")) == ["a", "b", "b", "b"]
+
+
+class TestUnread:
+    """A partition that has not been read since the start may know any request id."""
+
+    @pytest.fixture
+    def lost(self, d, monkeypatch):
+        """A queue of two partitions after a restart; the one that knows `r` cannot be opened until this is called."""
+        logical = d.create(partitions=2)
+        d.produce(["a"], request_id="r")
+        (knowing,) = [p.placement.uuid for p in logical.partitions if p.total]
+        really_open = d.storage.open
+
+        def open_(uuid: str, queue: str):
+            if uuid == knowing and not found:
+                raise StorageError("it is missing", [uuid])
+            return really_open(uuid, queue)
+
+        found: list[bool] = []
+        monkeypatch.setattr(d.storage, "open", open_)
+        d.restart()
+        return lambda: (found.append(True), d.elapse(9))
+
+    def test_a_repeated_produce_waits_until_that_partition_can_be_asked(self, d, lost):
+        repeated, new = d.produce(["again"], request_id="r"), d.produce(["b"], request_id="new")
+        assert repeated.waiting and new.waiting
+        assert d.produce(["without an id"]).result is None
+        lost()
+        assert repeated.result is None and new.result is None
+        assert sorted(d.stored()) == ["a", "b", "without an id"]
+
+    def test_it_gets_454_when_its_time_is_over(self, d, lost):
+        repeated = d.produce(["again"], request_id="r")
+        d.elapse(11)
+        assert repeated.error == (
+            "request timeout; partition '0' cannot be read and may have taken a request with this request id, try again"
+        )
+        lost()
+        assert d.produce(["again"], request_id="r").result is None
+        assert d.stored() == ["a"]
+
+    def test_a_chunk_of_a_stream_waits_too(self, d, lost):
+        assert d.take_in(["again"], "bulk r 0").waiting
+        lost()
+
+    def test_after_an_hour_no_unread_partition_knows_a_request_id(self, d, lost):
+        assert d.produce(["b"], request_id="new").waiting
+        d.advance(3601)
+        assert d.produce(["c"], request_id="newer").result is None
+        lost()
+
+    def test_one_that_failed_after_it_was_read_holds_nobody_up(self, d, monkeypatch):
+        logical = d.create(partitions=2)
+        d.produce(["a"], request_id="r")
+        monkeypatch.setattr(logical, "open_store", lambda placement: d.storage.open("gone", placement.queue))
+        logical.partition_failed(logical.partitions[0], "broken")
+        assert d.produce(["b"], request_id="new").result is None
+        assert d.produce(["again"], request_id="r").result is None
+        assert logical.partitions[1].total == 1
+
+    def test_an_older_request_id_of_a_partition_in_error_waits(self, d, monkeypatch):
+        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        logical = d.create(partitions=2)
+        d.produce(["a"], request_id="r")
+        d.produce(["b"])
+        really_open = logical.open_store
+        monkeypatch.setattr(logical, "open_store", lambda placement: d.storage.open("gone", placement.queue))
+        logical.partition_failed(logical.partitions[0], "broken")
+        repeated = d.produce(["again"], request_id="r")
+        assert repeated.waiting
+        assert d.produce(["c"], request_id="new").result is None
+        monkeypatch.setattr(logical, "open_store", really_open)
+        d.elapse(9)
+        assert repeated.result is None
+        assert sorted(d.stored()) == ["a", "b", "c"]
+
+    def test_what_was_moved_before_a_crash_is_not_moved_again_before_its_destination_is_read(self, d, lost):
+        logical = d.logicals["q"]
+        moved = d._submit("q", lambda a: Arrival(a, FAR_NS, [Item(0, 1, 1 << 60, b"x")], ["moved x"], uncertain=False))
+        assert moved.error == "partition not available; partition '0' is failing, retry again"
+        lost()
+        assert not logical.unread
 
 
 class TestStopping:

@@ -131,6 +131,30 @@ class TestToStorage:
         go_on.set()
         assert house.ended(job_id).state == "done"
 
+    @pytest.mark.parametrize("partitions", [1, 2])
+    def test_a_repeated_produce_waits_while_the_job_goes_on_after_a_restart(
+        self, house: House, monkeypatch, partitions
+    ):
+        house.create(partitions=partitions)
+        item = m.QueueProduceItem(utf8="a")
+        request = m.QueueProduceRequest(queue_name="q", request_timeout="1m", items=[item], request_id="once")
+        house.call("queue.produce", request)
+        copying, go_on = _held_copy(monkeypatch)
+        job_id = house.begin_job("migrate", partition=0, to_storage="other")
+        assert copying.wait(5)
+        go_on.set()
+        house.run(house.service.stop())
+        go_on.clear()
+        copying.clear()
+        house.start()
+        assert copying.wait(5)
+        repeated = house.begin("queue.produce", request)
+        house.until(lambda: house.stats().produce_waiting == 1)
+        go_on.set()
+        repeated.result(5)
+        assert house.ended(job_id).state == "done"
+        assert house.contents() == ["a"]
+
     def test_it_can_be_cancelled(self, house: House, monkeypatch):
         filled(house)
         copying, go_on = _held_copy(monkeypatch)

@@ -227,6 +227,27 @@ class TestOffline:
             house.ask("reload", 0)
         assert [s.total for s in house.statuses()] == [1, 0]
 
+    def test_request_ids_that_cannot_be_read_make_repetitions_wait(self, house: House):
+        """A file that is missing after a restart: nobody knows which requests it took."""
+        house.create(partitions=2)
+        item = m.QueueProduceItem(utf8="a")
+        request = m.QueueProduceRequest(queue_name="q", request_timeout="50ms", items=[item], request_id="once")
+        house.call("queue.produce", request)
+        file = house.file(0)
+        away = file.with_suffix(".away")
+        house.run(house.service.stop())
+        file.rename(away)
+        house.start()
+        for _ in range(2):
+            error = house.refusal("queue.produce", request)
+            assert error.code == 454 and "partition '0' cannot be read" in error.message
+            house.ask("offline", 0)  # its file is still missing, so that the catalog does not know either
+            house.restart()
+        away.rename(file)
+        house.ask("reload", 0)
+        house.call("queue.produce", request)
+        assert [s.total for s in house.statuses()] == [1, 0]
+
     def test_a_partition_in_error_is_not_drained(self, house: House):
         house.create(partitions=2)
         house.produce("a")

@@ -9,6 +9,7 @@ import pytest
 from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 from querator.daemon.store.base import Batch, Found, Leased, Rows, Storage, StorageError, Store, Summary
+from querator.daemon.store.fingerprints import fingerprint
 from querator.items import ZERO_TIME_US
 from querator.wire.arrow import encode_batches
 
@@ -31,7 +32,7 @@ class TestEffects:
         assert store.expired(YEAR_9999_US, 10) == []
         assert store.find([1, 2]) == {}
         assert store.page(False, 0, 10) == store.page(True, 0, 10) == []
-        assert store.request_ids(0) == []
+        assert store.request_ids(0, 100, ()) == []
 
     def test_every_field_of_an_item_comes_back(self, storage: Storage, store: Store) -> None:
         full = item(
@@ -278,10 +279,27 @@ class TestForgetting:
     def test_request_ids(self, storage: Storage, store: Store) -> None:
         put(storage, store, Batch(request_ids=["a", "b"], request_until=[10, 20]))
         put(storage, store, Batch(request_ids=["a"], request_until=[15]))
-        assert sorted(store.request_ids(0)) == [("a", 15), ("b", 20)]
-        assert store.request_ids(16) == [("b", 20)]
+        assert sorted(store.request_ids(0, 100, ())) == [("a", 15), ("b", 20)]
+        assert store.request_ids(16, 100, ()) == [("b", 20)]
         store.forget(16)
-        assert store.request_ids(0) == [("b", 20)]
+        assert store.request_ids(0, 100, ()) == [("b", 20)]
+
+    def test_the_newest_request_ids_and_those_that_are_always_wanted(self, storage: Storage, store: Store) -> None:
+        names = ["move x", "a", "b", "lost y", "c"]
+        put(storage, store, Batch(request_ids=names, request_until=[10, 20, 30, 40, 50]))
+        assert store.request_ids(0, 2, ("move ", "lost ")) == [("move x", 10), ("lost y", 40), ("c", 50)]
+        assert store.request_ids(45, 2, ("move ", "lost ")) == [("c", 50)]
+        assert store.remembered(["a", "c", "d"], 0) == {"a", "c"}
+        assert store.remembered(["a", "c"], 21) == {"c"}
+
+    def test_fingerprints_of_request_ids(self, storage: Storage, store: Store) -> None:
+        names = [f"id {n}" for n in range(3_000)] + ["\u00e9\U0001f600", ""]
+        put(storage, store, Batch(request_ids=names, request_until=[50 + n for n in range(len(names))]))
+        found = store.request_fingerprints(60)
+        assert len(found) == len(names) - 10 and found.until == 50 + len(names) - 1
+        assert all(fingerprint(name) in found for name in names[10:])
+        assert not any(fingerprint(name) in found for name in names[:10])
+        assert not store.request_fingerprints(50 + len(names))
 
     def test_a_lost_lease_is_remembered_until_its_time(self, storage: Storage, store: Store) -> None:
         put(storage, store, Batch(lost_seqs=[4, 5], lost_births=[0, 2], lost_until=100))
@@ -430,7 +448,7 @@ class TestPartitions:
         assert again.leased() == [Leased(item(2), 1, 900)]
         assert again.scheduled(5) == [item(4, enqueue_at=8)]
         assert again.find([9]) == {9: Found("lost", None, 0, 0)}
-        assert again.request_ids(0) == [("r", 7)]
+        assert again.request_ids(0, 100, ()) == [("r", 7)]
         assert again.summary().last_seq == again.applied_through == 4
         put(storage, again, added(5))
         assert ready_seqs(again) == [1, 3, 5]

@@ -84,7 +84,7 @@ def contents(store: Any, lost: set[int]) -> dict[str, Any]:
         "items": [(leased.item.seq, leased.item, leases.get(leased.item.seq)) for leased in page],
         "scheduled": [(leased.item.seq, leased.item) for leased in store.page(True, 0, 10_000)],
         "lost": sorted(seq for seq, where in found.items() if where.state == "lost"),
-        "requests": sorted(store.request_ids(0)),
+        "requests": sorted(store.request_ids(0, 100, ())),
         "last_seq": summary.last_seq,
     }
 

@@ -19,7 +19,7 @@ A sequence that was removed or unscheduled is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ import msgspec
 from querator.items import Item
 
 if TYPE_CHECKING:
+    from querator.daemon.store.fingerprints import Fingerprints
     from querator.daemon.store.snapshot import Snapshot
 
 
@@ -171,8 +172,17 @@ class Store(Protocol):
     def sources(self, source_ids: Iterable[str]) -> set[str]:
         """Which of these source ids some item here, leased, ready or scheduled, has."""
 
-    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
-        """Remembered request ids and until when, those that are not past."""
+    def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
+        """Remembered request ids and until when, those that are not past, in the order of these times.
+
+        At most the newest so many, and besides those all that begin with one of `always`.
+        """
+
+    def request_fingerprints(self, now_us: int) -> Fingerprints:
+        """Of all remembered request ids that are not past."""
+
+    def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
+        """Which of these request ids are remembered and not past."""
 
     def forget(self, now_us: int) -> None:
         """Drops lost leases and request ids that need no longer be remembered.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ from querator import limits
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.bulk import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.store.partition_file import Meta, PartitionFile, with_room
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
@@ -176,9 +177,17 @@ class DuckStore(UnappliedStore):
         with self._home.failures(self.uuid):
             return self.file.sources([source_id for source_id in source_ids if source_id])
 
-    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
+    def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
         with self._home.failures(self.uuid):
-            return self.file.request_ids(now_us)
+            return self.file.request_ids(now_us, newest_max, always)
+
+    def request_fingerprints(self, now_us: int) -> Fingerprints:
+        with self._home.failures(self.uuid):
+            return self.file.request_fingerprints(now_us)
+
+    def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
+        with self._home.failures(self.uuid):
+            return self.file.remembered(request_ids, now_us)
 
     def forget(self, now_us: int) -> None:
         with self._home.failures(self.uuid):

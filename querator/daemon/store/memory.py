@@ -7,7 +7,8 @@ with the other. Only "applied" means dictionaries here instead of a file.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from querator.daemon.store import tables
 from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
 from querator.items import Item
@@ -125,8 +127,20 @@ class MemoryStore(UnappliedStore):
         here = {item.source_id for items in (self._items, self._scheduled) for item in items.values()}
         return here.intersection(source_ids) - {""}
 
-    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
-        return [(request_id, until) for request_id, until in self._requests.items() if until >= now_us]
+    def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
+        found = sorted(self._remembered(now_us).items(), key=_until_of)
+        rest = found[: max(0, len(found) - newest_max)]
+        return [one for one in rest if always and one[0].startswith(always)] + found[len(rest) :]
+
+    def request_fingerprints(self, now_us: int) -> Fingerprints:
+        found = self._remembered(now_us)
+        return Fingerprints(array("Q", sorted(map(fingerprint, found))), max(found.values(), default=0))
+
+    def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
+        return self._remembered(now_us).keys() & set(request_ids)
+
+    def _remembered(self, now_us: int) -> dict[str, int]:
+        return {request_id: until for request_id, until in self._requests.items() if until >= now_us}
 
     def forget(self, now_us: int) -> None:
         births = {item.birth or item.seq for items in (self._items, self._scheduled) for item in items.values()}
@@ -136,7 +150,7 @@ class MemoryStore(UnappliedStore):
             for seq, (birth, until) in self._lost.items()
             if until >= now_us or (birth or seq) in births
         }
-        self._requests = dict(self.request_ids(now_us))
+        self._requests = self._remembered(now_us)
 
     def file_replaced(self) -> bool:
         return False
@@ -247,6 +261,10 @@ class MemoryStorage:
     def close(self) -> None:
         for store in self._stores.values():
             store.close()
+
+
+def _until_of(remembered: tuple[str, int]) -> int:
+    return remembered[1]
 
 
 def _by_seq(item: Item) -> int:

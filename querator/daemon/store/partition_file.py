@@ -13,6 +13,7 @@ from querator import limits
 from querator.daemon.store import tables
 from querator.daemon.store.base import Found, Leased, Summary
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
 from querator.items import Item
 
 TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
@@ -387,8 +388,29 @@ class PartitionFile:
         )
         return {source_id for (source_id,) in rows}
 
-    def request_ids(self, now_us: int) -> list[tuple[str, int]]:
+    def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
+        is_always = " OR ".join(f"starts_with(request_id, '{prefix}')" for prefix in always) or "false"
         rows = self.select(
-            "SELECT request_id, epoch_us(until) FROM {file}.requests WHERE until >= make_timestamp(?)", now_us
+            "SELECT request_id, epoch_us(until) AS until_us FROM {file}.requests"
+            f" WHERE until >= make_timestamp(?) AND ({is_always}"
+            f" OR rowid IN (SELECT rowid FROM {{file}}.requests ORDER BY until DESC LIMIT {newest_max:d}))"
+            " ORDER BY until_us",
+            now_us,
         )
         return list(zip(tables.column(rows), tables.column(rows, 1), strict=True))
+
+    def request_fingerprints(self, now_us: int) -> Fingerprints:
+        values = self.select(
+            f"SELECT {FINGERPRINT_SQL} FROM {{file}}.requests WHERE until >= make_timestamp(?) ORDER BY 1", now_us
+        )
+        ((until,),) = self.rows("SELECT coalesce(epoch_us(max(until)), 0) FROM {file}.requests")
+        return Fingerprints(ascending(values.column(0)), until)
+
+    def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
+        rows = self.rows(
+            "SELECT request_id FROM {file}.requests"
+            " WHERE request_id IN (SELECT unnest(?::VARCHAR[])) AND until >= make_timestamp(?)",
+            list(request_ids),
+            now_us,
+        )
+        return {request_id for (request_id,) in rows}
