@@ -24,7 +24,7 @@ from querator.daemon.store import tables
 from querator.daemon.store.base import Batch
 from querator.daemon.store.duckdb import DuckStorage
 from querator.daemon.store.duckstore import DuckStore
-from querator.items import Item
+from querator.items import NOBODY, Item
 
 BATCH_ITEMS = 1_000
 PAYLOAD = b"x" * 200
@@ -110,7 +110,7 @@ def lifecycle_in_bare_duckdb(directory: Path, rounds: int) -> float:
     start = time.perf_counter()
     for items in batches:
         rows = pa.table(tables.item_rows(items))
-        leases = pa.table(tables.lease_rows([(item.seq, (1, item.seq)) for item in items]))
+        leases = pa.table(tables.lease_rows([(item.seq, (1, item.seq, NOBODY)) for item in items]))
         connection.register("fresh", rows)
         connection.register("leases", leases)
         connection.execute("INSERT INTO bare.items SELECT * FROM fresh")

@@ -1,8 +1,8 @@
 # Written by packaging/generate.py from the command tree; do not edit.
 # fish completion for querator
 
-set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reference --request-id --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
+set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
+set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reference --request-id --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far lead to this command and, if a number is given, to that argument of it.
 function __querator_at
@@ -177,6 +177,8 @@ complete -c querator -n '__querator_at '\''queue'\''' -a complete -d 'Complete l
 complete -c querator -n '__querator_at '\''queue'\''' -a retry -d 'Hand leased items back, for another try now or later.'
 complete -c querator -n '__querator_at '\''queue'\''' -a extend -d 'Keep leased items for longer.'
 complete -c querator -n '__querator_at '\''queue'\''' -a consume -d 'Run a shell command for each item: exit 0 completes it, anything else retries it.'
+complete -c querator -n '__querator_at '\''queue'\''' -a leases -d 'List the clients that hold items of a queue: how many, since when, and until when.'
+complete -c querator -n '__querator_at '\''queue'\''' -a release -d 'Take back all items that a client holds, so that others can lease them now.'
 complete -c querator -n '__querator_at '\''queue'\''' -a stats -d 'Count what is in a queue, by partition, and who waits.'
 complete -c querator -n '__querator_at '\''queue'\''' -a clear -d 'Delete the items of a queue, and keep the queue. Asks before it does so, with the number of items.'
 complete -c querator -n '__querator_at '\''queue'\''' -a wait -d 'Wait until a queue is empty or idle; for ever, unless --timeout says otherwise.'
@@ -278,6 +280,30 @@ complete -c querator -n '__querator_at '\''queue consume'\''' -l token-file -r -
 complete -c querator -n '__querator_at '\''queue consume'\''' -l timeout -x -d 'How long to try (30s).'
 complete -c querator -n '__querator_at '\''queue consume'\''' -l debug -d 'Show where an error came from.'
 complete -c querator -n '__querator_at '\''queue consume'\''' -l help -s h -d 'Show this message and exit.'
+complete -c querator -n '__querator_at '\''queue leases'\'' 0' -a '(__querator_ask queues)'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l columns -x -d 'Only these fields.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l endpoint -x -d 'Daemon, as http://host:port.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l socket -r -F -d 'Daemon, by its Unix socket.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l context -x -a '(__querator_ask contexts)' -d 'Daemon, by its context'\''s name.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l token-file -r -F -d 'File that holds the API key.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l timeout -x -d 'How long to try (30s).'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l debug -d 'Show where an error came from.'
+complete -c querator -n '__querator_at '\''queue leases'\''' -l help -s h -d 'Show this message and exit.'
+complete -c querator -n '__querator_at '\''queue release'\'' 0' -a '(__querator_ask queues)'
+complete -c querator -n '__querator_at '\''queue release'\''' -l client -x -d 'The client whose items are taken back.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l dry-run -d 'Say what would be done, and do nothing.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l columns -x -d 'Only these fields.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l endpoint -x -d 'Daemon, as http://host:port.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l socket -r -F -d 'Daemon, by its Unix socket.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l context -x -a '(__querator_ask contexts)' -d 'Daemon, by its context'\''s name.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l token-file -r -F -d 'File that holds the API key.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l timeout -x -d 'How long to try (30s).'
+complete -c querator -n '__querator_at '\''queue release'\''' -l debug -d 'Show where an error came from.'
+complete -c querator -n '__querator_at '\''queue release'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''queue stats'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''queue stats'\''' -l watch -s w -d 'Again and again, until interrupted.'
 complete -c querator -n '__querator_at '\''queue stats'\''' -l interval -x -d 'With --watch.'

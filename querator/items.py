@@ -36,6 +36,17 @@ class Item(msgspec.Struct, array_like=True, gc=False):
     """JSON list of its deaths, `[{"queue_name", "source_id", "reason", "attempts", "at"}]`, or empty."""
 
 
+class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=False):
+    """Who holds a lease. All items that one lease request got share one Hold."""
+
+    client_id: str = ""
+    leased_at: int = 0
+
+
+NOBODY: Final = Hold()
+"""The hold of an imported lease that names no holder."""
+
+
 class Death(msgspec.Struct, omit_defaults=True):
     """One entry of an item's history: how it came to the dead queue it is in, or was redriven from."""
 

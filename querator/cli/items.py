@@ -32,6 +32,17 @@ app = noun(NOUNS["items"].help)
 
 PAGE_ITEMS = 1_000
 LISTED_ITEMS = 100
+LEASED_COLUMNS = (
+    "id",
+    "partition",
+    "client_id",
+    "leased_at",
+    "lease_deadline",
+    "kind",
+    "reference",
+    "attempts",
+    "payload",
+)
 COLUMNS = ("id", "partition", "state", "kind", "reference", "attempts", "payload", "created_at")
 
 
@@ -55,6 +66,8 @@ def item_record(item: StorageItem, partition: int, state: str) -> dict[str, Any]
         "created_at": _moment(item.created_at),
         "expire_deadline": _moment(item.expire_deadline),
         "lease_deadline": _moment(item.lease_deadline),
+        "client_id": item.client_id or None,
+        "leased_at": _moment(item.leased_at),
         "enqueue_at": _moment(item.enqueue_at),
         "source_id": item.source_id,
         "payload": Payload(item.payload),
@@ -130,7 +143,8 @@ def list_(
     else:
         records = stored_items(client, queue, numbers, state)
     shown = LISTED_ITEMS if limit is None else limit
-    session.output.records(islice(records, shown or None), COLUMNS, name="id", empty=f"no such items in '{queue}'")
+    columns = LEASED_COLUMNS if state is ItemState.LEASED else COLUMNS
+    session.output.records(islice(records, shown or None), columns, name="id", empty=f"no such items in '{queue}'")
     if limit is None and next(records, None) is not None:
         # Also with -q: whoever pipes ids into another command must know that these are not all.
         session.streams.note(f"only the first {count(shown, 'item')}; --limit 0 lists all")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from querator import times
-from querator.cli import consume, ids, produce
+from querator.cli import consume, holders, ids, produce
 from querator.cli.confirm import confirm_by_name
 from querator.cli.ids import Ids, Verdicts
 from querator.cli.options import DryRun, Queue, Yes, command
@@ -167,6 +167,7 @@ def extend(
 
 
 consume.register(app)
+holders.register(app)
 
 
 @command(app, "stats")

@@ -278,7 +278,7 @@ class Worker:
         if not waiting:
             return
         try:
-            self._client.retry(self._plan.queue, waiting)
+            self._client.retry(self._plan.queue, waiting, unused=True)
             self._count(handed_back=len(waiting))
         except QueratorError as error:
             self._note(f"could not hand back {len(waiting)} items, their leases will run out: {error.message}")

@@ -11,7 +11,7 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import chain, groupby, repeat
 from operator import attrgetter
 from typing import Final
 
@@ -19,13 +19,14 @@ import msgspec
 
 from querator import ids
 from querator.config import LimitsConfig
+from querator.daemon import distribution
 from querator.daemon.requests import EXACT_PREFIXES
 from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.store.base import Batch, Leased, Rows, Store, Summary
 from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.window import Window
-from querator.items import ZERO_TIME_US, Counts, Item, Placement, State
+from querator.items import NOBODY, ZERO_TIME_US, Counts, Hold, Item, Placement, State
 from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
@@ -42,6 +43,7 @@ DEFAULT_BOUNDS: Final = LimitsConfig()
 
 _seq_of = attrgetter("seq")
 _attempts_of = attrgetter("attempts")
+_hold_of = attrgetter("hold")
 _leased_seq_of = attrgetter("item.seq")
 _leased_created_at_of = attrgetter("item.created_at")
 
@@ -62,6 +64,7 @@ class Lease(msgspec.Struct, gc=False):
     item: Item
     attempts: int
     deadline: int
+    hold: Hold = NOBODY
 
 
 class Snapshot(msgspec.Struct):
@@ -256,8 +259,7 @@ class Partition:
         self.window.extend(snapshot.ready)
         seqs = [leased.item.seq for leased in snapshot.leased]
         for text, leased in zip(ids.encode_many(self.prefix, seqs), snapshot.leased, strict=True):
-            lease = Lease(text, leased.item, leased.attempts, leased.deadline)
-            self.leased[text] = lease
+            self.leased[text] = Lease(text, *leased)
         self._rebuild_lease_ends()
         self.schedule.count = summary.scheduled
         self.scheduled_loaded(snapshot.scheduled)
@@ -338,23 +340,30 @@ class Partition:
 
     # -- leases
 
-    def lease(self, count: int, deadline: int) -> list[Lease]:
-        """Up to so many items from the head, leased until the deadline."""
-        taken = self.window.take(count)
-        return self._hold(taken, deadline) if taken else []
-
-    def _hold(self, items: Sequence[Item], deadline: int) -> list[Lease]:
+    def lease(self, sizes: Sequence[int], holds: Sequence[Hold], deadline: int) -> list[list[Lease]]:
+        """Items from the head, leased until the deadline: up to so many for each hold. Empty hands come last."""
+        items = self.window.take(sum(sizes))
+        if not items:
+            return []
         seqs = list(map(_seq_of, items))
         texts = ids.encode_many(self.prefix, seqs)
         attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
-        leases = list(map(Lease, texts, items, attempts, repeat(deadline)))
+        leases = list(map(Lease, texts, items, attempts, repeat(deadline), repeat(holds[0])))
         self.leased.update(zip(texts, leases, strict=True))
         self._expect_end(deadline, seqs[0], texts)
+        hands = distribution.deal(leases, sizes)
+        if len(hands) > 1:
+            for hand, hold in zip(hands, holds, strict=True):
+                deque(map(setattr, hand, repeat("hold"), repeat(hold)), maxlen=0)
+            leases = list(chain.from_iterable(hands))
+            seqs, attempts = list(map(_leased_seq_of, leases)), list(map(_attempts_of, leases))
         batch = self.changes()
         batch.lease_seqs += seqs
         batch.lease_attempts += attempts
         batch.lease_deadlines += repeat(deadline, len(seqs))
-        return leases
+        batch.holds += holds
+        batch.hold_counts += map(len, hands)
+        return hands
 
     def _expect_end(self, deadline: int, seq: int, texts: list[str]) -> None:
         heapq.heappush(self.lease_ends, (deadline, seq, texts))
@@ -376,6 +385,9 @@ class Partition:
         batch.lease_seqs += [lease.item.seq for lease in leases]
         batch.lease_attempts += [lease.attempts for lease in leases]
         batch.lease_deadlines += [lease.deadline if deadline is None else deadline for lease in leases]
+        for hold, held in groupby(leases, _hold_of):
+            batch.holds.append(hold)
+            batch.hold_counts.append(len(list(held)))
 
     def let_go(self, leases: Sequence[Lease], fate: int) -> None:
         """Their holder wants these to die or to move, and storage knows it from now on."""
@@ -387,13 +399,13 @@ class Partition:
         self._expect_end(deadline, leases[0].item.seq, [lease.id for lease in leases])
         self._write_leases(leases)
 
-    def add_leased(self, items: Sequence[tuple[Item, int]]) -> None:
+    def add_leased(self, items: Sequence[tuple[Item, int, Hold]]) -> None:
         """Imported items that are leased already; `attempts` of the item counts the lease it is in."""
-        seqs = [item.seq for item, _ in items]
+        seqs = [item.seq for item, _, _ in items]
         batch = self.changes()
         leases = []
-        for text, (item, deadline) in zip(ids.encode_many(self.prefix, seqs), items, strict=True):
-            lease = Lease(text, item, item.attempts, deadline)
+        for text, (item, deadline, hold) in zip(ids.encode_many(self.prefix, seqs), items, strict=True):
+            lease = Lease(text, item, item.attempts, deadline, hold)
             leases.append(lease)
             self.leased[text] = lease
             self.created_sum += item.created_at
@@ -555,6 +567,7 @@ class Partition:
             batch.rows = []
         if leased:
             batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = [], [], []
+            batch.holds, batch.hold_counts = [], []
         if scheduled:
             batch.schedule = []
         if ready:

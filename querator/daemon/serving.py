@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import islice
+from sys import intern
 from typing import TYPE_CHECKING
 
 from querator.daemon import distribution, holding, lifecycle
-from querator.daemon.partition import Lease, Partition
+from querator.daemon.partition import Partition
 from querator.daemon.requests import Delivery, LeaseItems
 from querator.errors import InvalidRequest
+from querator.items import Hold
 
 if TYPE_CHECKING:
     from querator.daemon.logical import Logical
@@ -76,17 +78,16 @@ def _assign(logical: Logical) -> list[tuple[Partition, list[LeaseItems]]]:
 
 
 def _deal(logical: Logical, partition: Partition, requests: list[LeaseItems]) -> None:
-    wanted = sum([request.batch_size for request in requests])
-    leases = partition.lease(wanted, lifecycle.deadline(logical.now_us, logical.queue.lease_timeout_ns))
-    if not leases:
-        return
-    logical.tally("leased", len(leases))
-    hands: list[list[Lease]] = distribution.deal(leases, [request.batch_size for request in requests])
-    for request, hand in zip(requests, hands, strict=True):
+    now = logical.now_us
+    sizes = [request.batch_size for request in requests]
+    holds = [Hold(intern(request.client_id), now) for request in requests]
+    hands = partition.lease(sizes, holds, lifecycle.deadline(now, logical.queue.lease_timeout_ns))
+    for request, hand in zip(requests, hands, strict=False):
         if hand:
             del logical.parked[request.order]
             logical.clients.discard(request.client_id)
             logical.answer(request, Delivery(partition.number, hand), partition)
+    logical.tally("leased", sum(map(len, hands)))
 
 
 class _Standing:

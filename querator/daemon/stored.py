@@ -15,7 +15,7 @@ from querator.daemon.partition import Partition
 from querator.daemon.requests import Change, failing
 from querator.daemon.store.base import Found, Leased, Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
-from querator.items import ZERO_TIME_US, Item
+from querator.items import ZERO_TIME_US, Hold, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND
 from querator.wire import messages
 from querator.wire.messages import StorageItem
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
 PURPOSE_CHARACTERS_MAX = 256
+_TIMES = ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at", "leased_at")
 T = TypeVar("T")
 
 
@@ -114,6 +115,8 @@ def describe(item_id: str, row: Leased) -> StorageItem:
         source_id=item.source_id,
         is_leased=row.deadline != 0,
         lease_deadline=row.deadline or ZERO_TIME_US,
+        client_id=row.hold.client_id,
+        leased_at=row.hold.leased_at or None,
         expire_deadline=item.expire_deadline,
         created_at=item.created_at,
         attempts=row.attempts,
@@ -136,7 +139,7 @@ async def inspect(service: Service, request: messages.ItemsInspectRequest) -> me
         raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist")
     if found.item is None:
         raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist, its lease was lost")
-    item = describe(request.id, Leased(found.item, found.attempts, found.deadline))
+    item = describe(request.id, Leased(found.item, found.attempts, found.deadline, found.hold))
     item.enqueue_at = found.item.enqueue_at or None
     return messages.ItemsInspectResponse(
         item=item,
@@ -166,7 +169,7 @@ async def import_items(
     if not request.items:
         raise InvalidRequest("items is invalid; cannot be empty")
     for item in request.items:
-        for field in ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at"):
+        for field in _TIMES:
             validation.year(field, getattr(item, field))
     sources = [item.source_id for item in request.items if item.source_id]
     async with service.importing[partition.placement.uuid]:
@@ -192,7 +195,7 @@ def _import(
     first = partition.allocate(len(fresh), now) if fresh else 0
     expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
     ready: list[Item] = []
-    leased: list[tuple[Item, int]] = []
+    leased: list[tuple[Item, int, Hold]] = []
     rows: dict[int, Leased] = {}
     for seq, one in enumerate(fresh, first):
         item = Item(
@@ -209,11 +212,12 @@ def _import(
         )
         deadline = one.lease_deadline or 0
         if one.is_leased and deadline:
-            leased.append((item, deadline))
+            hold = Hold(one.client_id, one.leased_at or 0)
+            leased.append((item, deadline, hold))
+            rows[id(one)] = Leased(item, item.attempts, deadline, hold)
         else:
             ready.append(item)
-            deadline = 0
-        rows[id(one)] = Leased(item, item.attempts, deadline)
+            rows[id(one)] = Leased(item, item.attempts, 0)
     if ready:
         partition.enter(ready)
     if leased:

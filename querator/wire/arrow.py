@@ -32,6 +32,8 @@ ITEM: Final = pa.schema(
         pa.field("created_at", TIME, nullable=False),
         pa.field("expire_deadline", TIME, nullable=False),
         pa.field("lease_deadline", TIME),
+        pa.field("client_id", pa.string()),
+        pa.field("leased_at", TIME),
         pa.field("enqueue_at", TIME),
         pa.field("source_id", pa.string(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
@@ -52,6 +54,8 @@ LEASE: Final = pa.schema(
         pa.field("deadline", TIME, nullable=False),
         pa.field("payload", pa.binary()),
         pa.field("text", pa.string()),
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("leased_at", TIME),
     ]
 )
 """A lease, and the payload of its item. The payload is null if the file holds no such item."""

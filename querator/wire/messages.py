@@ -235,6 +235,8 @@ class StorageItem(Message):
     encoding: str = ""
     kind: str = ""
     payload: bytes = b""
+    client_id: str = ""
+    leased_at: Timestamp | None = None
 
 
 class StorageItemsListRequest(Message):

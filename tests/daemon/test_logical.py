@@ -797,3 +797,39 @@ class TestFailures:
         assert answer.error == "Internal Error"
         d.elapse(1)
         assert d.payloads(d.lease().leases) == ["a"]
+
+
+class TestHolders:
+    def holders(self, d: Driver) -> list[tuple[str, str, int]]:
+        leases = [lease for partition in d.logicals["q"].partitions for lease in partition.leased.values()]
+        return sorted((lease.item.payload.decode(), lease.hold.client_id, lease.hold.leased_at) for lease in leases)
+
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_each_lease_knows_who_holds_it_and_since_when(self, d, restarts):
+        d.create()
+        first = d.lease(2, client="ann", run=False)
+        second = d.lease(1, client="bob", run=False)
+        d.produce(["a", "b", "c"])
+        start = d.now_us
+        d.advance(5)
+        d.produce(["d"])
+        d.lease(1, client="cid")
+        assert [d.payloads(one.leases) for one in (first, second)] == [["a", "c"], ["b"]]
+        if restarts:
+            d.restart()
+        assert self.holders(d) == [
+            ("a", "ann", start),
+            ("b", "bob", start),
+            ("c", "ann", start),
+            ("d", "cid", start + 5 * SECOND),
+        ]
+
+    def test_an_extended_lease_has_the_same_holder(self, d):
+        d.create()
+        d.produce(["a", "b"])
+        start = d.now_us
+        held = [*ids(d.lease(1, client="ann")), *ids(d.lease(1, client="bob"))]
+        d.advance(5)
+        d.extend(held, seconds=600)
+        d.restart()
+        assert self.holders(d) == [("a", "ann", start), ("b", "bob", start)]

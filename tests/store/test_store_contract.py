@@ -10,7 +10,7 @@ from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, pu
 
 from querator.daemon.store.base import Batch, Found, Leased, Rows, Storage, StorageError, Store, Summary
 from querator.daemon.store.fingerprints import fingerprint
-from querator.items import ZERO_TIME_US
+from querator.items import NOBODY, ZERO_TIME_US, Hold
 from querator.wire.arrow import encode_batches
 
 YEAR_9999_US = 253_402_300_799_999_999
@@ -452,6 +452,17 @@ class TestPartitions:
         assert again.summary().last_seq == again.applied_through == 4
         put(storage, again, added(5))
         assert ready_seqs(again) == [1, 3, 5]
+
+    @pytest.mark.parametrize("is_applied", [True, False])
+    def test_a_lease_keeps_its_holder(self, storage: Storage, store: Store, is_applied: bool) -> None:
+        ann, bob = Hold("ann", 70), Hold("bob", 80)
+        batch = leased((1, 1, 900), (2, 1, 900), (3, 1, 901), (4, 1, 902))
+        batch.holds, batch.hold_counts = [ann, bob], [2, 1]
+        (put if is_applied else write)(storage, store, added(1, 2, 3, 4), batch)
+        store.close()
+        again = storage.open(UUID, "orders")
+        assert [(one.item.seq, one.hold) for one in again.leased()] == [(1, ann), (2, ann), (3, bob), (4, NOBODY)]
+        assert again.find([3])[3].hold == again.page(False, 3, 1)[0].hold == bob
 
     def test_a_deleted_partition_is_gone(self, storage: Storage, store: Store) -> None:
         write(storage, store, added(1))

@@ -18,7 +18,7 @@ from querator.daemon.store.base import Batch, Rows, StorageError
 from querator.daemon.store.duckdb import DuckStorage
 from querator.daemon.store.memory import MemoryStorage
 from querator.daemon.store.tables import items_in
-from querator.items import Item
+from querator.items import Hold, Item
 from querator.wire.arrow import encode_batches
 
 
@@ -27,7 +27,7 @@ class Oracle:
 
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
-        self.leases: dict[int, tuple[int, int]] = {}
+        self.leases: dict[int, tuple[int, int, Hold]] = {}
         self.scheduled: dict[int, Item] = {}
         self.lost: set[int] = set()
         self.requests: dict[str, int] = {}
@@ -43,8 +43,9 @@ class Oracle:
         self.items.update((item.seq, item) for item in batch.add)
         self.items.update((item.seq, item) for rows in batch.rows for item in items_in(rows))
         self.scheduled.update((item.seq, item) for item in batch.schedule)
+        holds = [hold for hold, count in zip(batch.holds, batch.hold_counts, strict=True) for _ in range(count)]
         for at, seq in enumerate(batch.lease_seqs):
-            self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at])
+            self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at], holds[at])
         for seq in batch.unschedule:
             self.scheduled.pop(seq, None)
         for seq in batch.remove:
@@ -70,7 +71,7 @@ class Oracle:
 def contents(store: Any, lost: set[int]) -> dict[str, Any]:
     """What a store says it holds, asked in more ways than one."""
     page = store.page(False, 0, 10_000)
-    leases = {leased.item.seq: (leased.attempts, leased.deadline) for leased in store.leased()}
+    leases = {leased.item.seq: (leased.attempts, leased.deadline, leased.hold) for leased in store.leased()}
     ready = store.ready(0, None, 10_000, 1 << 40)
     assert [leased.item for leased in page if leased.item.seq not in leases] == ready
     summary = store.summary()
@@ -141,6 +142,8 @@ class Stores(RuleBasedStateMachine):
             batch.lease_seqs.append(seq)
             batch.lease_attempts.append(data.draw(st.integers(1, 9)))
             batch.lease_deadlines.append(data.draw(st.integers(0, 99)))
+            batch.holds.append(Hold(data.draw(st.sampled_from(["", "ann", "bób"])), data.draw(st.integers(0, 9))))
+            batch.hold_counts.append(1)
         batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
         batch.remove = self.some(data, [*after_clear.items, *new])
         batch.lost_seqs = self.some(data, batch.remove)

@@ -19,13 +19,14 @@ A sequence that was removed or unscheduled is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from querator.items import Item
+from querator.items import NOBODY, Hold, Item
 
 if TYPE_CHECKING:
     from querator.daemon.store.fingerprints import Fingerprints
@@ -63,6 +64,9 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     lease_seqs: list[int] = msgspec.field(default_factory=list)
     lease_attempts: list[int] = msgspec.field(default_factory=list)
     lease_deadlines: list[int] = msgspec.field(default_factory=list)
+    holds: list[Hold] = msgspec.field(default_factory=list)
+    hold_counts: list[int] = msgspec.field(default_factory=list)
+    """Each hold is that of so many of the leases, in their order. Leases beyond the last hold are nobody's."""
     unschedule: list[int] = msgspec.field(default_factory=list)
     remove: list[int] = msgspec.field(default_factory=list)
     """Sequences that leave the items, leased or not, and their leases with them."""
@@ -78,6 +82,11 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     """The highest sequence handed out so far, also when nothing with it is left."""
     rows: list[Rows] = msgspec.field(default_factory=list)
     """Added, like those of `add`."""
+
+
+def holds_of(batch: Batch) -> Iterator[Hold]:
+    """One hold per lease of the batch, without an end."""
+    return chain(chain.from_iterable(map(repeat, batch.holds, batch.hold_counts)), repeat(NOBODY))
 
 
 class Summary(NamedTuple):
@@ -99,6 +108,7 @@ class Leased(NamedTuple):
     item: Item
     attempts: int
     deadline: int
+    hold: Hold = NOBODY
 
 
 class Found(NamedTuple):
@@ -108,6 +118,7 @@ class Found(NamedTuple):
     item: Item | None
     attempts: int
     deadline: int
+    hold: Hold = NOBODY
 
 
 class Store(Protocol):

@@ -30,6 +30,8 @@ _ITEM_SQL: Final = {
     "created_at": "items.created_at",
     "expire_deadline": "items.expire_deadline",
     "lease_deadline": "leases.deadline",
+    "client_id": "leases.client_id",
+    "leased_at": "leases.leased_at",
     "enqueue_at": "NULL::TIMESTAMP",
     "history": "decode(items.history)",
     "text": "try(decode(items.payload))",
@@ -41,6 +43,8 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "state": "'scheduled'",
         "attempts": "items.attempts::INTEGER",
         "lease_deadline": "NULL::TIMESTAMP",
+        "client_id": "NULL::VARCHAR",
+        "leased_at": "NULL::TIMESTAMP",
         "enqueue_at": "items.enqueue_at",
     },
     LEASES: {
@@ -48,9 +52,11 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "deadline": "items.deadline",
         "payload": "stored.payload",
         "text": "try(decode(stored.payload))",
+        "client_id": "items.client_id",
+        "leased_at": "items.leased_at",
     },
 }
-_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline"})
+_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client_id", "leased_at"})
 
 
 class Scan(NamedTuple):

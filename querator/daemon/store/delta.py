@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from querator.daemon.store.base import Batch, Rows
-from querator.items import Item
+from querator.daemon.store.base import Batch, Rows, holds_of
+from querator.items import Hold, Item
 from querator.limits import KEY_BYTES
 
 _seq_of = attrgetter("seq")
@@ -70,7 +70,7 @@ class Delta:
         """Added too. What was leased or removed of these stands in `leases` and `removed`, as for items of the file."""
         self.removed: dict[int, None] = {}
         """Of the file and of `rows`, not of `added`. Keys in the order of removal, which is nearly that of the file."""
-        self.leases: dict[int, tuple[int, int]] = {}
+        self.leases: dict[int, tuple[int, int, Hold]] = {}
         """Attempts and deadline by sequence, of items of the file and of `added`."""
         self.scheduled: dict[int, Item] = {}
         self.unscheduled: dict[int, None] = {}
@@ -100,7 +100,7 @@ class Delta:
         if batch.schedule:
             self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
         if batch.lease_seqs:
-            leases = zip(batch.lease_attempts, batch.lease_deadlines, strict=True)
+            leases = zip(batch.lease_attempts, batch.lease_deadlines, holds_of(batch), strict=False)
             self.leases.update(zip(batch.lease_seqs, leases, strict=True))
         if batch.unschedule:
             _move_out(batch.unschedule, self.scheduled, self.unscheduled)

@@ -19,7 +19,7 @@ from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
-from querator.items import Item
+from querator.items import NOBODY, Hold, Item
 
 
 class MemoryStore(UnappliedStore):
@@ -29,7 +29,7 @@ class MemoryStore(UnappliedStore):
         self._applied = 0
         self._last_seq = 0
         self._items: dict[int, Item] = {}
-        self._leases: dict[int, tuple[int, int]] = {}
+        self._leases: dict[int, tuple[int, int, Hold]] = {}
         self._scheduled: dict[int, Item] = {}
         self._lost: dict[int, tuple[int, int]] = {}
         self._requests: dict[str, int] = {}
@@ -121,7 +121,7 @@ class MemoryStore(UnappliedStore):
         items = self._scheduled if scheduled else self._items
         seqs = islice(sorted(seq for seq in items if seq >= from_seq), items_max)
         leases = {} if scheduled else self._leases
-        return [Leased(items[seq], *leases.get(seq, (items[seq].attempts, 0))) for seq in seqs]
+        return [Leased(items[seq], *leases.get(seq, (items[seq].attempts, 0, NOBODY))) for seq in seqs]
 
     def sources(self, source_ids: Iterable[str]) -> set[str]:
         here = {item.source_id for items in (self._items, self._scheduled) for item in items.values()}

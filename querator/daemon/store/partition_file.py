@@ -309,10 +309,10 @@ class PartitionFile:
 
     def leased(self) -> list[Leased]:
         rows = self.select(
-            f"SELECT {tables.ITEM}, leases.attempts, epoch_us(leases.deadline)"
+            f"SELECT {tables.ITEM}, leases.attempts, epoch_us(leases.deadline), {tables.HOLD}"
             " FROM {file}.leases JOIN {file}.items USING (seq) ORDER BY leases.deadline, leases.seq"
         )
-        return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
+        return _leased(rows)
 
     def scheduled(self, items_max: int) -> list[Item]:
         rows = self.select(
@@ -339,14 +339,12 @@ class PartitionFile:
         found: dict[int, Found] = {}
         rows = self.select(
             f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0),"
-            " leases.seq IS NOT NULL FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
-            " WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
+            f" {tables.HOLD}, leases.seq IS NOT NULL FROM {{file}}.items LEFT JOIN {{file}}.leases"
+            " ON leases.seq = items.seq WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
             seqs,
         )
-        states = ["leased" if leased else "ready" for leased in tables.column(rows, 14)]
-        for item in map(Found, states, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)):
-            if item.item:
-                found[item.item.seq] = item
+        for one, is_leased in zip(_leased(rows), tables.column(rows, 14 + tables.HOLD_COLUMNS), strict=True):
+            found[one.item.seq] = Found("leased" if is_leased else "ready", *one)
         if seqs := [seq for seq in seqs if seq not in found]:
             rows = self.select(
                 f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
@@ -374,11 +372,12 @@ class PartitionFile:
         if last is None:
             return []
         rows = self.select(
-            f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0)"
+            f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0),"
+            f" {tables.HOLD}"
             " FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
             f" WHERE items.seq >= {from_seq:d} AND items.seq <= {last:d} ORDER BY items.seq"
         )
-        return list(map(Leased, tables.items_of(rows), tables.column(rows, 12), tables.column(rows, 13)))
+        return _leased(rows)
 
     def sources(self, source_ids: Sequence[str]) -> set[str]:
         rows = self.rows(
@@ -414,3 +413,9 @@ class PartitionFile:
             now_us,
         )
         return {request_id for (request_id,) in rows}
+
+
+def _leased(rows: pa.Table) -> list[Leased]:
+    """From an item, its attempts, the deadline of its lease and its hold."""
+    terms = (tables.column(rows, 12), tables.column(rows, 13), tables.holds_in(rows, 14))
+    return list(map(Leased, tables.items_of(rows), *terms))

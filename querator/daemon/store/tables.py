@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from querator import limits
 from querator.daemon.store.base import Rows
-from querator.items import Item
+from querator.items import Hold, Item
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _ITEM_COLUMNS: Final = """
     seq BIGINT NOT NULL,
@@ -41,7 +41,8 @@ _ITEM_COLUMNS: Final = """
 SCHEMA: Final = (
     f"CREATE TABLE {{file}}.items ({_ITEM_COLUMNS})",
     f"CREATE TABLE {{file}}.scheduled ({_ITEM_COLUMNS}, enqueue_at TIMESTAMP NOT NULL)",
-    "CREATE TABLE {file}.leases (seq BIGINT NOT NULL, attempts BIGINT NOT NULL, deadline TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.leases (seq BIGINT NOT NULL, attempts BIGINT NOT NULL, deadline TIMESTAMP NOT NULL,"
+    " client_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '', leased_at TIMESTAMP)",
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
@@ -53,6 +54,10 @@ ITEM: Final = (
     " items.reference, items.encoding, items.attempts, items.max_attempts, items.source_id, items.birth, items.history"
 )
 """What `items_of` wants to be selected, from a table that goes by the name of items."""
+
+HOLD: Final = "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0)"
+HOLD_COLUMNS: Final = 2
+"""What `holds_in` wants to be selected."""
 
 _MICROSECONDS: Final = pa.timestamp("us")
 
@@ -173,10 +178,23 @@ def scheduled_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
     return item_rows(items) | {"enqueue_at": _times([item.enqueue_at for item in items])}
 
 
-def lease_rows(leases: Iterable[tuple[int, tuple[int, int]]]) -> dict[str, pa.Array]:
+def lease_rows(leases: Iterable[tuple[int, tuple[int, int, Hold]]]) -> dict[str, pa.Array]:
     seqs, terms = zip(*leases, strict=True)
-    attempts, deadlines = zip(*terms, strict=True)
-    return {"seq": keys(seqs), "attempts": pa.array(attempts, pa.int64()), "deadline": _times(deadlines)}
+    attempts, deadlines, holds = zip(*terms, strict=True)
+    return {
+        "seq": keys(seqs),
+        "attempts": pa.array(attempts, pa.int64()),
+        "deadline": _times(deadlines),
+        "client_id": pa.array([hold.client_id for hold in holds], pa.string()),
+        "leased_at": pa.array([hold.leased_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
+    }
+
+
+def holds_in(rows: pa.Table, first: int) -> list[Hold]:
+    """Holds from the columns that `HOLD` selects, which begin at the column `first`."""
+    found = zip(*(column.to_pylist() for column in rows.columns[first : first + HOLD_COLUMNS]), strict=True)
+    shared: dict[tuple[Any, ...], Hold] = {}
+    return [shared.get(values) or shared.setdefault(values, Hold(*values)) for values in found]
 
 
 def lost_rows(lost: Iterable[tuple[int, tuple[int, int]]]) -> dict[str, pa.Array]:
