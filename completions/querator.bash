@@ -25,10 +25,10 @@ _querator_options() {
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
-    'queues create') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --if-not-exists --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queues create') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --retention --if-not-exists --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues list') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues show') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queues update') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queues update') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --retention --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues delete') echo '--if-exists --force --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue') echo '--help -h' ;;
     'queue produce') echo '--file -f --lines --ndjson --kind --reference --encoding --enqueue-at --delay --request-id --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -131,6 +131,7 @@ _querator_value() {
     'queues create --max-attempts') echo 'none' ;;
     'queues create --dead-queue') echo 'queues' ;;
     'queues create --reference') echo 'none' ;;
+    'queues create --retention') echo 'none' ;;
     'queues create --output') echo '=table json ndjson name' ;;
     'queues create -o') echo '=table json ndjson name' ;;
     'queues create --columns') echo 'none' ;;
@@ -162,6 +163,7 @@ _querator_value() {
     'queues update --max-attempts') echo 'none' ;;
     'queues update --dead-queue') echo 'queues' ;;
     'queues update --reference') echo 'none' ;;
+    'queues update --retention') echo 'none' ;;
     'queues update --output') echo '=table json ndjson name' ;;
     'queues update -o') echo '=table json ndjson name' ;;
     'queues update --columns') echo 'none' ;;

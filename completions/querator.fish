@@ -2,7 +2,7 @@
 # fish completion for querator
 
 set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reference --request-id --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
+set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far lead to this command and, if a number is given, to that argument of it.
 function __querator_at
@@ -105,6 +105,7 @@ complete -c querator -n '__querator_at '\''queues create'\''' -l expire-timeout 
 complete -c querator -n '__querator_at '\''queues create'\''' -l max-attempts -x -d 'Leases before an item is dead; 0 is no limit.'
 complete -c querator -n '__querator_at '\''queues create'\''' -l dead-queue -x -a '(__querator_ask queues)' -d 'Where dead items go; empty for nowhere.'
 complete -c querator -n '__querator_at '\''queues create'\''' -l reference -x -d 'A note of your own.'
+complete -c querator -n '__querator_at '\''queues create'\''' -l retention -x -d 'Delete items that died in another queue and came here after this time, such as 30d; 0 keeps them until somebody redrives, completes, clears or deletes them.'
 complete -c querator -n '__querator_at '\''queues create'\''' -l if-not-exists -d 'Succeed if it is already there.'
 complete -c querator -n '__querator_at '\''queues create'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
 complete -c querator -n '__querator_at '\''queues create'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
@@ -145,6 +146,7 @@ complete -c querator -n '__querator_at '\''queues update'\''' -l expire-timeout 
 complete -c querator -n '__querator_at '\''queues update'\''' -l max-attempts -x -d 'Leases before an item is dead; 0 is no limit.'
 complete -c querator -n '__querator_at '\''queues update'\''' -l dead-queue -x -a '(__querator_ask queues)' -d 'Where dead items go; empty for nowhere.'
 complete -c querator -n '__querator_at '\''queues update'\''' -l reference -x -d 'A note of your own.'
+complete -c querator -n '__querator_at '\''queues update'\''' -l retention -x -d 'Delete items that died in another queue and came here after this time, such as 30d; 0 keeps them until somebody redrives, completes, clears or deletes them.'
 complete -c querator -n '__querator_at '\''queues update'\''' -l dry-run -d 'Say what would be done, and do nothing.'
 complete -c querator -n '__querator_at '\''queues update'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
 complete -c querator -n '__querator_at '\''queues update'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'

@@ -107,6 +107,7 @@ FIELDS: dict[str, str] = {
     "enqueue_at": "Not before this time; absent or past is now.",
     "expire_deadline": "When it is dead if nobody completes it.",
     "expire_timeout": "How long an item lives if nobody completes it, as a duration.",
+    "extended": "Also answer with fields that clients of the original service refuse, such as `retention`.",
     "failures": "How often its storage failed since it last worked.",
     "file": "Its file, below the storage's directory.",
     "for": "Resume by itself after this duration.",
@@ -151,6 +152,8 @@ FIELDS: dict[str, str] = {
     "requested_partitions": "How many partitions, from 1 to 1000.",
     "requested_state": "What an operator asked for.",
     "resume_at": "When a pause ends by itself.",
+    "retention": "How long items are kept that died in another queue and came here, such as `30d`. `0` keeps them until "
+    "they are redriven, completed, cleared or deleted. Absent: off for a new queue, unchanged for an update.",
     "retry_at": "Not before this time; absent or past is now.",
     "scheduled": "Scheduled items.",
     "since": "Since when it is in its state.",

@@ -199,9 +199,10 @@ def create_queue(
     dead_queue: str = "",
     reference: str = "",
     namespace: str = "",
+    retention: str = "",
     timeout: float | None = None,
 ) -> Call[None]:
-    """Create a queue; Conflict when the name is taken."""
+    """Create a queue; Conflict when the name is taken. `retention` (`30d`) bounds how long it keeps dead items."""
     request = m.QueueInfo(
         queue_name=name,
         requested_partitions=partitions,
@@ -211,6 +212,7 @@ def create_queue(
         dead_queue=dead_queue,
         reference=reference,
         namespace=namespace,
+        retention=retention,
     )
     return Call("queues.create", request, _nothing, repeatable=False, timeout=timeout)
 
@@ -224,13 +226,14 @@ def list_queues(
     *, pivot: str = "", limit: int = 0, namespace: str = "", timeout: float | None = None
 ) -> Call[list[m.QueueInfo]]:
     """Queues by name, from the pivot on."""
-    request = m.QueuesListRequest(pivot=pivot, limit=limit, namespace=namespace)
+    request = m.QueuesListRequest(pivot=pivot, limit=limit, namespace=namespace, extended=True)
     return Call("queues.list", request, _items(m.QueuesListResponse), timeout=timeout)
 
 
 def queue_info(name: str, *, timeout: float | None = None) -> Call[m.QueueInfo]:
     """A queue's settings; NotFound when there is none."""
-    return Call("queues.info", m.QueuesInfoRequest(queue_name=name), _message(m.QueueInfo), timeout=timeout)
+    request = m.QueuesInfoRequest(queue_name=name, extended=True)
+    return Call("queues.info", request, _message(m.QueueInfo), timeout=timeout)
 
 
 def delete_queue(name: str, *, force: bool = False, timeout: float | None = None) -> Call[None]:

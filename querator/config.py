@@ -60,6 +60,7 @@ class QueueConfig:
     dead_queue: str = ""
     reference: str = ""
     partitions: int = 1
+    retention: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ _QUEUE_KEYS: Final = {
     "dead_queue": str,
     "reference": str,
     "partitions": int,
+    "retention": str,
 }
 _SCHEMA: Final[Mapping[str, Any]] = {
     "data": str,

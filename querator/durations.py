@@ -20,6 +20,7 @@ _UNIT_NS: Final = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
+_DAY_NS: Final = 24 * _UNIT_NS["h"]
 _LIMIT: Final = 1 << 63
 _FRACTION_MAX: Final = _LIMIT - 1
 _TERM: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.DOTALL)
@@ -117,6 +118,22 @@ def text(ns: int) -> str:
     if hours:
         return f"{sign}{hours}h{minutes}m{seconds}"
     return f"{sign}{minutes}m{seconds}" if minutes else sign + seconds
+
+
+def parse_days(text: str) -> int:
+    """The same as `parse`, and days in front: `30d`, `1d12h`. For what no client of the original service sends."""
+    days, mark, rest = text.partition("d")
+    if not mark or not (days.isascii() and days.isdigit()):
+        return parse(text)
+    total = _whole(days, text) * _DAY_NS + (parse(rest) if rest else 0)
+    if total >= _LIMIT:
+        raise _invalid(text)
+    return total
+
+
+def text_days(ns: int) -> str:
+    """`30d` for whole days, otherwise as `text`."""
+    return text(ns) if ns % _DAY_NS or not ns else f"{ns // _DAY_NS}d"
 
 
 def _decimal(value: int, digits: int) -> str:

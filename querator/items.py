@@ -70,6 +70,8 @@ class Queue(msgspec.Struct, kw_only=True):
     requested_partitions: int = 1
     created_at: int = ZERO_TIME_US
     updated_at: int = ZERO_TIME_US
+    retention_ns: int = 0
+    """How long items are kept that died in another queue and came here; 0 is for ever."""
 
 
 class State(enum.StrEnum):

@@ -39,6 +39,15 @@ MaxAttempts = Annotated[
 DeadQueue = Annotated[
     str | None, typer.Option("--dead-queue", metavar="QUEUE", help="Where dead items go; empty for nowhere.")
 ]
+Retention = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        metavar="DURATION",
+        help="Delete items that died in another queue and came here after this time, such as 30d; 0 keeps them until"
+        " somebody redrives, completes, clears or deletes them.",
+    ),
+]
 Reference = Annotated[str | None, typer.Option("--reference", metavar="TEXT", help="A note of your own.")]
 
 
@@ -50,6 +59,7 @@ def record_of(info: QueueInfo) -> dict[str, Any]:
         "expire_timeout": info.expire_timeout,
         "max_attempts": info.max_attempts,
         "dead_queue": info.dead_queue,
+        "retention": info.retention,
         "reference": info.reference,
         "namespace": info.namespace,
         "created_at": Moment(info.created_at or 0),
@@ -84,10 +94,11 @@ def create(
     max_attempts: MaxAttempts = 0,
     dead_queue: DeadQueue = "",
     reference: Reference = "",
+    retention: Retention = "0",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is already there.")] = False,
 ) -> None:
     """Create a queue."""
-    _check_durations(lease_timeout, expire_timeout)
+    _check_durations(lease_timeout, expire_timeout, retention)
     try:
         session.client.create_queue(
             name,
@@ -97,6 +108,7 @@ def create(
             max_attempts=max_attempts or 0,
             dead_queue=dead_queue or "",
             reference=reference or "",
+            retention=retention or "0",
         )
         text = f"created queue '{name}'"
     except Conflict:
@@ -172,10 +184,11 @@ def update(
     max_attempts: MaxAttempts = None,
     dead_queue: DeadQueue = None,
     reference: Reference = None,
+    retention: Retention = None,
     dry_run: DryRun = False,
 ) -> None:
     """Change a queue's settings; what is not given stays as it is."""
-    _check_durations(lease_timeout, expire_timeout)
+    _check_durations(lease_timeout, expire_timeout, retention)
     changes = {
         "requested_partitions": partitions,
         "lease_timeout": lease_timeout,
@@ -183,6 +196,7 @@ def update(
         "max_attempts": max_attempts,
         "dead_queue": dead_queue,
         "reference": reference,
+        "retention": retention,
     }
     changes = {field: value for field, value in changes.items() if value is not None}
     if not changes:
@@ -237,11 +251,19 @@ def item_counts(client: Client, name: str) -> str:
     return f"{total:,} items ({leased:,} leased) and {scheduled:,} scheduled"
 
 
-def _check_durations(lease_timeout: str | None, expire_timeout: str | None) -> None:
+def _check_durations(lease_timeout: str | None, expire_timeout: str | None, retention: str | None) -> None:
     if lease_timeout is not None:
         duration(lease_timeout, "--lease-timeout")
     if expire_timeout is not None:
         duration(expire_timeout, "--expire-timeout")
+    if retention is not None:
+        from querator import durations
+
+        try:
+            durations.parse_days(retention)
+        except ValueError:
+            hint = "durations look like 12h, 7d, 30d; 0 keeps them"
+            raise UsageError(f"--retention: '{retention}' is not a duration", hint=hint) from None
 
 
 def _tell(session: Session, name: str, text: str) -> None:

@@ -224,7 +224,8 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
     ]
     if fresh:
         first = partition.allocate(len(fresh), now)
-        expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+        # What only changes partitions has its deadline; what has none has died.
+        expire = lifecycle.dead_deadline(now, logical.queue.retention_ns)
         items = [
             msgspec.structs.replace(
                 item, seq=seq, created_at=item.created_at or now, expire_deadline=item.expire_deadline or expire

@@ -26,7 +26,8 @@ _SCHEMA = """
 create table if not exists meta (schema_version integer);
 create table if not exists queues (
     name varchar, namespace varchar, lease_timeout_ns bigint, expire_timeout_ns bigint, max_attempts integer,
-    dead_queue varchar, reference varchar, requested_partitions integer, created_at bigint, updated_at bigint);
+    dead_queue varchar, reference varchar, requested_partitions integer, created_at bigint, updated_at bigint,
+    retention_ns bigint);
 create table if not exists partitions (
     queue varchar, number integer, uuid varchar, storage varchar, requested varchar, since bigint, resume_at bigint,
     reason varchar);

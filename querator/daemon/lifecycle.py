@@ -21,6 +21,11 @@ def deadline(now_us: int, timeout_ns: int) -> int:
     return min(now_us + timeout_ns // NS_PER_US, LAST_US)
 
 
+def dead_deadline(now_us: int, retention_ns: int) -> int:
+    """When an item expires that has died and came to its dead queue: never, unless that queue has a retention."""
+    return deadline(now_us, retention_ns) if retention_ns else LAST_US
+
+
 def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) -> str:
     """Why an item whose lease has ended must not come back; empty if it may."""
     if max_attempts and attempts >= max_attempts:

@@ -34,6 +34,7 @@ SYSTEM_NAMESPACE = "_system"
 async def create(service: Service, request: messages.QueueInfo) -> None:
     validation.queue_name(request.queue_name)
     lease_ns, expire_ns = validation.queue_texts(request)
+    retention_ns = validation.retention(request.retention)
     async with service.changing:
         if service.stopping:
             raise RequestFailed("service is shutting down")
@@ -52,6 +53,7 @@ async def create(service: Service, request: messages.QueueInfo) -> None:
             requested_partitions=request.requested_partitions,
             created_at=now,
             updated_at=now,
+            retention_ns=retention_ns or 0,
         )
         validation.queue_values(queue)
         validation.new_timeouts(queue)
@@ -119,12 +121,14 @@ def _as_request(wanted: QueueConfig) -> messages.QueueInfo:
         dead_queue=wanted.dead_queue,
         reference=wanted.reference,
         requested_partitions=wanted.partitions,
+        retention=wanted.retention,
     )
 
 
 async def update(service: Service, request: messages.QueueInfo) -> None:
     validation.queue_name(request.queue_name)
     lease_ns, expire_ns = validation.queue_texts(request)
+    retention_ns = validation.retention(request.retention)
     async with service.changing:
         logical = service.find(request.queue_name)
         old = service.queues[request.queue_name]
@@ -138,6 +142,7 @@ async def update(service: Service, request: messages.QueueInfo) -> None:
             reference=request.reference,
             requested_partitions=request.requested_partitions or old.requested_partitions,
             updated_at=service.clock.now_us(),
+            retention_ns=old.retention_ns if retention_ns is None else retention_ns,
         )
         validation.queue_values(queue)
         validation.timeouts_agree(queue)
@@ -236,7 +241,7 @@ async def list_(service: Service, request: messages.QueuesListRequest) -> messag
         key=lambda queue: queue.name.encode(),
     )
     return messages.QueuesListResponse(
-        items=[describe(queue) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
+        items=[_told(queue, request.extended) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
     )
 
 
@@ -245,7 +250,7 @@ def _at_or_after(name: str, pivot: str) -> bool:
 
 
 async def info(service: Service, request: messages.QueuesInfoRequest) -> messages.QueueInfo:
-    return describe(service.find(request.queue_name).queue)
+    return _told(service.find(request.queue_name).queue, request.extended)
 
 
 def describe(queue: Queue) -> messages.QueueInfo:
@@ -260,7 +265,16 @@ def describe(queue: Queue) -> messages.QueueInfo:
         max_attempts=queue.max_attempts,
         requested_partitions=queue.requested_partitions,
         namespace=queue.namespace,
+        retention=durations.text_days(queue.retention_ns) if queue.retention_ns else "",
     )
+
+
+def _told(queue: Queue, extended: bool) -> messages.QueueInfo:
+    """Clients of the original service refuse an answer with a field that they do not know."""
+    info = describe(queue)
+    if not extended:
+        info.retention = ""
+    return info
 
 
 async def stats(service: Service, request: messages.QueueStatsRequest) -> messages.QueueStatsResponse:

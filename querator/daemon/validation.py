@@ -155,6 +155,19 @@ def queue_texts(info: QueueInfo) -> tuple[int, int]:
     return lease_ns, expire_ns
 
 
+def retention(text: str) -> int | None:
+    """Nanoseconds; None if nothing is said."""
+    if not text:
+        return None
+    try:
+        parsed = durations.parse_days(text)
+    except ValueError as error:
+        raise InvalidRequest(f"retention is invalid; {error} - expected format: 12h, 7d or 30d") from None
+    if parsed < 0:
+        raise InvalidRequest("retention is invalid; cannot be negative")
+    return parsed
+
+
 def queue_values(queue: Queue) -> None:
     """Steps 11 to 13 of create."""
     if size(queue.reference) > REFERENCE_BYTES_MAX:

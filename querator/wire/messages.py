@@ -193,16 +193,19 @@ class QueueInfo(Message):
     requested_partitions: Int32 = 0
     partitions: list[PartitionInfo] = []
     namespace: str = ""
+    retention: str = ""
 
 
 class QueuesInfoRequest(Message):
     queue_name: str = ""
+    extended: bool = False
 
 
 class QueuesListRequest(Message):
     pivot: str = ""
     limit: Int32 = 0
     namespace: str = ""
+    extended: bool = False
 
 
 class QueuesListResponse(Message):

@@ -299,6 +299,54 @@ class TestDeadLetters:
         daemon.advance("1s")
         assert (counts(daemon, q), texts(daemon.items(dead))) == ([(0, 0, 0)], ["x"])
 
+    def test_what_died_does_not_expire_but_what_is_produced_to_a_dead_queue_does(self, fresh):
+        daemon = fresh()
+        dead = daemon.create()
+        q = daemon.create(dead_queue=dead)
+        daemon.produce(q, "a")
+        daemon.advance("24h1s")
+        daemon.produce(dead, "ordinary")
+        daemon.advance("240h")
+        daemon.restart()
+        daemon.advance("87600h")
+        (item,) = daemon.items(dead)
+        assert texts([item]) == ["a"] and item["expire_deadline"] == "9999-12-31T23:59:59.999999Z"
+
+    def test_a_retention_bounds_how_long_the_dead_are_kept(self, fresh):
+        daemon = fresh()
+        dead = daemon.create(retention="30d")
+        q = daemon.create(dead_queue=dead)
+        daemon.produce(q, "a")
+        daemon.advance("24h1s")
+        daemon.restart()  # and its clock is at the present again
+        daemon.advance("743h50m")
+        assert texts(daemon.items(dead)) == ["a"]
+        daemon.advance("20m")
+        assert daemon.items(dead) == []
+
+    def test_a_retention_is_told_to_those_who_ask_and_stays_until_it_is_changed(self, daemon):
+        q = daemon.create(retention="36h")
+
+        def told(**more):
+            (listed,) = daemon.ok("queues.list", pivot=q, limit=1, **more)["items"]
+            assert listed == daemon.ok("queues.info", queue_name=q, **more)
+            return listed.get("retention")
+
+        assert (told(), told(extended=True)) == (None, "36h0m0s")
+        daemon.ok("queues.update", queue_name=q, lease_timeout="2m")
+        assert told(extended=True) == "36h0m0s"
+        daemon.ok("queues.update", queue_name=q, retention="1d24h")
+        assert told(extended=True) == "2d"
+        daemon.ok("queues.update", queue_name=q, retention="0")
+        assert told(extended=True) is None
+        for text, message in (
+            ("7w", 'time: unknown unit "w" in duration "7w" - expected format: 12h, 7d or 30d'),
+            ("-1h", "cannot be negative"),
+            ("200000d", 'time: invalid duration "200000d" - expected format: 12h, 7d or 30d'),
+        ):
+            refused = daemon.error("queues.update", queue_name=q, retention=text)
+            assert refused == (400, f"retention is invalid; {message}")
+
     def test_without_a_dead_queue_it_is_logged_and_gone(self, daemon):
         q = daemon.create(max_attempts=1)
         daemon.produce(q, "x", kind="k")

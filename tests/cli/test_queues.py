@@ -31,6 +31,15 @@ def test_create_takes_every_setting(cli: CommandLine) -> None:
     assert (record["max_attempts"], record["dead_queue"], record["reference"]) == (4, dead, "mine")
 
 
+def test_retention_is_in_days_and_can_be_changed_and_switched_off(cli: CommandLine) -> None:
+    name = fresh_name()
+    assert cli.json("queues", "create", name)["retention"] == ""
+    assert cli.json("queues", "update", name, "--retention", "30d")["retention"] == "30d"
+    assert cli.json("queues", "update", name, "--lease-timeout", "2m")["retention"] == "30d"
+    assert cli.json("queues", "show", name)["retention"] == "30d"
+    assert cli.json("queues", "update", name, "--retention", "0")["retention"] == ""
+
+
 def test_creating_what_exists_is_a_conflict_unless_that_is_fine(cli: CommandLine, queue: str) -> None:
     result = cli("queues", "create", queue)
     assert result.exit_code == 5
@@ -43,7 +52,10 @@ def test_create_prints_the_name_when_asked(cli: CommandLine) -> None:
     assert cli.ok("queues", "create", name, "-o", "name") == f"{name}\n"
 
 
-@pytest.mark.parametrize("option", [["--lease-timeout", "7d"], ["--expire-timeout", "-1s"], ["--partitions", "0"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--lease-timeout", "7d"], ["--expire-timeout", "-1s"], ["--retention", "3 weeks"], ["--partitions", "0"]],
+)
 def test_create_refuses_nonsense(cli: CommandLine, option: list[str]) -> None:
     result = cli("queues", "create", fresh_name(), *option)
     assert result.exit_code == 2

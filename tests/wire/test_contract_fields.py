@@ -16,16 +16,16 @@ QueueLeaseItem: 1 encoding string, 2 kind string, 3 reference string, 4 id strin
 QueueCompleteRequest: 1 queue_name string, 2 partition int32, 3 request_timeout string, 4 ids string[]
 QueueRetryRequest: 1 queue_name string, 2 partition int32, 3 items QueueRetryItem[]
 QueueRetryItem: 1 id string, 2 retry_at timestamp, 3 dead bool, 130 unused bool
-QueueInfo: 1 queue_name string, 2 created_at timestamp, 3 updated_at timestamp, 4 dead_queue string, 5 reference string, 6 lease_timeout string, 7 expire_timeout string, 8 max_attempts int32, 9 requested_partitions int32, 10 partitions PartitionInfo[], 11 namespace string
+QueueInfo: 1 queue_name string, 2 created_at timestamp, 3 updated_at timestamp, 4 dead_queue string, 5 reference string, 6 lease_timeout string, 7 expire_timeout string, 8 max_attempts int32, 9 requested_partitions int32, 10 partitions PartitionInfo[], 11 namespace string, 130 retention string
 PartitionInfo: 1 partition int32
 QueueClearRequest: 1 queue_name string, 3 scheduled bool, 4 queue bool, 5 destructive bool, 151 counts bool
 QueueReloadRequest: 1 queue_name string
 QueueStatsRequest: 1 queue_name string
-QueuesInfoRequest: 1 queue_name string
+QueuesInfoRequest: 1 queue_name string, 130 extended bool
 QueueStatsResponse: 1 queue_name string, 2 logicalQueues QueueLogicalStats[]
 QueueLogicalStats: 6 produce_waiting int32, 7 lease_waiting int32, 8 complete_waiting int32, 10 in_flight int32, 11 partitions QueuePartitionStats[]
 QueuePartitionStats: 1 partition int32, 2 total int32, 3 total_leased int32, 4 failures int32, 5 average_age string, 6 average_leased_age string, 7 scheduled int32
-QueuesListRequest: 2 pivot string, 3 limit int32, 4 namespace string
+QueuesListRequest: 2 pivot string, 3 limit int32, 4 namespace string, 130 extended bool
 QueuesListResponse: 1 items QueueInfo[]
 QueuesDeleteRequest: 1 queue_name string, 2 force bool
 StorageItemsListRequest: 1 queue_name string, 2 partition int32, 3 pivot string, 4 limit int32
