@@ -99,7 +99,7 @@ FIELDS: dict[str, str] = {
     "dead_deadline": "Not used.",
     "dead_queue": "Where dead items go; must exist and have no dead queue of its own.",
     "destructive": "With `queue`: leased and scheduled items too.",
-    "details": "Not used.",
+    "details": "More about what was done: `repeated` if a produce was carried out before, under the same request id.",
     "done": "Items or bytes so far.",
     "drained": "Draining, and nothing is left.",
     "encoding": "How the payload is encoded; told to consumers, not looked at.",

@@ -84,6 +84,10 @@ def _counts(body: bytes) -> dict[str, int]:
     return {state: int(number) for state, number in wire_json.decode(m.Reply, body).details.items()}
 
 
+def _was_added(body: bytes) -> bool:
+    return "repeated" not in wire_json.decode(m.Reply, body).details
+
+
 def _raw(body: bytes) -> bytes:
     return body
 
@@ -93,8 +97,11 @@ def _raw(body: bytes) -> bytes:
 
 def produce(
     queue: str, items: Payload | Iterable[Payload], *, request_id: str | None = None, timeout: float | None = None
-) -> Call[None]:
-    """Add items, all or none. The request id makes a repeated request add nothing; without one a new one is made."""
+) -> Call[bool]:
+    """Add items, all or none. The request id makes a repeated request add nothing; without one a new one is made.
+
+    Returns False if a request with this id was carried out before, so that this one added nothing.
+    """
     if isinstance(items, (str, bytes, m.QueueProduceItem)):
         items = (items,)
     request = m.QueueProduceRequest(
@@ -102,7 +109,7 @@ def produce(
         items=[item if isinstance(item, m.QueueProduceItem) else produce_item(item) for item in items],
         request_id=new_request_id() if request_id is None else request_id,
     )
-    return Call("queue.produce", request, _nothing, timeout=timeout, carries_timeout=True)
+    return Call("queue.produce", request, _was_added, timeout=timeout, carries_timeout=True)
 
 
 def lease(

@@ -113,3 +113,8 @@ def _named(batch: Sequence[str], message: str) -> str | None:
     """The id that the daemon complains about: it stands between the first quotes."""
     parts = message.split("'")
     return parts[1] if len(parts) > 2 and parts[1] in batch else None
+
+
+def there_already(number: int) -> str:
+    """What follows a count of added items, if the same items were added before."""
+    return f" ({number:,} {'was' if number == 1 else 'were'} there already)" if number else ""

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from querator.cli.ids import count
+from querator.cli.ids import count, there_already
 from querator.cli.jobs_on_spark import Spark, going_on, held, show, summary
 from querator.cli.options import DryRun, Queue, Where, command
 from querator.cli.session import Session
@@ -95,7 +95,7 @@ def import_(
     with spark.running(f"importing to '{queue}'") as running:
         from querator.spark import moving
 
-        request_id = request_id or moving.new_request_id()
+        given_id, request_id = request_id, request_id or moving.new_request_id()
         rows = moving.read_files(running, paths, format.value)
         items = moving.as_items(rows, moving.Expressions(payload, kind, reference, encoding, enqueue_at))
         if dry_run:
@@ -105,15 +105,12 @@ def import_(
         started = time.monotonic()
         how = f"the same command with --request-id {request_id} adds what is missing"
         with going_on(how, lambda: f"the queue holds {held(session, queue) - before:,} items more than before"):
-            number = moving.write_items(items, spark.connection().options(queue), f"import {request_id}")
-    summary(
-        session,
-        f"imported {count(number, 'item')} to '{queue}'",
-        started,
-        number,
-        queue_name=queue,
-        request_id=request_id,
-    )
+            totals = moving.write_items(items, spark.connection().options(queue), f"import {request_id}")
+    # Under a new id nothing was there before. If Spark has repeated a task, its rows are still from this import.
+    repeated = totals.items - totals.added if given_id else 0
+    number = totals.items - repeated
+    text = f"imported {count(number, 'item')} to '{queue}'{there_already(repeated)}"
+    summary(session, text, started, number, queue_name=queue, request_id=request_id, repeated=repeated)
 
 
 @command(app, "export")
@@ -154,7 +151,7 @@ def export(
         from querator.spark import moving
 
         options = spark.connection().options(queue)
-        more = {"columns": only} if only else {}
+        more = {"columns": only or moving.STORED_COLUMNS}
         if dry_run:
             rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more, **some)
             show(session, moving.for_files(rows, format.value, directories)[0], f"would export '{queue}' to {to}:")
@@ -209,14 +206,17 @@ def copy(
     with spark.running(f"copying '{source}' to '{target}'") as running:
         from querator.spark import moving
 
+        some["columns"] = moving.STORED_COLUMNS
         rows = moving.read_queue(running, from_options, state=state.value, splits=str(splits), **some)
         if dry_run:
             show(session, moving.copied(rows), f"would copy '{source}' to '{target}':")
             return
         started = time.monotonic()
         with going_on("the same command adds what is missing"):
-            number = moving.copy(rows, to_options)
-    summary(session, f"copied {count(number, 'item')} to '{target}'", started, number, source=source, target=target)
+            totals = moving.copy(rows, to_options)
+    repeated = totals.items - totals.added
+    text = f"copied {count(totals.added, 'item')} to '{target}'{there_already(repeated)}"
+    summary(session, text, started, totals.added, source=source, target=target, repeated=repeated)
 
 
 def _where(options: dict[str, str], where: str | None) -> dict[str, str]:
@@ -363,7 +363,7 @@ def stream(
     with spark.running(f"streaming '{queue}'") as running:
         from querator.spark import moving
 
-        options = spark.connection().options(queue)
+        options = spark.connection().options(queue) | {"columns": moving.STORED_COLUMNS}
         if dry_run:
             show(session, moving.read_queue(running, options, state="ready"), f"would stream '{queue}' to {to}:")
             return

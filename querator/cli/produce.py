@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from querator import calls
-from querator.cli.ids import count
+from querator.cli.ids import count, there_already
 from querator.cli.lines import TooLong, read_lines
 from querator.cli.options import DryRun, Queue, command
 from querator.cli.progress import Progress
@@ -158,8 +158,10 @@ def _produce_one(
         session.note(f"would produce an item of {count(len(payload), 'byte')} to '{queue}'")
         return
     draft.bytes_ = payload
-    session.client.produce(queue, draft, request_id=request_id)
-    session.done(f"produced 1 item to '{queue}'", {"queue_name": queue, "produced": 1, "failed": 0}, name="queue_name")
+    added = session.client.produce(queue, draft, request_id=request_id) or request_id is None
+    record = {"queue_name": queue, "produced": int(added), "repeated": int(not added), "failed": 0}
+    text = f"produced {count(int(added), 'item')} to '{queue}'{there_already(int(not added))}"
+    session.done(text, record, name="queue_name")
 
 
 # Streams
@@ -238,6 +240,8 @@ class StreamRun:
         self._stopped_by: QueratorError | None = None
         self._numbers = 0
         self.produced = 0
+        self.repeated = 0
+        """Items of requests that the daemon has carried out before, under the same request id."""
         self.failed = 0
         self.errors: list[LineError] = []
         self.last_line = 0
@@ -260,7 +264,7 @@ class StreamRun:
         try:
             for batch in self._batched(source):
                 self._put(batch)
-                progress.update(self.produced)
+                progress.update(self.produced + self.repeated)
                 if self._stopped_by is not None:
                     break
         except KeyboardInterrupt:
@@ -273,7 +277,7 @@ class StreamRun:
                 self._changed.notify_all()
             while sender.is_alive():
                 sender.join(0.1)
-                progress.update(self.produced)
+                progress.update(self.produced + self.repeated)
             progress.clear()
         self._report(interrupted=interrupted)
 
@@ -340,15 +344,21 @@ class StreamRun:
         if not self._dry_run:
             self._numbers += 1
             request_id = calls.new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
-            client.produce(self._queue, [one.item for one in batch], request_id=request_id)
+            added = client.produce(self._queue, [one.item for one in batch], request_id=request_id)
+            # An id of our own was never used before: the answer to an earlier attempt of this request was lost.
+            if not added and self._request_id is not None:
+                self.repeated += len(batch)
+                return
         self.produced += len(batch)
 
     def _report(self, *, interrupted: bool) -> None:
         session, queue = self._session, self._queue
-        done = f"{'would produce' if self._dry_run else 'produced'} {count(self.produced, 'item')} to '{queue}'"
+        verb = "would produce" if self._dry_run else "produced"
+        done = f"{verb} {count(self.produced, 'item')} to '{queue}'{there_already(self.repeated)}"
         record = {
             "queue_name": queue,
             "produced": self.produced,
+            "repeated": self.repeated,
             "failed": self.failed,
             "last_line": self.last_line,
             "errors": [{"first_line": one.first, "last_line": one.last, "error": one.message} for one in self.errors],
@@ -363,11 +373,11 @@ class StreamRun:
         if interrupted:
             raise Interrupted(f"interrupted: {done}", hint=go_on)
         if self._stopped_by is not None:
-            if not self.produced:
+            if not self.produced + self.repeated:
                 raise self._stopped_by
             raise PartlyDone(f"{done}, then: {self._stopped_by.message}", hint=go_on)
         raise (
             PartlyDone(f"{done}, {count(self.failed, 'line')} failed")
-            if self.produced
+            if self.produced + self.repeated
             else InvalidRequest(f"{done}, {count(self.failed, 'line')} failed")
         )

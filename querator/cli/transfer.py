@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from querator import times
-from querator.cli.ids import count
+from querator.cli.ids import count, there_already
 from querator.cli.lines import TooLong, read_lines
 from querator.cli.options import AtMost, DryRun, OnlyPartition, Queue, Where, command
 from querator.cli.progress import Progress
@@ -129,7 +129,7 @@ def import_(
         interrupted = False
         try:
             for _ in run.read(stream):
-                progress.update(run.imported)
+                progress.update(run.imported + run.repeated)
         except KeyboardInterrupt:
             interrupted = True
     run.report(interrupted=interrupted)
@@ -146,6 +146,8 @@ class ImportRun:
         self._batches: dict[int, list[StorageItem]] = {number: [] for number in self._partitions}
         self._sizes = dict.fromkeys(self._partitions, 0)
         self.imported = 0
+        self.repeated = 0
+        """Items that the queue has already, from an earlier import."""
         self.failed = 0
 
     def read(self, stream: BinaryIO) -> Iterator[None]:
@@ -201,24 +203,29 @@ class ImportRun:
         item = calls.produce_item(
             payload, kind=line.kind, reference=line.reference, encoding=line.encoding, enqueue_at=line.enqueue_at
         )
+        added = True
         if not self._dry_run:
-            self._session.client.produce(self._queue, item, request_id=f"import.{line.id}" if line.id else None)
-        self.imported += 1
+            added = self._session.client.produce(self._queue, item, request_id=f"import.{line.id}" if line.id else None)
+        self.imported += added
+        self.repeated += not added
 
     def _flush(self, partition: int) -> None:
         batch = self._batches[partition]
+        repeated = 0
         if batch and not self._dry_run:
-            self._session.client.import_items(self._queue, batch, partition=partition)
-        self.imported += len(batch)
+            answer = self._session.client.import_items(self._queue, batch, partition=partition)
+            repeated = sum(not item.id for item in answer)  # only an item that is stored gets an id
+        self.imported += len(batch) - repeated
+        self.repeated += repeated
         self._batches[partition], self._sizes[partition] = [], 0
 
     def report(self, *, interrupted: bool) -> None:
         verb = "would import" if self._dry_run else "imported"
-        text = f"{verb} {count(self.imported, 'item')} to '{self._queue}'"
+        text = f"{verb} {count(self.imported, 'item')} to '{self._queue}'{there_already(self.repeated)}"
         if interrupted:
             raise Interrupted(f"interrupted: {text}", hint="the same command adds what is missing")
         if self.failed:
             text += f", {count(self.failed, 'line')} failed"
-            raise PartlyDone(text) if self.imported else QueratorError(text)
-        record = {"queue_name": self._queue, "imported": self.imported, "failed": self.failed}
-        self._session.done(text, record, name="queue_name")
+            raise PartlyDone(text) if self.imported + self.repeated else QueratorError(text)
+        counts = {"imported": self.imported, "repeated": self.repeated, "failed": self.failed}
+        self._session.done(text, {"queue_name": self._queue, **counts}, name="queue_name")

@@ -16,6 +16,7 @@ from querator.daemon.partition import Partition
 from querator.daemon.requests import (
     BULK_PREFIX,
     EXACT_PREFIXES,
+    REPEATED,
     Arrival,
     Intake,
     Produce,
@@ -182,7 +183,7 @@ def _is_repeated(logical: Logical, request: Produce) -> bool:
     if logical.remembered.has(key, logical.now_us) or key in request.found:
         if logical.under_way.get(key) is request:
             del logical.under_way[key]
-        logical.answer(request, _repeated(logical, request) if isinstance(request, Intake) else None)
+        logical.answer(request, _repeated(logical, request) if isinstance(request, Intake) else REPEATED)
         return True
     first = logical.under_way.get(key)
     if first is None or first.answered or first is request:

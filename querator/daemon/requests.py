@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
 from querator.items import Item
+from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
     from querator.daemon.partition import Lease, Partition
@@ -27,6 +28,9 @@ EXACT_PREFIXES: Final = (JOB_PREFIX, LOST_PREFIX)
 """Keys that begin like this are few, and are asked for where nothing can be looked up: memory keeps all of them."""
 _CLIENT_PREFIX: Final = "client "
 _RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, _CLIENT_PREFIX)
+
+REPEATED: Final = Reply(code=200, details={"repeated": "true"})
+"""The answer to a produce whose request id is known: it added nothing."""
 
 Respond = Callable[[Any], None]
 """Takes the result, or a QueratorError."""
@@ -58,12 +62,14 @@ class Request:
 class Produce(Request):
     """New items. They go to one partition, all or none."""
 
-    followers: Sequence[Request] = ()
+    followers: Sequence[Produce] = ()
     """The same request again, before this one was answered."""
     looked_up = 0
     """The version of what the queue remembers for which `found` is the answer; 0 if nothing was looked up."""
     found: Collection[str] = ()
     """Which of `keys` files were found to remember."""
+    if_repeated: Reply | None = REPEATED
+    """What it is answered if the same request was carried out before."""
 
     def __init__(
         self,
@@ -90,8 +96,7 @@ class Produce(Request):
             self.answered = True
             self.respond(result)
         for follower in self.followers:
-            # It has added nothing itself.
-            follower.answer(result if isinstance(result, QueratorError) else None)
+            follower.answer(result if isinstance(result, QueratorError) else follower.if_repeated)
 
 
 class Columns(NamedTuple):
@@ -110,6 +115,8 @@ class Columns(NamedTuple):
 
 class Intake(Produce):
     """A chunk of a bulk stream: items that are whole but for their sequences and times."""
+
+    if_repeated = None
 
     def __init__(
         self,

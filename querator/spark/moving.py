@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from querator.client import Client
 from querator.errors import UsageError
 from querator.spark.options import BY_SOURCE
+from querator.wire import arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from querator.spark.writing import Totals
+
 _FORMAT_OPTIONS: Final = {
     # As other programs write and read CSV: a quote inside quotes is doubled, and spaces are part of a value.
     "csv": {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"},
 }
+STORED_COLUMNS: Final = ",".join(arrow.chosen(arrow.ITEM, ()).names)
+"""The columns of an item without `text`, which would repeat every payload in a file."""
 CHECKPOINT: Final = "_querator_checkpoint"
 LOOK_SECONDS: Final = 0.5
 _COPIED: Final = (
@@ -87,15 +92,14 @@ def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
     return items
 
 
-def write_items(items: DataFrame, options: Mapping[str, str], request_id: str) -> int:
-    """Writes, and returns how many rows there were."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
+def write_items(items: DataFrame, options: Mapping[str, str], request_id: str) -> Totals:
+    """Writes as the data source does, and returns what the daemon has answered: the source itself cannot return it."""
+    from querator.spark.options import Options
+    from querator.spark.schemas import check_writable
+    from querator.spark.writing import WRITTEN, QueueWriter, check_counts
 
-    seen = Observation()
-    counted = items.observe(seen, f.count(f.lit(1)).alias("items"))
-    counted.write.format("querator").options(**options).option("request_id", request_id).mode("append").save()
-    return int(seen.get["items"])
+    writer = QueueWriter(Options.of({**options, "request_id": request_id}), check_writable(items.schema))
+    return check_counts(items.mapInArrow(writer.write_as_rows, WRITTEN).collect())
 
 
 def new_request_id() -> str:
@@ -228,5 +232,5 @@ def copied(items: DataFrame) -> DataFrame:
     return items.select(*_COPIED, f.col("id").alias("source_id"))
 
 
-def copy(source: DataFrame, target: Mapping[str, str]) -> int:
+def copy(source: DataFrame, target: Mapping[str, str]) -> Totals:
     return write_items(copied(source), target, BY_SOURCE)

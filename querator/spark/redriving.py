@@ -40,11 +40,10 @@ def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> 
 
 
 def repaired(dead: DataFrame, transform: str, to: str) -> DataFrame:
-    """With the column `repaired`: what the transform makes of the payload, null where it fails. `text` is its text."""
+    """With the column `repaired`: what the transform makes of the payload, null where it fails."""
     from pyspark.sql import functions as f
 
-    rows = dead.withColumn("text", f.col("payload").cast("string"))
-    rows = rows.withColumn("repaired", f.expr(transform or "payload").cast("binary"))
+    rows = dead.withColumn("repaired", f.expr(transform or "payload").cast("binary"))
     return rows.withColumn("target", f.lit(to) if to else f.col("origin"))
 
 

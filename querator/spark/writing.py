@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,10 +27,13 @@ REQUEST_ROWS_MAX: Final = 10_000
 REQUEST_BYTES_MAX: Final = 4_000_000
 
 
+WRITTEN: Final = "rows long, items long, added long"
+"""What a task has written: its rows, the items that the daemon has acknowledged, and those that were new to it."""
+
+
 class Written(WriterCommitMessage):
-    def __init__(self, partition: int, rows: int, items: int, added: int) -> None:
-        self.partition, self.rows, self.items, self.added = partition, rows, items, added
-        """Rows that the task had; items that the daemon has acknowledged, and those that were new to it."""
+    def __init__(self, rows: int, items: int, added: int) -> None:
+        self.rows, self.items, self.added = rows, items, added
 
 
 class Totals(NamedTuple):
@@ -47,7 +50,12 @@ class QueueWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         partition = _task().partitionId()
         fitted = (arrow.fitted(batch, self._schema) for batch in iterator)
-        return write_requests(self._options, self._schema, f"{self._write_id} {partition}", partition, requests(fitted))
+        return write_requests(self._options, self._schema, f"{self._write_id} {partition}", requests(fitted))
+
+    def write_as_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same as a function for `mapInArrow`, which can return what it has written."""
+        done = self.write(batches)
+        yield pa.record_batch({"rows": [done.rows], "items": [done.items], "added": [done.added]})
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         check_counts(messages)
@@ -71,7 +79,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         # A replay may bring the rows in another order; a batch is small enough to be put into one here.
         fitted = [arrow.fitted(rows, self._schema) for rows in iterator]
         name = f"stream {query} {batch} {partition}"
-        return write_requests(self._options, self._schema, name, partition, requests(_in_order(fitted)))
+        return write_requests(self._options, self._schema, name, requests(_in_order(fitted)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         check_counts(messages)
@@ -94,10 +102,8 @@ def _in_order(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return ordered
 
 
-def write_requests(
-    options: Options, schema: pa.Schema, name: str, partition: int, parts: Iterator[pa.RecordBatch]
-) -> Written:
-    written = Written(partition, 0, 0, 0)
+def write_requests(options: Options, schema: pa.Schema, name: str, parts: Iterator[pa.RecordBatch]) -> Written:
+    written = Written(0, 0, 0)
     with options.bulk() as bulk:
         send = bulk.produce if schema is arrow.PRODUCED or schema == arrow.PRODUCED else bulk.import_
         for number, part in enumerate(parts):
@@ -147,9 +153,9 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def check_counts(messages: Sequence[WriterCommitMessage | None]) -> Totals:
+def check_counts(messages: Sequence[Any]) -> Totals:
     """Every task has said what it wrote, and the daemon has acknowledged as much."""
-    done = [message for message in messages if isinstance(message, Written)]
+    done = [message for message in messages if message is not None]
     rows, items = sum(one.rows for one in done), sum(one.items for one in done)
     if len(done) != len(messages) or rows != items:
         raise QueratorError(

@@ -248,8 +248,11 @@ def test_an_export_can_be_imported_again(
     exported = [json.loads(line) for line in target.read_text().splitlines()]
     assert len(exported) == 3
     assert cli.ok("items", "export", queue).splitlines() == target.read_text().splitlines()
-    for _ in range(2):  # the second time adds nothing
-        assert cli.json("items", "import", wide_queue, str(target))["imported"] == 3
+    words = ("items", "import", wide_queue, str(target))
+    assert cli(*words).stderr == f"imported 3 items to '{wide_queue}'\n"
+    assert cli(*words).stderr == f"imported 0 items to '{wide_queue}' (3 were there already)\n"
+    record = cli.json(*words)
+    assert (record["imported"], record["repeated"]) == (0, 3)
     found = [item for partition in (0, 1) for item in client.list_items(wide_queue, partition=partition)]
     assert sorted((i.payload, i.kind, i.reference, i.encoding) for i in found) == [
         (b"text", "", "r", "e"),

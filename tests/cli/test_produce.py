@@ -19,6 +19,8 @@ from querator.cli.streams import Terminals
 from tests.cli.running import TERMINAL, CommandLine
 from tests.scripted import OK, Answer, Asked, ScriptedDaemon, refusal
 
+REPEATED: Answer = (200, {"code": 200, "details": {"repeated": "true"}})
+
 
 def serving(*produced: Answer) -> Callable[[Asked], Answer]:
     """Answers to produce in turn, the last one for ever; every queue exists."""
@@ -111,8 +113,11 @@ def test_nonsense_is_refused(cli: CommandLine, queue: str, words: list[str]) -> 
 
 
 def test_a_request_id_makes_it_safe_to_repeat(cli: CommandLine, client: Client, queue: str) -> None:
-    for _ in range(2):
-        cli.ok("queue", "produce", queue, "x", "--request-id", "once")
+    words = ("queue", "produce", queue, "x", "--request-id", "once")
+    assert cli(*words).stderr == f"produced 1 item to '{queue}'\n"
+    assert cli(*words).stderr == f"produced 0 items to '{queue}' (1 was there already)\n"
+    record = cli.json(*words)
+    assert (record["produced"], record["repeated"]) == (0, 1)
     assert payloads(client, queue) == [b"x"]
 
 
@@ -188,9 +193,27 @@ def test_a_line_that_is_too_long_is_told_and_skipped(
 
 def test_a_stream_with_a_request_id_can_be_repeated(cli: CommandLine, client: Client, queue: str) -> None:
     text = "".join(f"{number}\n" for number in range(1_500))
-    for _ in range(2):
-        cli.ok("queue", "produce", queue, "--lines", "--request-id", "night", input=text)
+    words = ("queue", "produce", queue, "--lines", "--request-id", "night")
+    assert cli(*words, input=text).stderr == f"produced 1,500 items to '{queue}'\n"
+    assert cli(*words, input=text).stderr == f"produced 0 items to '{queue}' (1,500 were there already)\n"
     assert len(payloads(client, queue)) == 1_500
+
+
+def test_a_stream_that_broke_off_says_what_it_added_and_what_was_there(
+    cli: CommandLine, client: Client, queue: str
+) -> None:
+    words = ("queue", "produce", queue, "--lines", "--request-id", "night", "-o", "json")
+    cli.ok(*words, input="x\n" * 1_000)
+    again = json.loads(cli.ok(*words, input="x\n" * 1_300))
+    assert (again["produced"], again["repeated"]) == (300, 1_000)
+    assert len(payloads(client, queue)) == 1_300
+
+
+def test_an_answer_that_was_lost_does_not_make_new_items_old_ones(tmp_path: Path) -> None:
+    """Without --request-id the ids are new: only an earlier attempt of this command can have used them."""
+    with ScriptedDaemon(tmp_path, serving(REPEATED)) as daemon:
+        answer = CommandLine(tmp_path, daemon.socket).json("queue", "produce", "q", "--lines", input="a\nb\n")
+    assert (answer["produced"], answer["repeated"]) == (2, 0)
 
 
 def test_an_unknown_queue_is_told_before_anything_is_read(cli: CommandLine) -> None:

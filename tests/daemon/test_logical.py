@@ -10,7 +10,7 @@ from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator.config import LimitsConfig
 from querator.daemon import remembered
-from querator.daemon.requests import Arrival, LeaseItems, key_of
+from querator.daemon.requests import REPEATED, Arrival, LeaseItems, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
 
@@ -481,17 +481,18 @@ class TestLifecycle:
 class TestRequestIds:
     def test_a_repeated_produce_adds_nothing(self, d):
         d.create(partitions=3)
-        for _ in range(3):
-            assert d.produce(["a"], request_id="r").result is None
+        assert d.produce(["a"], request_id="r").result is None
+        for _ in range(2):
+            assert d.produce(["a"], request_id="r").result is REPEATED
         d.restart()
-        assert d.produce(["other"], request_id="r").result is None
+        assert d.produce(["other"], request_id="r").result is REPEATED
         assert d.stored() == ["a"]
 
     def test_within_one_pass_too(self, d):
         d.create()
         answers = [d.produce(["a"], request_id="r", run=False) for _ in range(3)]
         d.run()
-        assert [a.result for a in answers] == [None] * 3
+        assert [a.result for a in answers] == [None, REPEATED, REPEATED]
         assert d.stored() == ["a"]
 
     def test_after_an_hour_it_is_forgotten(self, d):
@@ -506,7 +507,7 @@ class TestRequestIds:
         d.produce(["a"], request_id="early")
         d.advance(-10 * 86_400)
         d.produce(["b"], request_id="late")
-        assert d.produce(["c"], request_id="early").result is None
+        assert d.produce(["c"], request_id="early").result is REPEATED
         d.advance(3601)
         d.produce(["d"])
         assert not logical.remembered.has("early", 0) and not logical.remembered.has("late", 0)
@@ -533,12 +534,12 @@ class TestRequestIds:
         assert list(clients.newest) == [f"r{n}" for n in range(90, 100)]
         assert sum(map(len, clients.older)) == 90
         for n in (0, 42, 89, 95):
-            assert d.produce(["again"], request_id=f"r{n}").result is None
+            assert d.produce(["again"], request_id=f"r{n}").result is REPEATED
         assert d.produce(["new"], request_id="new").result is None
         assert sorted(d.stored()) == sorted(["new", *(f"{n}" for n in range(100))])
         d.restart()
         for n in range(100):
-            assert d.produce(["again"], request_id=f"r{n}").result is None
+            assert d.produce(["again"], request_id=f"r{n}").result is REPEATED
         assert len(d.stored()) == 101
         d.advance(3601)
         d.produce(["b"], request_id="r0")
@@ -551,7 +552,7 @@ class TestRequestIds:
         d.produce(["b"])  # by then `r` is no longer among the newest
         answers = [d.produce(["again"], request_id="r", run=False) for _ in range(3)]
         d.run()
-        assert [answer.result for answer in answers] == [None] * 3
+        assert [answer.result for answer in answers] == [REPEATED] * 3
         assert d.stored() == ["a", "b"]
 
     def test_a_chunk_that_is_looked_up_is_compared_with_what_it_was(self, d, monkeypatch):
@@ -610,7 +611,7 @@ class TestUnread:
         assert repeated.waiting and new.waiting
         assert d.produce(["without an id"]).result is None
         lost()
-        assert repeated.result is None and new.result is None
+        assert repeated.result is REPEATED and new.result is None
         assert sorted(d.stored()) == ["a", "b", "without an id"]
 
     def test_it_gets_454_when_its_time_is_over(self, d, lost):
@@ -620,7 +621,7 @@ class TestUnread:
             "request timeout; partition '0' cannot be read and may have taken a request with this request id, try again"
         )
         lost()
-        assert d.produce(["again"], request_id="r").result is None
+        assert d.produce(["again"], request_id="r").result is REPEATED
         assert d.stored() == ["a"]
 
     def test_a_chunk_of_a_stream_waits_too(self, d, lost):
@@ -639,7 +640,7 @@ class TestUnread:
         monkeypatch.setattr(logical, "open_store", lambda placement: d.storage.open("gone", placement.queue))
         logical.partition_failed(logical.partitions[0], "broken")
         assert d.produce(["b"], request_id="new").result is None
-        assert d.produce(["again"], request_id="r").result is None
+        assert d.produce(["again"], request_id="r").result is REPEATED
         assert logical.partitions[1].total == 1
 
     def test_an_older_request_id_of_a_partition_in_error_waits(self, d, monkeypatch):
@@ -655,7 +656,7 @@ class TestUnread:
         assert d.produce(["c"], request_id="new").result is None
         monkeypatch.setattr(logical, "open_store", really_open)
         d.elapse(9)
-        assert repeated.result is None
+        assert repeated.result is REPEATED
         assert sorted(d.stored()) == ["a", "b", "c"]
 
     def test_what_was_moved_before_a_crash_is_not_moved_again_before_its_destination_is_read(self, d, lost):

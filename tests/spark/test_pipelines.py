@@ -56,9 +56,9 @@ def test_import_then_export_gives_the_same_rows(
     assert "payload" in sample.output and "text 1" in sample.output
     assert sum(p.total for q in client.stats(queue).logical_queues for p in q.partitions) == 0
     answer = pipeline.json(*words, "--request-id", "the import")
-    assert answer["items"] == 20_000
-    again = pipeline.json(*words, "--request-id", "the import")
-    assert again["items"] == 20_000
+    assert (answer["items"], answer["repeated"]) == (20_000, 0)
+    again = pipeline(*words, "--request-id", "the import")
+    assert f"imported 0 items to '{queue}' (20,000 were there already) in " in again.stderr
     out = tmp_path / "out"
     assert pipeline.json("export", queue, "--to", str(out), "--partition-by", "kind")["items"] == 20_000
     exported = spark.read.parquet(str(out))
@@ -218,7 +218,9 @@ def test_copy_keeps_the_past_and_can_be_repeated(
     assert numbers(bulk, target, "scheduled") == [-1]
     taken = client.lease(target, 10).items  # consumers of the copy do not make it come again
     client.complete(target, [item.id for item in taken])
-    pipeline.json(*words)
+    again = pipeline.json(*words)
+    assert (again["items"], again["repeated"]) == (0, 3_001)
+    assert f"copied 0 items to '{target}' (3,001 were there already) in " in pipeline(*words).stderr
     assert len(numbers(bulk, target)) == 2_990
     assert pipeline("copy", "--from", queue, "--to", queue).exit_code == 2
 
