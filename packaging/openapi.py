@@ -152,8 +152,8 @@ FIELDS: dict[str, str] = {
     "requested_partitions": "How many partitions, from 1 to 1000.",
     "requested_state": "What an operator asked for.",
     "resume_at": "When a pause ends by itself.",
-    "retention": "How long items are kept that died in another queue and came here, such as `30d`. `0` keeps them until "
-    "they are redriven, completed, cleared or deleted. Absent: off for a new queue, unchanged for an update.",
+    "retention": "How long items are kept that died in another queue and came here, such as `30d`. `0` keeps them "
+    "until they are redriven, completed, cleared or deleted. Absent: off for a new queue, unchanged for an update.",
     "retry_at": "Not before this time; absent or past is now.",
     "scheduled": "Scheduled items.",
     "since": "Since when it is in its state.",
