@@ -1,7 +1,8 @@
-"""Which partition gets which request. Pure functions over anything that has `failures` and `waiting`.
+"""Which partition gets which request. Pure functions over anything that has `failures` and `load`.
 
-The list of partitions is kept sorted: failures ascending, then un-leased items ascending, stable on ties. A produce
-goes to the front of it, a lease to its back; the one that changed then moves to where it belongs now.
+The list of partitions is kept sorted: failures ascending, then load ascending, stable on ties. A produce goes to the
+front of it, a lease to its back; the one that changed then moves to where it belongs now. To a produce, the load of a
+partition is its un-leased and its scheduled items; to a lease only the former, because only they can be leased.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import Protocol, TypeVar
 
 
 class Weighed(Protocol):
-    failures: int
-    waiting: int
+    @property
+    def failures(self) -> int: ...
+    @property
+    def load(self) -> int: ...
 
 
 W = TypeVar("W", bound=Weighed)
 T = TypeVar("T")
 
 
-weight: Callable[[Weighed], tuple[int, int]] = attrgetter("failures", "waiting")
+weight: Callable[[Weighed], tuple[int, int]] = attrgetter("failures", "load")
 
 
 def sort(order: list[W]) -> None:

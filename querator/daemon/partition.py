@@ -204,6 +204,11 @@ class Partition:
         self.window.waiting = count
 
     @property
+    def load(self) -> int:
+        """What it has to give out, now or later: new items go to the partition that has the least of it."""
+        return self.window.waiting + self.schedule.count
+
+    @property
     def scheduled_count(self) -> int:
         return self.schedule.count
 

@@ -67,12 +67,13 @@ def _assign(logical: Logical) -> list[tuple[Partition, list[LeaseItems]]]:
         only = order[0]
         return [(only, list(islice(logical.parked.values(), only.waiting)))] if only.waiting else []
     standing = [_Standing(partition) for partition in order]
+    distribution.sort(standing)
     for request in logical.parked.values():
         last = standing[-1]
-        if not last.waiting and len(last.requests) >= last.partition.waiting:
+        if not last.load and len(last.requests) >= last.partition.waiting:
             break
         last.requests.append(request)
-        last.waiting -= min(last.waiting, request.batch_size)
+        last.load -= min(last.load, request.batch_size)
         distribution.shrank(standing, len(standing) - 1)
     return [(s.partition, s.requests) for s in standing if s.requests]
 
@@ -91,12 +92,12 @@ def _deal(logical: Logical, partition: Partition, requests: list[LeaseItems]) ->
 
 
 class _Standing:
-    """A partition while leases are assigned: what it would have left."""
+    """A partition while leases are assigned. Its load is what it would have left to lease."""
 
-    __slots__ = ("failures", "partition", "requests", "waiting")
+    __slots__ = ("failures", "load", "partition", "requests")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.failures = partition.failures
-        self.waiting = partition.waiting
+        self.load = partition.waiting
         self.requests: list[LeaseItems] = []

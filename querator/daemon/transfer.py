@@ -118,7 +118,7 @@ class Mover:
         """The emptiest partition that takes items; if none does, one that is at least open."""
         candidates = [p for p in self._destinations() if p.allows.storage and p is not self._source]
         taking = [p for p in candidates if p.allows.produce]
-        return min(taking or candidates, key=lambda p: (p.waiting, p.number), default=None)
+        return min(taking or candidates, key=lambda p: (p.load, p.number), default=None)
 
     def _send(self, destination: Partition, now_us: int) -> Chunk | None:
         source = self._source

@@ -14,7 +14,7 @@ from querator.daemon.placement import shares
 @dataclass
 class Place:
     name: str
-    waiting: int = 0
+    load: int = 0
     failures: int = 0
 
 
@@ -24,7 +24,7 @@ def names(order: list[Place]) -> str:
 
 class TestOrder:
     def test_failures_weigh_more_than_items(self):
-        order = [Place("a", waiting=9), Place("b", failures=1), Place("c", waiting=3)]
+        order = [Place("a", load=9), Place("b", failures=1), Place("c", load=3)]
         distribution.sort(order)
         assert names(order) == "cab"
 

@@ -79,6 +79,34 @@ class TestDistribution:
             d.produce([f"{n}"])
         assert d.payloads(d.lease(20).leases) == [f"{n}" for n in range(20)]
 
+    def test_scheduled_items_are_spread(self, d):
+        logical = d.create(partitions=4)
+        later = d.now_us + 60 * SECOND
+        for _ in range(20):
+            d.produce(10, at=later)
+        assert [p.scheduled_count for p in logical.partitions] == [50] * 4
+
+    def test_scheduled_items_that_came_by_retry_or_from_elsewhere_count_too(self, d):
+        logical = d.create(partitions=2)
+        later = d.now_us + 60 * SECOND
+        d.produce(10)
+        assert d.retry(ids(d.lease(10)), at=later).result is None
+        assert spread(d) == [(0, 0), (0, 0)] and logical.partitions[0].scheduled_count == 10
+        d.produce(9)
+        assert spread(d) == [(0, 0), (0, 9)]
+        item = Item(0, d.now_us, later + SECOND, b"x", enqueue_at=later)
+        d._submit("q", lambda a: Arrival(a, FAR_NS, [item] * 5, [f"moved {n}" for n in range(5)], uncertain=False))
+        assert [p.scheduled_count for p in logical.partitions] == [10, 5]
+
+    def test_scheduled_items_do_not_draw_leases_to_their_partition(self, d):
+        d.create(partitions=2)
+        d.produce(100, at=d.now_us + 60 * SECOND)
+        d.produce(5)
+        assert spread(d) == [(0, 0), (0, 5)]
+        answers = [d.lease(1, run=False) for _ in range(5)]
+        d.run()
+        assert [answer.result.partition for answer in answers] == [1] * 5
+
 
 class TestLease:
     def test_a_parked_client_cannot_lease_twice(self, d):
