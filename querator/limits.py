@@ -50,7 +50,7 @@ SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 ROWS_ITEMS_MIN = 100
 """So many items that come together are kept as columns if they come behind what memory keeps."""
 OLDEST_AMONG_ITEMS_MAX = 1_000
-"""Per partition, for the age of a queue's oldest item; a scrape must not hold everybody up."""
+"""Ready and leased items per partition that are asked for the age of the oldest; a scrape must not stop the loop."""
 
 # How long what is gone is remembered.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND

@@ -11,7 +11,7 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import attrgetter
 from typing import Final
 
@@ -31,6 +31,7 @@ from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
+    OLDEST_AMONG_ITEMS_MAX,
     REQUEST_IDS_NEWEST_MAX,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
@@ -207,6 +208,12 @@ class Partition:
     def load(self) -> int:
         """What it has to give out, now or later: new items go to the partition that has the least of it."""
         return self.window.waiting + self.schedule.count
+
+    def oldest(self) -> int | None:
+        """When the oldest item was made, of those near the head and of those that were leased first."""
+        leased = [lease.item.created_at for lease in islice(self.leased.values(), OLDEST_AMONG_ITEMS_MAX)]
+        waiting = self.window.oldest()
+        return min(leased if waiting is None else [waiting, *leased], default=None)
 
     @property
     def scheduled_count(self) -> int:

@@ -318,8 +318,7 @@ class Statistics:
         self.expired = counters.expired
         self.dead_lettered = dict(counters.dead)
         self.waiting = logical.waiting_requests()
-        oldest = [created_at for p in logical.partitions if (created_at := p.window.oldest()) is not None]
-        oldest += [lease.item.created_at for p in logical.partitions for lease in p.leased.values()]
+        oldest = [created_at for p in logical.partitions if (created_at := p.oldest()) is not None]
         self.oldest_created_at = min(oldest, default=None)
         self.partitions = [PartitionFigures(partition) for partition in logical.partitions]
 

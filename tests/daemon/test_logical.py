@@ -12,7 +12,9 @@ from querator.config import LimitsConfig
 from querator.daemon import remembered
 from querator.daemon.requests import REPEATED, Arrival, LeaseItems, key_of
 from querator.daemon.store.base import StorageError
+from querator.daemon.stored import Statistics
 from querator.items import Item, State
+from querator.limits import OLDEST_AMONG_ITEMS_MAX
 
 
 @pytest.fixture
@@ -176,6 +178,27 @@ class TestLease:
         d.produce(1)
         logical.partitions[0].ready[0].attempts = (1 << 31) - 1
         assert d.lease().leases[0].attempts == (1 << 31) - 1
+
+
+def test_a_scrape_looks_at_a_bounded_number_of_leases(d, monkeypatch):
+    class Leases(dict):
+        seen = 0
+
+        def values(self):
+            for lease in super().values():
+                Leases.seen += 1
+                yield lease
+
+    logical = d.create(lease_s=600)
+    d.produce(1)
+    d.advance(60)
+    for _ in range(3):
+        d.produce(1_000)
+    assert sum(len(d.lease(1_000).leases) for _ in range(4)) == 3_001
+    (partition,) = logical.partitions
+    monkeypatch.setattr(partition, "leased", Leases(partition.leased))
+    assert Statistics(logical).oldest_created_at == d.now_us - 60 * SECOND
+    assert Leases.seen <= OLDEST_AMONG_ITEMS_MAX + 1
 
 
 class TestComplete:

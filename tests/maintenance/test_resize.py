@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from house import SECOND, House
 
+from querator.config import LimitsConfig
 from querator.errors import Conflict, InvalidRequest
 from querator.wire import messages as m
 
@@ -31,6 +32,13 @@ def test_growing_is_done_when_update_answers(house: House):
     house.restart()
     assert [s.total for s in house.statuses()] == [1, 2, 2]
     assert house.call("queues.info", m.QueuesInfoRequest(queue_name="q")).requested_partitions == 3
+
+
+def test_new_partitions_have_the_configured_limits(house: House):
+    house.create()
+    bounds = house.logical().bounds = LimitsConfig(ready_window_items=17)
+    update(house, partitions=2)
+    assert house.partition(1).bounds is house.partition(1).window.bounds is bounds
 
 
 def test_everything_waits_while_all_is_paused_and_goes_to_the_new_one(house: House):
