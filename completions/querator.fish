@@ -94,7 +94,7 @@ complete -c querator -n '__querator_at '\''daemon stop'\''' -l timeout -x -d 'Ho
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l debug -d 'Show where an error came from.'
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''queues'\''' -a create -d 'Create a queue.'
-complete -c querator -n '__querator_at '\''queues'\''' -a list -d 'List the queues by name.'
+complete -c querator -n '__querator_at '\''queues'\''' -a list -d 'List the queues by name, with what they hold.'
 complete -c querator -n '__querator_at '\''queues'\''' -a show -d 'Show a queue'\''s settings and its partitions.'
 complete -c querator -n '__querator_at '\''queues'\''' -a update -d 'Change a queue'\''s settings; what is not given stays as it is.'
 complete -c querator -n '__querator_at '\''queues'\''' -a delete -d 'Delete a queue and all its items.'

@@ -28,7 +28,7 @@ SESSION = (
     "seq 1000 | querator queue produce mail --lines --kind newsletter",
     "querator queue produce mail 'dear Ann, …' --kind welcome --reference customer-7",
     "querator partitions drain mail 0",
-    "querator partitions list mail --columns partition,storage,state,total,leased,since",
+    "querator partitions list mail --columns partition,storage,state,ready,leased,since",
     'querator sql mail "select partition, kind, count(*) as items from items group by all order by all"',
     "querator queue lease mail -n 2 --columns id,attempts,kind,lease_deadline,payload",
     "querator queue stats mail",

@@ -232,13 +232,13 @@ def update_queue(info: m.QueueInfo, *, timeout: float | None = None) -> Call[Non
 def list_queues(
     *, pivot: str = "", limit: int = 0, namespace: str = "", timeout: float | None = None
 ) -> Call[list[m.QueueInfo]]:
-    """Queues by name, from the pivot on."""
+    """Queues by name, from the pivot on, with what each holds and did in the last minute."""
     request = m.QueuesListRequest(pivot=pivot, limit=limit, namespace=namespace, extended=True)
     return Call("queues.list", request, _items(m.QueuesListResponse), timeout=timeout)
 
 
 def queue_info(name: str, *, timeout: float | None = None) -> Call[m.QueueInfo]:
-    """A queue's settings; NotFound when there is none."""
+    """A queue's settings, and what it holds; NotFound when there is none."""
     request = m.QueuesInfoRequest(queue_name=name, extended=True)
     return Call("queues.info", request, _message(m.QueueInfo), timeout=timeout)
 

@@ -118,6 +118,10 @@ LOCK_WAIT_SECONDS = 0.5
 # The driver.
 WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
+RATE_WINDOW_US = 60 * US_PER_SECOND
+"""The rates of `queues list` are for this long."""
+RATE_SAMPLE_US = 5 * US_PER_SECOND
+"""How far the samples for rates lie apart."""
 UPKEEP_SECONDS = 0.25
 APPLY_IDLE_ROUNDS = 4
 """Of upkeep."""

@@ -19,7 +19,7 @@ from querator.errors import NotFound, PartlyDone, QueratorError, UsageError
 
 app = noun(NOUNS["partitions"].help)
 
-COLUMNS = ("queue_name", "partition", "state", "reason", "total", "leased", "scheduled", "storage", "since", "bytes")
+COLUMNS = ("queue_name", "partition", "state", "reason", "ready", "leased", "scheduled", "storage", "since", "bytes")
 
 RELOAD_SECONDS_MAX = 3_600.0
 """Reading a large file again takes its time; --timeout says otherwise."""
@@ -319,7 +319,8 @@ def migrate(
     if dry_run:
         if to is not None:
             _find(session, queue, to)
-        session.note(f"would {what}: {count(found['total'] + found['scheduled'], 'item')}, {found['bytes']:,} bytes")
+        items = found["ready"] + found["leased"] + found["scheduled"]
+        session.note(f"would {what}: {count(items, 'item')}, {found['bytes']:,} bytes")
         return
     job_id = session.client.migrate_partition(queue, partition, to_partition=to, to_storage=to_storage or "")
     jobs.started(session, job_id, what, wait=wait)

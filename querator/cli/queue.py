@@ -177,7 +177,11 @@ def stats(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until interrupted.")] = False,
     interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch.")] = "2s",
 ) -> None:
-    """Count what is in a queue, by partition, and who waits."""
+    """Count what is in a queue, by partition, and who waits.
+
+    AVERAGE_AGE is the mean age of the items that are ready or leased, AVERAGE_LEASE_LEFT the mean time until the leases
+    run out. FAILURES counts how often the storage of the partition failed since it last worked.
+    """
     pause = duration(interval, "--interval")
     while True:
         _show_stats(session, queue, redraw=watch)
@@ -196,14 +200,14 @@ def stats_record(client: Client, queue: str) -> dict[str, Any]:
             "ready": one.total - one.total_leased,
             "leased": one.total_leased,
             "scheduled": one.scheduled,
-            "total": one.total,
             "average_age": one.average_age,
-            "average_leased_age": one.average_leased_age,
+            # The wire calls it average_leased_age, and means how long the leases still last.
+            "average_lease_left": one.average_leased_age,
             "failures": one.failures,
         }
         for one in logical.partitions
     ]
-    totals = {key: sum(one[key] for one in partitions) for key in ("ready", "leased", "scheduled", "total")}
+    totals = {key: sum(one[key] for one in partitions) for key in ("ready", "leased", "scheduled")}
     return {
         "queue_name": reply.queue_name or queue,
         **totals,
@@ -228,7 +232,7 @@ def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
         session.streams.stdout.write("\x1b[H\x1b[2J")
     output.records(
         record["partitions"],
-        ("partition", "ready", "leased", "scheduled", "total", "average_age", "average_leased_age", "failures"),
+        ("partition", "ready", "leased", "scheduled", "average_age", "average_lease_left", "failures"),
         name="partition",
     )
     session.note(
@@ -293,7 +297,8 @@ def wait(
     with Progress(session.streams, f"waiting for '{queue}'") as progress:
         for _ in poll(limit, f"'{queue}' is not {condition.value}", f"querator queue stats {queue}"):
             left = stats_record(session.client, queue)
-            if left["total"] == 0 and (condition is Condition.IDLE or left["scheduled"] == 0):
+            busy = left["ready"] + left["leased"]
+            if busy == 0 and (condition is Condition.IDLE or left["scheduled"] == 0):
                 break
-            progress.update(left["total"] + left["scheduled"])
+            progress.update(busy + left["scheduled"])
     session.done(f"'{queue}' is {condition.value}", left, name="queue_name")

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 app = noun(NOUNS["queues"].help)
 
-COLUMNS = ("queue_name", "partitions", "lease_timeout", "expire_timeout", "max_attempts", "dead_queue", "created_at")
+COLUMNS = (
+    "queue_name",
+    "partitions",
+    "ready",
+    "leased",
+    "scheduled",
+    "produced_last_minute",
+    "completed_last_minute",
+    "oldest_age",
+    "dead_queue",
+)
 
 Partitions = Annotated[
     int | None, typer.Option("--partitions", min=1, metavar="N", help=f"How many partitions, at most {PARTITIONS_MAX}.")
@@ -52,9 +62,18 @@ Reference = Annotated[str | None, typer.Option("--reference", metavar="TEXT", he
 
 
 def record_of(info: QueueInfo) -> dict[str, Any]:
+    """A queue whose figures were asked for."""
+    figures = info.figures
+    assert figures is not None
     return {
         "queue_name": info.queue_name,
         "partitions": info.requested_partitions,
+        "ready": figures.ready,
+        "leased": figures.leased,
+        "scheduled": figures.scheduled,
+        "produced_last_minute": figures.produced_last_minute,
+        "completed_last_minute": figures.completed_last_minute,
+        "oldest_age": figures.oldest_age,
         "lease_timeout": info.lease_timeout,
         "expire_timeout": info.expire_timeout,
         "max_attempts": info.max_attempts,
@@ -125,7 +144,12 @@ def list_(
     session: Session,
     limit: AtMost = None,
 ) -> None:
-    """List the queues by name."""
+    """List the queues by name, with what they hold.
+
+    READY items wait for a consumer, LEASED ones are with a consumer, SCHEDULED ones wait for their time.
+    PRODUCED_LAST_MINUTE counts new items; COMPLETED_LAST_MINUTE counts items that consumers completed. OLDEST_AGE is
+    the age of the oldest item that is ready or leased.
+    """
     records = map(record_of, all_queues(session.client, limit))
     session.output.records(
         records, COLUMNS, name="queue_name", empty="no queues yet; querator queues create NAME makes one"
@@ -138,7 +162,7 @@ def show(session: Session, name: Queue) -> None:
     record = record_of(session.client.queue_info(name))
     partitions = [partition_record(one) for one in session.client.list_partitions(name)]
     if session.output.form is not Format.TABLE:
-        session.output.record(record | {"partitions": partitions}, name="queue_name")
+        session.output.record(record | {"partition_details": partitions}, name="queue_name")
         return
     session.output.record(record, name="queue_name")
     if session.output.columns is not None:
@@ -146,7 +170,7 @@ def show(session: Session, name: Queue) -> None:
     session.streams.stdout.write("\n")
     session.output.records(
         partitions,
-        ("partition", "state", "reason", "total", "leased", "scheduled", "storage", "bytes"),
+        ("partition", "state", "reason", "ready", "leased", "scheduled", "storage", "bytes"),
         name="partition",
     )
 
@@ -164,7 +188,7 @@ def partition_record(status: PartitionStatus) -> dict[str, Any]:
         "reason": status.reason,
         "since": moment(status.since),
         "resume_at": moment(status.resume_at),
-        "total": status.total,
+        "ready": status.total - status.leased,
         "leased": status.leased,
         "scheduled": status.scheduled,
         "drained": status.drained,

@@ -41,6 +41,8 @@ NOUNS: Final = {
     "help": Noun("querator.cli.help", "Help on a command or a topic, such as exit-codes."),
 }
 
+OTHER_NUMBER: Final = {"queue": "queues", "queues": "queue"}
+
 VALUED_SHARED_OPTIONS: Final = ("-o", "--output", "--columns", "--endpoint", "--socket", "--context", "--token-file")
 SHARED_FLAGS: Final = ("-q", "--quiet", "--debug")
 
@@ -70,8 +72,12 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.list_commands(ctx), ctx.command_path)
+            raise unknown_command(args[0], self.understood(ctx), ctx.command_path)
         return super().resolve_command(ctx, args)
+
+    def understood(self, ctx: Any) -> list[str]:
+        """The commands that work here, also those that the help does not list."""
+        return self.list_commands(ctx)
 
 
 class RootGroup(Group):
@@ -150,7 +156,21 @@ class RootGroup(Group):
 
 
 class NounGroup(Group):
-    """A noun with its verbs."""
+    """A noun with its verbs. `queue` and `queues` also take each other's, which have no name in common."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or self._of_the_other_number().get(cmd_name)
+
+    def understood(self, ctx: Any) -> list[str]:
+        return [*self.list_commands(ctx), *self._of_the_other_number()]
+
+    def _of_the_other_number(self) -> dict[str, Any]:
+        other = OTHER_NUMBER.get(self.name or "")
+        if other is None:
+            return {}
+        group: Any = typer.main.get_command(importlib.import_module(NOUNS[other].module).app)
+        found: dict[str, Any] = group.commands
+        return found
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:

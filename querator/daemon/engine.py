@@ -29,6 +29,7 @@ from querator.limits import (
     APPLY_RETRY_SECONDS_MAX,
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
+    RATE_SAMPLE_US,
     UPKEEP_SECONDS,
     WORKER_THREADS,
 )
@@ -129,6 +130,7 @@ class Engine:
         self._reads: dict[Partition, deque[Read]] = {}
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
         self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        self._sampled_at_us = 0
 
     def add_disk(self, storage: Storage) -> None:
         self.disks[storage.name] = Disk(storage)
@@ -355,6 +357,11 @@ class Engine:
         for disk in self.disks.values():
             disk.count_round()
             self._look_after(disk)
+        now_us = self.clock.now_us()
+        if not 0 <= now_us - self._sampled_at_us < RATE_SAMPLE_US:
+            self._sampled_at_us = now_us
+            for logical in self.logicals:
+                logical.recent.sample(now_us, logical.counters)
 
     def is_catching_up(self, storage_name: str) -> bool:
         disk = self.disks.get(storage_name)

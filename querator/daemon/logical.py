@@ -18,6 +18,7 @@ from typing import Any
 from querator.config import LimitsConfig
 from querator.daemon import arrivals, distribution, holding, producing, remembered, serving, timers
 from querator.daemon.partition import DEFAULT_BOUNDS, Partition, read_snapshot
+from querator.daemon.recent import Recent
 from querator.daemon.remembered import Remembered
 from querator.daemon.requests import (
     Arrival,
@@ -122,6 +123,7 @@ class Logical:
         self.reloading = False
         """One reload at a time."""
         self.counters = Counters()
+        self.recent = Recent()
         self.inbox: deque[Request] = deque()
         self.parked: dict[int, LeaseItems] = {}
         self.clients: set[str] = set()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import durations
-from querator.daemon import logs, placement, resize, validation
+from querator.daemon import logs, placement, resize, stored, validation
 from querator.daemon.partition import Partition, empty_snapshot
 from querator.daemon.store.base import StorageError, Store
 from querator.daemon.stored import count_by_state
@@ -241,7 +241,7 @@ async def list_(service: Service, request: messages.QueuesListRequest) -> messag
         key=lambda queue: queue.name.encode(),
     )
     return messages.QueuesListResponse(
-        items=[_told(queue, request.extended) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
+        items=[_told(service, queue, request.extended) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
     )
 
 
@@ -250,7 +250,24 @@ def _at_or_after(name: str, pivot: str) -> bool:
 
 
 async def info(service: Service, request: messages.QueuesInfoRequest) -> messages.QueueInfo:
-    return _told(service.find(request.queue_name).queue, request.extended)
+    return _told(service, service.find(request.queue_name).queue, request.extended)
+
+
+def _figures(service: Service, name: str) -> messages.QueueFigures:
+    """From memory alone."""
+    logical = service.logicals[name]
+    now = service.clock.now_us()
+    counts = stored.count_by_state(*logical.partitions)
+    done = logical.recent.last_minute(now, logical.counters)
+    oldest = stored.Statistics(logical).oldest_created_at
+    return messages.QueueFigures(
+        ready=counts["ready"],
+        leased=counts["leased"],
+        scheduled=counts["scheduled"],
+        produced_last_minute=done.produced,
+        completed_last_minute=done.completed,
+        oldest_age="" if oldest is None else durations.text(max(0, now - oldest) * NS_PER_US),
+    )
 
 
 def describe(queue: Queue) -> messages.QueueInfo:
@@ -269,10 +286,12 @@ def describe(queue: Queue) -> messages.QueueInfo:
     )
 
 
-def _told(queue: Queue, extended: bool) -> messages.QueueInfo:
+def _told(service: Service, queue: Queue, extended: bool) -> messages.QueueInfo:
     """Clients of the original service refuse an answer with a field that they do not know."""
     info = describe(queue)
-    if not extended:
+    if extended:
+        info.figures = _figures(service, queue.name)
+    else:
         info.retention = ""
     return info
 

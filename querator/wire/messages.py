@@ -181,6 +181,17 @@ class PartitionInfo(Message):
     partition: Int32 = 0
 
 
+class QueueFigures(Message):
+    """What a queue holds and does at the moment."""
+
+    ready: Int32 = 0
+    leased: Int32 = 0
+    scheduled: Int32 = 0
+    produced_last_minute: Int64 = 0
+    completed_last_minute: Int64 = 0
+    oldest_age: str = ""
+
+
 class QueueInfo(Message):
     queue_name: str = ""
     created_at: Timestamp | None = None
@@ -194,6 +205,8 @@ class QueueInfo(Message):
     partitions: list[PartitionInfo] = []
     namespace: str = ""
     retention: str = ""
+    figures: QueueFigures | None = None
+    """Only in answers to requests that are `extended`."""
 
 
 class QueuesInfoRequest(Message):

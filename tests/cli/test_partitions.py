@@ -130,7 +130,7 @@ def test_jobs_on_the_daemon(cli: CommandLine, client: Client, wide_queue: str, t
         assert (job["state"], job["queue_name"]) == ("done", wide_queue)
         assert cli.json("jobs", "show", job["job_id"]) == job
         assert job["job_id"] in cli.ok("partitions", "jobs", "-q").split()
-    assert [one["total"] for one in cli.json("partitions", "list", wide_queue)] == [0, 3]
+    assert [one["ready"] for one in cli.json("partitions", "list", wide_queue)] == [0, 3]
 
 
 def test_resizing(cli: CommandLine, client: Client, wide_queue: str) -> None:
@@ -273,7 +273,7 @@ def test_a_partition_moves_to_another_storage_and_back(storages: Daemon, tmp_pat
         refused = cli("partitions", "migrate", "q", "0", "--to-storage", storage)
         assert refused.exit_code == 1 and f"is in storage '{storage}' already" in refused.stderr
     cli.ok("queue", "complete", "q", held.id)
-    assert cli.json("partitions", "show", "q", "0")["total"] == 2
+    assert cli.json("partitions", "show", "q", "0")["ready"] == 2
     unknown = cli("partitions", "migrate", "q", "0", "--to-storage", "nope")
     assert unknown.exit_code == 4 and "there are 'default', 'other'" in unknown.stderr
 
@@ -329,4 +329,4 @@ def test_a_file_that_cannot_be_opened_comes_with_the_way_out(storages: Daemon, t
     cli.ok("partitions", "offline", "q", "0")
     paths[0].write_bytes(content)
     cli.ok("partitions", "reload", "q", "0")
-    assert cli.json("partitions", "show", "q", "0")["total"] == 1
+    assert cli.json("partitions", "show", "q", "0")["ready"] == 1

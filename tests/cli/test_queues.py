@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 
-from querator import Client
-from tests.cli.running import TERMINAL, CommandLine, fresh_name
+from querator import Client, calls
+from querator.connection import ConnectionPool, parse_address
+from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+
+RATES = ("produced_last_minute", "completed_last_minute")
 
 
 def test_create_makes_a_queue_with_the_usual_settings(cli: CommandLine, client: Client) -> None:
@@ -66,7 +71,7 @@ def test_list_is_a_plain_table_when_piped(cli: CommandLine, queue: str) -> None:
     lines = cli.ok("queues", "list").splitlines()
     assert lines[0].split()[:2] == ["QUEUE_NAME", "PARTITIONS"]
     (line,) = [line for line in lines if line.startswith(queue)]
-    assert line.split()[1:4] == ["1", "1m0s", "24h0m0s"]
+    assert line.split()[1:] == ["1", "0", "0", "0", "0", "0", "-", "-"]
 
 
 def test_list_is_boxed_on_a_terminal(cli: CommandLine, queue: str) -> None:
@@ -94,16 +99,85 @@ def test_list_shows_chosen_columns(cli: CommandLine, queue: str) -> None:
     assert "there is no column 'colour'" in result.stderr
 
 
+def test_list_shows_what_queues_hold_and_do(cli: CommandLine, client: Client, wide_queue: str) -> None:
+    def listed() -> dict[str, Any]:
+        (one,) = [one for one in cli.json("queues", "list") if one["queue_name"] == wide_queue]
+        return {key: one[key] for key in ("ready", "leased", "scheduled", *RATES, "oldest_age")}
+
+    assert listed() == dict.fromkeys(("ready", "leased", "scheduled", *RATES), 0) | {"oldest_age": ""}
+    client.produce(wide_queue, ["a", "b", "c"])
+    client.produce(wide_queue, [calls.produce_item("d", enqueue_at="2999-01-01T00:00:00Z")])
+    held = client.lease(wide_queue, 2).items
+    client.complete(wide_queue, [held[0].id])
+    assert listed() == {
+        "ready": 1,
+        "leased": 1,
+        "scheduled": 1,
+        "produced_last_minute": 4,
+        "completed_last_minute": 1,
+        "oldest_age": "0s",
+    }
+    client.advance_clock("30s")
+    assert listed()["oldest_age"] == "30s"
+    assert listed()["produced_last_minute"] == 4
+    header = cli.ok("queues", "list").splitlines()[0].split()
+    assert header[1:8] == [
+        "PARTITIONS",
+        "READY",
+        "LEASED",
+        "SCHEDULED",
+        "PRODUCED_LAST_MINUTE",
+        "COMPLETED_LAST_MINUTE",
+        "OLDEST_AGE",
+    ]
+
+
+def test_list_and_show_have_the_same_fields_of_the_same_types(cli: CommandLine, wide_queue: str) -> None:
+    (listed,) = [one for one in cli.json("queues", "list") if one["queue_name"] == wide_queue]
+    shown = cli.json("queues", "show", wide_queue)
+    assert {key: shown[key] for key in listed} == listed
+    assert shown["partitions"] == 2
+
+
+def test_clients_of_the_original_get_no_field_that_they_do_not_know(daemon: Daemon, queue: str) -> None:
+    pool = ConnectionPool(parse_address(f"unix:{daemon.socket}"), {})
+    for path, body in (("queues.info", f'{{"queue_name": "{queue}"}}'), ("queues.list", "{}")):
+        answer = pool.exchange("POST", f"/v1/{path}", body.encode(), {"Content-Type": "application/json"}, 30)
+        assert answer.status == 200
+        assert b"figures" not in answer.body
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["queue", "list"], ["queue", "show", "QUEUE"], ["queues", "stats", "QUEUE"], ["queues", "produce", "QUEUE", "x"]],
+)
+def test_queue_and_queues_take_each_other_s_verbs(cli: CommandLine, queue: str, words: list[str]) -> None:
+    typed = [queue if word == "QUEUE" else word for word in words]
+    other = {"queue": "queues", "queues": "queue"}[words[0]]
+    assert cli(*typed).exit_code == 0
+    assert cli(*typed, "--help").stdout == cli(other, *typed[1:], "--help").stdout.replace(
+        f"querator {other} ", f"querator {words[0]} "
+    )
+
+
+def test_a_verb_that_neither_has_is_told(cli: CommandLine) -> None:
+    for words in (["queue", "lst"], ["queues", "lst"]):
+        result = cli(*words)
+        assert result.exit_code == 2
+        assert f"did you mean 'querator {words[0]} list'?" in result.stderr
+
+
 def test_list_stops_at_its_limit(cli: CommandLine, queue: str, wide_queue: str) -> None:
     assert len(cli.json("queues", "list", "--limit", "1")) == 1
 
 
 def test_show_has_settings_and_partitions(cli: CommandLine, wide_queue: str) -> None:
     record = cli.json("queues", "show", wide_queue)
-    assert [one["partition"] for one in record["partitions"]] == [0, 1]
-    assert {one["state"] for one in record["partitions"]} == {"available"}
+    assert [one["partition"] for one in record["partition_details"]] == [0, 1]
+    assert {one["state"] for one in record["partition_details"]} == {"available"}
     shown = cli.ok("queues", "show", wide_queue)
-    assert "lease_timeout   1m0s" in shown
+    assert re.search(r"^lease_timeout +1m0s$", shown, re.MULTILINE)
     assert "PARTITION" in shown
 
 
