@@ -34,6 +34,8 @@ class Item(msgspec.Struct, array_like=True, gc=False):
     """The sequence under which the item first entered this queue; 0 when it still has it."""
     history: bytes = b""
     """JSON list of its deaths, `[{"queue_name", "source_id", "reason", "attempts", "at"}]`, or empty."""
+    imported_deadline: int = 0
+    """The lease deadline with which an item was imported that is not leased: told in lists until it is leased."""
 
 
 class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=False):

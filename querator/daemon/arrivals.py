@@ -81,7 +81,10 @@ def let_expire(logical: Logical, partition: Partition, items: list[Item], reason
 def send_elsewhere(logical: Logical, partition: Partition, leases: list[Lease], *, retry: Retry | None = None) -> None:
     """These leases, taken out of `leased`, come back in another partition of this queue."""
     items = [lease.item for lease in leases]
-    copies = [msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0) for lease in leases]
+    copies = [
+        msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0, imported_deadline=0)
+        for lease in leases
+    ]
     move = Move(partition, logical.queue.name, "", items, copies, [MOVED_PREFIX + lease.id for lease in leases])
     move.leases = leases
     _depart(logical, move, retry)

@@ -116,7 +116,7 @@ def _retry(logical: Logical, request: Retry) -> None:
             seq = partition.allocate(1, now)
             birth = lease.item.birth or lease.item.seq
             again = msgspec.structs.replace(
-                lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth
+                lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth, imported_deadline=0
             )
             partition.add_scheduled([again])
         elif arrivals.must_leave(logical, partition):

@@ -613,4 +613,6 @@ class Partition:
 
 
 def _again(item: Item, seq: int, attempts: int) -> Item:
-    return msgspec.structs.replace(item, seq=seq, attempts=attempts, enqueue_at=0, birth=item.birth or item.seq)
+    return msgspec.structs.replace(
+        item, seq=seq, attempts=attempts, enqueue_at=0, birth=item.birth or item.seq, imported_deadline=0
+    )

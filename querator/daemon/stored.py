@@ -114,7 +114,7 @@ def describe(item_id: str, row: Leased) -> StorageItem:
         id=item_id,
         source_id=item.source_id,
         is_leased=row.deadline != 0,
-        lease_deadline=row.deadline or ZERO_TIME_US,
+        lease_deadline=row.deadline or item.imported_deadline or ZERO_TIME_US,
         client_id=row.hold.client_id,
         leased_at=row.hold.leased_at or None,
         expire_deadline=item.expire_deadline,
@@ -216,6 +216,7 @@ def _import(
             leased.append((item, deadline, hold))
             rows[id(one)] = Leased(item, item.attempts, deadline, hold)
         else:
+            item.imported_deadline = deadline
             ready.append(item)
             rows[id(one)] = Leased(item, item.attempts, 0)
     if ready:

@@ -513,6 +513,24 @@ class TestStorage:
         daemon.advance("31s")
         assert counts(daemon, q) == [(2, 0, 0)]
 
+    def test_import_gives_back_the_lease_deadline_of_an_item_that_is_not_leased(self, fresh):
+        daemon = fresh()
+        q = daemon.create()
+        told = later(daemon.now(), -3600)
+        sent = [{"lease_deadline": told, "payload": "eA=="}, {"lease_deadline": ZERO}, {}]
+        stored = daemon.ok("storage/items.import", queue_name=q, items=sent)["items"]
+        assert [(item["lease_deadline"], "is_leased" in item) for item in stored] == [
+            (told, False), (ZERO, False), (ZERO, False),
+        ]  # fmt: skip
+        assert daemon.items(q) == stored and counts(daemon, q) == [(3, 0, 0)]
+        daemon.restart()
+        assert daemon.items(q) == stored
+        assert daemon.ok("items.inspect", queue_name=q, id=stored[0]["id"])["item"] == stored[0]
+        (leased, *_) = daemon.take(q, 3)
+        assert leased["lease_deadline"] == later(daemon.now(), 60)
+        daemon.retry(q, leased["id"])
+        assert daemon.items(q)[2]["lease_deadline"] == ZERO
+
     def test_import_wakes(self, daemon):
         q = daemon.create()
         lease = daemon.in_background(daemon.take, q)

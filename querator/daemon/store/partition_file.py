@@ -319,7 +319,7 @@ class PartitionFile:
             f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
             f" ORDER BY items.enqueue_at, items.seq LIMIT {items_max:d}"
         )
-        return list(tables.items_of(rows, tables.column(rows, 12)))
+        return list(tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)))
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
         rows = self.select(
@@ -343,7 +343,9 @@ class PartitionFile:
             " ON leases.seq = items.seq WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
             seqs,
         )
-        for one, is_leased in zip(_leased(rows), tables.column(rows, 14 + tables.HOLD_COLUMNS), strict=True):
+        for one, is_leased in zip(
+            _leased(rows), tables.column(rows, tables.ITEM_COLUMNS + 2 + tables.HOLD_COLUMNS), strict=True
+        ):
             found[one.item.seq] = Found("leased" if is_leased else "ready", *one)
         if seqs := [seq for seq in seqs if seq not in found]:
             rows = self.select(
@@ -351,7 +353,7 @@ class PartitionFile:
                 " WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
                 seqs,
             )
-            for scheduled in tables.items_of(rows, tables.column(rows, 12)):
+            for scheduled in tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)):
                 found[scheduled.seq] = Found("scheduled", scheduled, scheduled.attempts, 0)
         if seqs := [seq for seq in seqs if seq not in found]:
             lost = self.rows("SELECT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
@@ -364,7 +366,10 @@ class PartitionFile:
                 f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
                 f" WHERE items.seq >= {from_seq:d} ORDER BY items.seq LIMIT {items_max:d}"
             )
-            return [Leased(item, item.attempts, 0) for item in tables.items_of(rows, tables.column(rows, 12))]
+            return [
+                Leased(item, item.attempts, 0)
+                for item in tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS))
+            ]
         ((last,),) = self.rows(
             f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.items WHERE seq >= {from_seq:d}"
             f" ORDER BY seq LIMIT {items_max:d})"
@@ -417,5 +422,6 @@ class PartitionFile:
 
 def _leased(rows: pa.Table) -> list[Leased]:
     """From an item, its attempts, the deadline of its lease and its hold."""
-    terms = (tables.column(rows, 12), tables.column(rows, 13), tables.holds_in(rows, 14))
+    width = tables.ITEM_COLUMNS
+    terms = (tables.column(rows, width), tables.column(rows, width + 1), tables.holds_in(rows, width + 2))
     return list(map(Leased, tables.items_of(rows), *terms))

@@ -35,7 +35,8 @@ _ITEM_COLUMNS: Final = """
     max_attempts BIGINT NOT NULL DEFAULT 0,
     source_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '',
     birth BIGINT NOT NULL DEFAULT 0,
-    history BLOB USING COMPRESSION zstd NOT NULL DEFAULT ''::BLOB
+    history BLOB USING COMPRESSION zstd NOT NULL DEFAULT ''::BLOB,
+    imported_deadline TIMESTAMP
 """
 
 SCHEMA: Final = (
@@ -51,8 +52,10 @@ SCHEMA: Final = (
 
 ITEM: Final = (
     "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), items.payload, items.kind,"
-    " items.reference, items.encoding, items.attempts, items.max_attempts, items.source_id, items.birth, items.history"
+    " items.reference, items.encoding, items.attempts, items.max_attempts, items.source_id, items.birth, items.history,"
+    " coalesce(epoch_us(items.imported_deadline), 0)"
 )
+ITEM_COLUMNS: Final = 13
 """What `items_of` wants to be selected, from a table that goes by the name of items."""
 
 HOLD: Final = "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0)"
@@ -69,10 +72,10 @@ def warm_up() -> None:
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
     """Items from the first columns of a result, as `ITEM` selects them."""
-    columns = [column.to_pylist() for column in rows.columns[:12]]
-    *start, birth, history = columns
+    columns = [column.to_pylist() for column in rows.columns[:ITEM_COLUMNS]]
+    *start, birth, history, imported_deadline = columns
     # A column is turned into a list by one short call each; fetching rows would hold up the loop for much longer.
-    return map(Item, *start, enqueue_at, birth, history)
+    return map(Item, *start, enqueue_at, birth, history, imported_deadline)
 
 
 def _times(values: Sequence[int]) -> pa.Array:
@@ -93,6 +96,7 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
         "source_id": pa.array([item.source_id for item in items], pa.string()),
         "birth": pa.array([item.birth for item in items], pa.int64()),
         "history": pa.array([item.history for item in items], pa.binary()),
+        "imported_deadline": pa.array([item.imported_deadline or None for item in items], _MICROSECONDS),
     }
 
 
