@@ -116,6 +116,7 @@ FIELDS: dict[str, str] = {
     "force": "Delete it although another queue uses it as its dead queue.",
     "format": "`json` (the default), `ndjson`, `csv` or `arrow`.",
     "from": "The backup's directory.",
+    "dry_run": "Run every check, change nothing, and start no job.",
     "history": "Its deaths, the latest last.",
     "id": "The item's id, 27 characters.",
     "ids": "Ids of items, 1 to 1,000.",

@@ -378,10 +378,13 @@ def backup_partitions(
 
 
 def restore_partitions(
-    queue: str, from_: str, partitions: Sequence[int] = (), *, timeout: float | None = None
+    queue: str, from_: str, partitions: Sequence[int] = (), *, dry_run: bool = False, timeout: float | None = None
 ) -> Call[str]:
-    """Bring a backup back. Returns the job's id."""
-    request = m.PartitionsRestoreRequest(queue_name=queue, partitions=list(partitions), from_=from_)
+    """Restore a backup; a queue that does not exist is created from the settings in it. Returns the job's id.
+
+    With `dry_run` everything is checked and nothing changed, and the id is empty.
+    """
+    request = m.PartitionsRestoreRequest(queue_name=queue, partitions=list(partitions), from_=from_, dry_run=dry_run)
     return Call("partitions.restore", request, _job_id, repeatable=False, timeout=timeout)
 
 

@@ -20,6 +20,10 @@ TIMEOUT_TEXT_BYTES_MAX = 15
 REQUEST_ID_BYTES_MAX = 256
 MAX_ATTEMPTS_MAX = 65_536
 ATTEMPTS_MAX = (1 << 31) - 1
+SEQUENCE_MAX = (1 << 62) - 1
+"""A restored file with higher sequences is refused. A new sequence is the time in microseconds, or the last plus 1."""
+YEAR_10000_US = 253_402_300_800_000_000
+"""Times from here on are refused: texts cannot express them."""
 PARTITIONS_MAX = 1_000
 """Per queue; more are refused. Each partition is an open DuckDB file: a thousand take about 400 MB."""
 LIST_LIMIT_DEFAULT = 1_000
@@ -177,5 +181,7 @@ CREATE_THREADS = 4
 COMPACT_CHECK_SECONDS = 60.0
 COMPACT_FILE_BYTES_MIN = 64_000_000
 COMPACT_FREE_SHARE_MIN = 0.8
+MANIFEST_BYTES_MAX = 10_000_000
+"""A longer manifest of a backup is refused; one of a thousand partitions has less than a tenth of it."""
 JOB_ROOM_BYTES_MIN = 16_000_000
 """What must be left free in a storage beyond the size of what is copied there."""

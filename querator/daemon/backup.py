@@ -1,26 +1,31 @@
 """partitions.backup: copies of live partitions, each as it was at one moment, while the queue goes on.
 
 The moments of all partitions are taken right after each other; writing the copies then takes as long as it takes, and
-nobody waits for it.
+nobody waits for it. The copies are written in a directory of the job's own, where nobody else can have put a link, and
+moved beside the manifest when all of them are whole.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from querator import __version__, times
-from querator.daemon import maintenance, manifest
+from querator.daemon import maintenance, manifest, queues
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
-from querator.daemon.partition import Partition
-from querator.daemon.states import refusal
 from querator.daemon.store import copies
 from querator.daemon.store.base import Store
+from querator.daemon.store.files import sync_directory
 from querator.daemon.store.snapshot import Snapshot
 from querator.errors import Conflict, InvalidRequest, RequestFailed
-from querator.items import Job
+from querator.items import Job, Placement
+from querator.wire import json as wire_json
 from querator.wire import messages
 
 if TYPE_CHECKING:
@@ -32,21 +37,14 @@ BACKUP = "backup"
 async def backup(service: Service, request: messages.PartitionsBackupRequest) -> messages.JobReply:
     logical = service.find(request.queue_name)
     partitions = maintenance.chosen(service, logical, request.partitions)
-    directory = manifest.target_directory(request.to, "to")
-    check_open("back up", partitions)
-    to = await service.blocking(directory.resolve)
+    maintenance.check_readable("back up", partitions)
+    to = await service.blocking(manifest.target_directory, request.to, "to")
     _check_unused(service, to)
-    await service.blocking(_check_target, service, to, request.queue_name)
+    replaced = await service.blocking(_check_target, service, to, request.queue_name)
     _check_unused(service, to)  # looking took a moment
     numbers = [partition.number for partition in partitions]
-    job = await service.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to))
+    job = await service.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to), replaced=replaced)
     return messages.JobReply(job_id=job.job_id)
-
-
-def check_open(verb: str, partitions: list[Partition]) -> None:
-    for partition in partitions:
-        if not partition.allows.storage:
-            raise refusal(verb, partition.number, partition.state)
 
 
 def _check_unused(service: Service, directory: Path) -> None:
@@ -58,51 +56,62 @@ def _check_unused(service: Service, directory: Path) -> None:
             )
 
 
-def _check_target(service: Service, directory: Path, queue: str) -> None:
-    """Blocking. Nothing that is not a backup of this queue is written over."""
+def _check_target(service: Service, directory: Path, queue: str) -> list[str]:
+    """Blocking. Nothing that is not a backup of this queue is written over; returns the files of the one that is."""
     for storage in service.config.storages:
         if directory.is_relative_to(storage.directory.resolve()):
             raise InvalidRequest(f"to is invalid; {directory} is inside of storage '{storage.name}'")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_empty = not any(directory.iterdir())
+        names = {path.name for path in directory.iterdir()}
     except OSError as error:
         raise RequestFailed(f"backup cannot be written; {directory}: {error.strerror}") from None
-    if is_empty:
-        return
-    if not (directory / manifest.NAME).exists():
+    if not names:
+        return []
+    if manifest.NAME not in names:
         raise InvalidRequest(f"to is invalid; {directory} is not empty and holds no backup")
-    there = manifest.read(directory).queue_name
-    if there != queue:
-        raise InvalidRequest(f"to is invalid; {directory} holds a backup of queue '{there}'")
+    there = manifest.read(directory)
+    if there.settings.queue_name != queue:
+        raise InvalidRequest(f"to is invalid; {directory} holds a backup of queue '{there.settings.queue_name}'")
+    return [entry.file for entry in there.partitions]
 
 
 async def _run(service: Service, job: Job) -> None:
     logical = service.logicals[job.queue]
     directory = Path(job.details["to"])
-    snapshots: list[tuple[Partition, Snapshot]] = []
+    building = directory / f"building-{job.job_id}"
+    if await service.blocking(_is_published, directory, job):
+        await service.blocking(_delete_replaced, directory, job)
+        return
+    snapshots: list[tuple[Placement, Snapshot]] = []
     writing: asyncio.Future[manifest.Entry] | None = None
     try:
+        # What a process that was killed has left of this job.
+        await service.blocking(_delete, directory, job, building)
+        building.mkdir(mode=0o700)
+        job.done = job.total = 0
         for number in job.details["partitions"]:
             partition = logical.partitions[number]
             job.total += partition.total + partition.scheduled_count
-            snapshots.append((partition, await maintenance.at_store(logical, partition, _take)))
+            placement = partition.placement
+            snapshots.append((placement, await maintenance.at_store(logical, partition, _take)))
+        settings = queues.describe(logical.queue)
         entries = []
-        for partition, snapshot in snapshots:
-            job.partition = partition.number
-            writing = asyncio.ensure_future(service.blocking(_write, service, job, partition, snapshot, directory))
+        for placement, snapshot in snapshots:
+            job.partition = placement.number
+            writing = asyncio.ensure_future(service.blocking(_write, service, job, placement, snapshot, building))
             entries.append(await asyncio.shield(writing))
             failpoint("backup.written")
         found = manifest.Manifest(
             querator_version=__version__,
-            queue_name=job.queue,
             created_at=times.text(service.clock.now_us()),
+            queue=msgspec.json.decode(wire_json.encode(settings)),
             partitions=entries,
         )
-        await service.blocking(manifest.write, directory, found)
+        await service.blocking(_publish, directory, job, building, found)
     except BaseException:
         await _wait_for(writing)
-        await service.blocking(_delete, directory, job)
+        await service.blocking(_delete, directory, job, building)
         raise
     finally:
         for _, snapshot in snapshots:
@@ -115,16 +124,37 @@ async def _wait_for(writing: asyncio.Future[manifest.Entry] | None) -> None:
         await asyncio.wait([writing])
 
 
-def _delete(directory: Path, job: Job) -> None:
-    """Blocking: what no manifest names is nobody's, and would be in the way of the next backup."""
-    kept = manifest.files(directory)
-    for path in directory.glob(_file_name("*", job) + "*"):
-        if path.name not in kept:
-            path.unlink(missing_ok=True)
+def _publish(directory: Path, job: Job, building: Path, found: manifest.Manifest) -> None:
+    """Blocking: from now on this is the backup in the directory, and the files of the one before it go."""
+    for entry in found.partitions:
+        (building / entry.file).rename(directory / entry.file)
+    building.rmdir()
+    sync_directory(directory)
+    failpoint("backup.placed")
+    manifest.write(directory, found)
+    failpoint("backup.published")
+    _delete_replaced(directory, job)
 
 
-def _file_name(partition: int | str, job: Job) -> str:
-    return f"partition-{partition}-{job.job_id}.duckdb"
+def _is_published(directory: Path, job: Job) -> bool:
+    """Blocking: whether this job had finished when the process was killed, and only its record did not say so yet."""
+    with contextlib.suppress(RequestFailed):
+        return any(job.job_id in entry.file for entry in manifest.read(directory).partitions)
+    return False
+
+
+def _delete_replaced(directory: Path, job: Job) -> None:
+    for name in job.details["replaced"]:
+        (directory / name).unlink(missing_ok=True)
+
+
+def _delete(directory: Path, job: Job, building: Path) -> None:
+    """Blocking: deletes what this job has written, and nothing else."""
+    if not _is_published(directory, job):
+        for number in job.details["partitions"]:
+            (directory / manifest.file_name(number, job.job_id)).unlink(missing_ok=True)
+    if building.is_dir() and not building.is_symlink():
+        shutil.rmtree(building)
 
 
 def _take(store: Store) -> Snapshot:
@@ -132,31 +162,27 @@ def _take(store: Store) -> Snapshot:
     return store.snapshot()
 
 
-def _write(service: Service, job: Job, partition: Partition, snapshot: Snapshot, directory: Path) -> manifest.Entry:
-    """Blocking. The manifest does not name the file yet, so that a half written one is nobody's."""
-    path = directory / _file_name(partition.number, job)
+def _write(service: Service, job: Job, placement: Placement, snapshot: Snapshot, building: Path) -> manifest.Entry:
+    """Blocking."""
+    path = building / manifest.file_name(placement.number, job.job_id)
     before = job.done
 
     def check(done: int) -> None:
         job.done = before + done
         service.jobs.check(job)
 
-    for leftover in (path, path.with_name(path.name + ".wal")):
-        leftover.unlink(missing_ok=True)
-    try:
-        written = copies.write_snapshot(snapshot, path, check)
-        job.done = before + written.rows["items"] + written.rows["scheduled"]
-        return manifest.Entry(
-            partition=partition.number,
-            uuid=written.uuid,
-            file=path.name,
-            bytes=path.stat().st_size,
-            sha256=copies.file_hash(path),
-            rows=written.rows,
-        )
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    written = copies.write_snapshot(snapshot, path, check)
+    job.done = before + written.rows["items"] + written.rows["scheduled"]
+    return manifest.Entry(
+        partition=placement.number,
+        state=placement.requested,
+        resume_at=placement.resume_at,
+        uuid=written.uuid,
+        file=path.name,
+        bytes=path.stat().st_size,
+        sha256=copies.file_hash(path),
+        rows=written.rows,
+    )
 
 
 KINDS = {BACKUP: Kind(_run)}

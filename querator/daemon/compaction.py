@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from querator.daemon import maintenance
-from querator.daemon.backup import check_open
 from querator.daemon.jobs import Kind
 from querator.daemon.partition import Partition
 from querator.daemon.store.base import StorageError, Store
@@ -30,7 +29,7 @@ COMPACT = "compact"
 async def compact(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
     logical = service.find(request.queue_name)
     partitions = maintenance.chosen(service, logical, request.partitions)
-    check_open("compact", partitions)
+    maintenance.check_readable("compact", partitions)
     job = await service.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 

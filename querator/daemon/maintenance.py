@@ -70,6 +70,13 @@ def check_open(partitions: Sequence[Partition]) -> None:
             )
 
 
+def check_readable(verb: str, partitions: Sequence[Partition]) -> None:
+    """Refuses when the file of one of them is not open."""
+    for partition in partitions:
+        if not partition.allows.storage:
+            raise states.refusal(verb, partition.number, partition.state)
+
+
 # -- state changes
 
 

@@ -31,41 +31,56 @@ DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
 SYSTEM_NAMESPACE = "_system"
 
 
-async def create(service: Service, request: messages.QueueInfo) -> None:
-    validation.queue_name(request.queue_name)
-    lease_ns, expire_ns = validation.queue_texts(request)
-    retention_ns = validation.retention(request.retention)
+async def create(service: Service, request: messages.QueueInfo, closed_for: str = "") -> None:
+    """With `closed_for` nobody can use the partitions until whoever said so lets them be opened."""
     async with service.changing:
-        if service.stopping:
-            raise RequestFailed("service is shutting down")
-        if request.queue_name in service.queues:
-            raise InvalidRequest(f"invalid queue; '{request.queue_name}' already exists")
-        validation.dead_queue(request.queue_name, request.dead_queue, service.queues)
-        now = service.clock.now_us()
-        queue = Queue(
-            name=request.queue_name,
-            namespace=request.namespace or SYSTEM_NAMESPACE,
-            lease_timeout_ns=lease_ns,
-            expire_timeout_ns=expire_ns,
-            max_attempts=request.max_attempts,
-            dead_queue=request.dead_queue,
-            reference=request.reference,
-            requested_partitions=request.requested_partitions,
-            created_at=now,
-            updated_at=now,
-            retention_ns=retention_ns or 0,
-        )
-        validation.queue_values(queue)
-        validation.new_timeouts(queue)
-        validation.timeouts_agree(queue)
+        queue = _new_queue(service, request)
         placements = place(service, queue.name, queue.requested_partitions, first=0)
         stores = await create_files(service, placements)
         await service.blocking(service.catalog.add, queue, placements)
         logical = service.load(queue, placements)
         for partition, store in zip(logical.partitions, stores, strict=True):
-            partition.opened(store, empty_snapshot(), now)
-        logical.unread.clear()  # new files remember nothing
+            partition.closed_for, partition.closed_since = closed_for, queue.created_at
+            if not closed_for:
+                partition.opened(store, empty_snapshot(), queue.created_at)
+        if not closed_for:
+            logical.unread.clear()  # new files remember nothing
     logs.changed("queue created", queue.name, range(len(placements)))
+
+
+def check_new(service: Service, request: messages.QueueInfo) -> list[Placement]:
+    """Refuses what `create` would refuse; returns where it would put the partitions."""
+    queue = _new_queue(service, request)
+    return place(service, queue.name, queue.requested_partitions, first=0)
+
+
+def _new_queue(service: Service, request: messages.QueueInfo) -> Queue:
+    validation.queue_name(request.queue_name)
+    lease_ns, expire_ns = validation.queue_texts(request)
+    retention_ns = validation.retention(request.retention)
+    if service.stopping:
+        raise RequestFailed("service is shutting down")
+    if request.queue_name in service.queues:
+        raise InvalidRequest(f"invalid queue; '{request.queue_name}' already exists")
+    validation.dead_queue(request.queue_name, request.dead_queue, service.queues)
+    now = service.clock.now_us()
+    queue = Queue(
+        name=request.queue_name,
+        namespace=request.namespace or SYSTEM_NAMESPACE,
+        lease_timeout_ns=lease_ns,
+        expire_timeout_ns=expire_ns,
+        max_attempts=request.max_attempts,
+        dead_queue=request.dead_queue,
+        reference=request.reference,
+        requested_partitions=request.requested_partitions,
+        created_at=now,
+        updated_at=now,
+        retention_ns=retention_ns or 0,
+    )
+    validation.queue_values(queue)
+    validation.new_timeouts(queue)
+    validation.timeouts_agree(queue)
+    return queue
 
 
 def place(service: Service, queue: str, count: int, first: int) -> list[Placement]:
@@ -178,22 +193,34 @@ async def delete(service: Service, request: messages.QueuesDeleteRequest) -> Non
     # Before the lock is taken: a job may be waiting for it.
     await service.jobs.abandon(name)
     async with service.changing:
-        logical = _check_deletable(service, request)
-        changed = [
-            msgspec.structs.replace(queue, dead_queue="", updated_at=service.clock.now_us())
-            for queue in service.queues.values()
-            if queue.dead_queue == name
-        ]
-        await service.blocking(service.catalog.remove, name, changed)
-        for queue in changed:
-            log.warning("dead queue is gone", extra={"queue": queue.name, "dead_queue": name})
-            service.queues[queue.name] = service.logicals[queue.name].queue = queue
-        counts = count_by_state(*logical.partitions)
-        del service.queues[name], service.logicals[name]
-        logical.stop()
-        await until_at_rest(service, logical)
-        service.engine.remove(logical)
-        await delete_leftovers(service)
+        await _remove(service, _check_deletable(service, request))
+
+
+async def remove(service: Service, logical: Logical) -> None:
+    """Takes a queue back that a job has made and could not fill."""
+    async with service.changing:
+        if service.logicals.get(logical.queue.name) is logical:
+            await _remove(service, logical)
+
+
+async def _remove(service: Service, logical: Logical) -> None:
+    """With the lock on what queues there are."""
+    name = logical.queue.name
+    changed = [
+        msgspec.structs.replace(queue, dead_queue="", updated_at=service.clock.now_us())
+        for queue in service.queues.values()
+        if queue.dead_queue == name
+    ]
+    await service.blocking(service.catalog.remove, name, changed)
+    for queue in changed:
+        log.warning("dead queue is gone", extra={"queue": queue.name, "dead_queue": name})
+        service.queues[queue.name] = service.logicals[queue.name].queue = queue
+    counts = count_by_state(*logical.partitions)
+    del service.queues[name], service.logicals[name]
+    logical.stop()
+    await until_at_rest(service, logical)
+    service.engine.remove(logical)
+    await delete_leftovers(service)
     logs.changed("queue deleted", name, details=counts)
 
 

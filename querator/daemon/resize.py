@@ -16,7 +16,6 @@ import msgspec
 
 from querator import ids
 from querator.daemon import logs, maintenance, queues
-from querator.daemon.backup import check_open
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
@@ -46,7 +45,7 @@ def check(service: Service, logical: Logical, count: int) -> None:
             )
     leaving = logical.partitions[count:]
     maintenance.check_free(service, leaving)
-    check_open("remove", leaving)  # what cannot be read cannot be moved into the others
+    maintenance.check_readable("remove", leaving)  # what cannot be read cannot be moved into the others
     if leaving and not any(partition.allows.storage for partition in logical.partitions[:count]):
         raise InvalidRequest(
             f"cannot remove partition; of queue '{name}' no partition that stays is open, reload one first"

@@ -2,22 +2,27 @@
 
 One partition after the other: the copy is made beside the partition's file and compared with what the manifest says
 while the partition still serves; then the partition is closed, the files are switched in one step, and it is read
-again. A backup of a partition that no longer exists may be restored into the one that has its number.
+again. A queue that does not exist is created from the settings in the backup, whatever its name was then; nobody can
+use its partitions before they are restored, and if the restore fails the queue goes again.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from querator.daemon import maintenance, manifest
+import msgspec
+
+from querator.daemon import maintenance, manifest, queues
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.migrate import check_room
 from querator.daemon.partition import Partition
 from querator.daemon.store import copies
+from querator.daemon.store.base import StorageError
 from querator.daemon.stored import change
 from querator.errors import InvalidRequest, NotFound, RequestFailed
 from querator.items import Job, Placement
@@ -30,56 +35,96 @@ RESTORE = "restore"
 
 
 async def restore(service: Service, request: messages.PartitionsRestoreRequest) -> messages.JobReply:
-    logical = service.find(request.queue_name)
-    named = [partition.number for partition in maintenance.chosen(service, logical, request.partitions)]
-    directory = manifest.target_directory(request.from_, "from")
+    directory = await service.blocking(manifest.target_directory, request.from_, "from")
     found = await service.blocking(manifest.read, directory)
-    if found.queue_name != request.queue_name:
-        raise InvalidRequest(f"from is invalid; {directory} holds a backup of queue '{found.queue_name}'")
-    entries = {entry.partition: entry for entry in found.partitions}
-    numbers = named if request.partitions else sorted(entries)
-    for number in numbers:
-        if number not in entries:
-            raise NotFound(f"partition is invalid; in the backup '{number}' is not a valid partition")
-        if number >= len(logical.partitions):
-            raise InvalidRequest(
-                f"cannot restore partition; the backup has partition '{number}' and the queue has not,"
-                " resize it first or name partitions"
-            )
-        _check_owner(service, logical.partitions[number].placement, entries[number])
-    partitions = [logical.partitions[number] for number in numbers]
-    maintenance.check_free(service, partitions)
-    for partition in partitions:
-        entry = entries[partition.number]
-        if not (directory / entry.file).is_file():
+    is_new = request.queue_name not in service.queues
+    entries = _chosen(found, request.partitions)
+    if is_new:
+        settings = _settings(found, request.queue_name)
+        placements = queues.check_new(service, settings)
+    else:
+        logical = service.find(request.queue_name)
+        placements = _placements(service, logical, found, entries, directory)
+    for entry in entries:
+        if not await service.blocking((directory / entry.file).is_file):
             raise RequestFailed(f"the backup in {directory} is not whole; {entry.file} is missing")
-        storage = await maintenance.usable(service, partition.placement.storage)
-        await service.blocking(check_room, storage, partition.placement, entry.bytes)
-    job = await service.jobs.start(RESTORE, logical.queue.name, numbers, directory=str(directory), restored=[], at=-1)
+        storage = await maintenance.usable(service, placements[entry.partition].storage)
+        await service.blocking(check_room, storage, placements[entry.partition], entry.bytes)
+    if request.dry_run:
+        for entry in entries:
+            await _try(service, placements[entry.partition], directory, entry)
+        return messages.JobReply()
+    numbers = [entry.partition for entry in entries]
+    if is_new:
+        await queues.create(service, settings, closed_for="a restore")
+        logical = service.logicals[settings.queue_name]
+    try:
+        job = await service.jobs.start(
+            RESTORE, logical.queue.name, numbers, directory=str(directory), restored=[], at=-1, is_new=is_new
+        )
+    except BaseException:
+        if is_new:
+            await queues.remove(service, logical)
+        raise
     return messages.JobReply(job_id=job.job_id)
 
 
-def _check_owner(service: Service, placement: Placement, entry: manifest.Entry) -> None:
-    """A file of another partition that is in use must not be had twice."""
-    for logical in service.logicals.values():
+def _chosen(found: manifest.Manifest, numbers: list[int]) -> list[manifest.Entry]:
+    """The entries that a request names; none named means all."""
+    entries = {entry.partition: entry for entry in found.partitions}
+    for number in numbers:
+        if number not in entries:
+            raise NotFound(f"partition is invalid; in the backup '{number}' is not a valid partition")
+    return [entries[number] for number in dict.fromkeys(numbers or sorted(entries))]
+
+
+def _settings(found: manifest.Manifest, name: str) -> messages.QueueInfo:
+    """What the queue is created with: as it was, under its new name, with room for every partition of the backup."""
+    settings = found.settings
+    settings.queue_name = name
+    highest = max((entry.partition for entry in found.partitions), default=0)
+    settings.requested_partitions = max(settings.requested_partitions, highest + 1)
+    return settings
+
+
+def _placements(
+    service: Service, logical: Logical, found: manifest.Manifest, entries: list[manifest.Entry], directory: Path
+) -> list[Placement]:
+    """Those of a queue that exists; refuses what it must not be given."""
+    backed_up = found.settings.queue_name
+    if backed_up != logical.queue.name:
+        raise InvalidRequest(
+            f"from is invalid; {directory} holds a backup of queue '{backed_up}',"
+            " restore it under a name that no queue has yet"
+        )
+    for entry in entries:
+        if entry.partition >= len(logical.partitions):
+            raise InvalidRequest(
+                f"cannot restore partition; the backup has partition '{entry.partition}' and the queue has not,"
+                " resize it first or name partitions"
+            )
         for other in logical.partitions:
-            if other.placement.uuid == entry.uuid != placement.uuid:
+            if other.placement.uuid == entry.uuid and other.number != entry.partition:
                 raise InvalidRequest(
-                    f"cannot restore partition; the backup of partition '{entry.partition}' is of partition"
-                    f" '{other.number}' of queue '{other.placement.queue}', which still exists"
+                    f"cannot restore partition; the backup of partition '{entry.partition}' is of what is partition"
+                    f" '{other.number}' now"
                 )
+    maintenance.check_free(service, [logical.partitions[entry.partition] for entry in entries])
+    return [partition.placement for partition in logical.partitions]
 
 
 def _prepare(service: Service, logical: Logical, job: Job) -> None:
     """A partition whose files may be about to be switched stays closed until that is known."""
-    at = job.details["at"]
-    if at >= 0 and at not in job.details["restored"]:
-        logical.partitions[at].closed_for = "a restore"
+    for partition in logical.partitions:
+        is_concerned = job.details["is_new"] or partition.number == job.details["at"]
+        if is_concerned and partition.number not in job.details["restored"]:
+            partition.closed_for = "a restore"
 
 
 async def _run(service: Service, job: Job) -> None:
     logical = service.logicals[job.queue]
     directory = Path(job.details["directory"])
+    is_new = job.details["is_new"]
     try:
         found = await service.blocking(manifest.read, directory)
         entries = {entry.partition: entry for entry in found.partitions}
@@ -89,10 +134,18 @@ async def _run(service: Service, job: Job) -> None:
             if number not in job.details["restored"]:
                 job.partition = number
                 await _restore_one(service, logical, logical.partitions[number], directory, entries[number], job)
+    except BaseException:
+        if is_new and not service.stopping:
+            await queues.remove(service, logical)
+        raise
     finally:
-        if job.details["at"] >= 0:
-            logical.partitions[job.details["at"]].closed_for = ""
+        if service.logicals.get(job.queue) is logical:
+            for partition in logical.partitions:
+                if is_new or partition.number == job.details["at"]:
+                    partition.closed_for = ""
             logical.wake()
+    if is_new:
+        await service.until_opened(logical)
 
 
 async def _restore_one(
@@ -101,9 +154,16 @@ async def _restore_one(
     placement = partition.placement
     storage = await maintenance.usable(service, placement.storage)
     staging = await service.blocking(storage.staging, placement.uuid)
+    before = job.done
+
+    def check(done: int) -> None:
+        job.done = before + done
+        service.jobs.check(job)
+
     try:
         fresh = staging / maintenance.file_name(placement)
-        await service.blocking(_stage, service, job, directory / entry.file, fresh, entry, placement)
+        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+        job.done = before + entry.bytes
         failpoint("restore.staged")
         job.details["at"] = partition.number
         await service.jobs.save(job)
@@ -112,10 +172,13 @@ async def _restore_one(
             service.jobs.check(job)
             await service.blocking(storage.adopt, placement.uuid, fresh)
             failpoint("restore.placed")
+            if job.details["is_new"]:
+                new = await _as_it_was(service, partition, entry)
+            else:
+                new = await maintenance.reloaded(service, partition)
             job.details["restored"].append(partition.number)
             await service.jobs.save(job)
             failpoint("restore.recorded")
-            new = await maintenance.reloaded(service, partition)
 
             def run(now_us: int) -> None:
                 partition.placement = new
@@ -127,25 +190,51 @@ async def _restore_one(
         raise RequestFailed(f"partition '{partition.number}' was restored and cannot be opened; {partition.error}")
 
 
-def _stage(service: Service, job: Job, source: Path, fresh: Path, entry: manifest.Entry, placement: Placement) -> None:
-    """Blocking: copies a file of the backup and makes sure that it is what the manifest says."""
-    before = job.done
+async def _as_it_was(service: Service, partition: Partition, entry: manifest.Entry) -> Placement:
+    """Records the state that the partition had when it was backed up."""
+    new = msgspec.structs.replace(partition.placement, requested=entry.state, resume_at=entry.resume_at)
+    await service.blocking(service.catalog.save_placements, [new])
+    return new
+
+
+async def _try(service: Service, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
+    """Everything that a restore does before it switches files, and then it is thrown away."""
+    storage = await maintenance.usable(service, placement.storage)
+    staging = await service.blocking(storage.staging, placement.uuid)
+    fresh = staging / maintenance.file_name(placement)
 
     def check(done: int) -> None:
-        job.done = before + done
-        service.jobs.check(job)
+        if service.stopping:
+            raise RequestFailed("service is shutting down")
 
-    copied = copies.copy_file(source, fresh, service.config.limits.job_bytes_per_second, check)
-    if copied != entry.sha256:
-        raise RequestFailed(f"the backup is damaged; {source} is not what its manifest says")
-    found = copies.contents(fresh)
-    if found.rows != entry.rows or found.uuid != entry.uuid:
-        raise RequestFailed(f"the backup is damaged; {source} does not hold what its manifest says")
-    if entry.uuid != placement.uuid:
-        with copies.inspected(fresh, writable=True) as cursor:
-            cursor.execute("UPDATE file.meta SET uuid = ?, queue = ?", [placement.uuid, placement.queue])
-            cursor.execute("CHECKPOINT file")
-    job.done = before + entry.bytes
+    try:
+        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+    finally:
+        await service.blocking(shutil.rmtree, staging, True)
+
+
+def _stage(
+    service: Service,
+    source: Path,
+    fresh: Path,
+    entry: manifest.Entry,
+    placement: Placement,
+    check: Callable[[int], None],
+) -> None:
+    """Blocking: copies a file of the backup and makes sure that it is what the manifest says, and can be served."""
+    try:
+        copied = copies.copy_file(source, fresh, service.config.limits.job_bytes_per_second, check)
+        if copied != entry.sha256:
+            raise RequestFailed(f"the backup is damaged; {source} is not what its manifest says")
+        found = copies.contents(fresh)
+        if found.rows != entry.rows or found.uuid != entry.uuid:
+            raise RequestFailed(f"the backup is damaged; {source} does not hold what its manifest says")
+        if (entry.uuid, found.queue) != (placement.uuid, placement.queue):
+            with copies.inspected(fresh, writable=True) as cursor:
+                cursor.execute("UPDATE file.meta SET uuid = ?, queue = ?", [placement.uuid, placement.queue])
+                cursor.execute("CHECKPOINT file")
+    except StorageError as error:
+        raise RequestFailed(f"the backup in {source.parent} cannot be used; {source.name}: {error}") from error
 
 
 KINDS = {RESTORE: Kind(_run, _prepare)}

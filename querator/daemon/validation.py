@@ -20,6 +20,7 @@ from querator.limits import (
     REQUEST_TIMEOUT_MAX_NS,
     REQUEST_TIMEOUT_MIN_NS,
     TIMEOUT_TEXT_BYTES_MAX,
+    YEAR_10000_US,
 )
 from querator.wire.messages import QueueInfo
 
@@ -28,7 +29,6 @@ WHITESPACE = frozenset(
     "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
     "\u202f\u205f\u3000"
 )
-YEAR_10000_US = 253_402_300_800_000_000
 
 TIMEOUT_REQUIRED = "request timeout is required; '5m' is recommended, 15m is the maximum"
 

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from querator.daemon import maintenance
-from querator.daemon.backup import check_open
 from querator.daemon.jobs import Kind
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
@@ -39,7 +38,7 @@ class Believed(NamedTuple):
 async def verify(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
     logical = service.find(request.queue_name)
     partitions = maintenance.chosen(service, logical, request.partitions)
-    check_open("verify", partitions)
+    maintenance.check_readable("verify", partitions)
     job = await service.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 

@@ -365,9 +365,13 @@ class PartitionsBackupRequest(Message):
 
 
 class PartitionsRestoreRequest(Message):
+    """A queue that does not exist is created from the settings in the backup."""
+
     queue_name: str = ""
     partitions: list[Int32] = []
     from_: str = ""
+    dry_run: bool = False
+    """Run every check, change nothing, and start no job."""
 
 
 class JobReply(Message):

@@ -40,7 +40,7 @@ class TestBackup:
         job = house.job("backup", to=str(to))
         assert (job.state, job.reason, job.kind, job.done, job.total) == ("done", "", "backup", 101, 101)
         manifest = json.loads((to / "manifest.json").read_text())
-        assert manifest["queue_name"] == "q" and manifest["format"] == 1
+        assert manifest["queue"]["queue_name"] == "q" and manifest["format"] == 2
         assert [entry["partition"] for entry in manifest["partitions"]] == [0, 1]
         for entry, status in zip(manifest["partitions"], house.statuses(), strict=True):
             file = to / entry["file"]

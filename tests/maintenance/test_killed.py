@@ -66,6 +66,8 @@ STEPS: dict[str, Trigger] = {
     "compact.switched": compact,
     "compact.switched:2": compact,
     "backup.written": backup,
+    "backup.placed": backup,
+    "backup.published": backup,
     "restore.staged": restore,
     "restore.closed": restore,
     "restore.placed": restore,
@@ -127,4 +129,32 @@ def _check_result(daemon: Process, trigger: Trigger, statuses: list[m.PartitionS
         # Nobody was told that it had been done; it has happened, or it has not.
         assert len(statuses) in (3, 5)
     elif trigger is backup:
-        assert (daemon.directory / "again" / "manifest.json").exists()
+        assert len(list((daemon.directory / "again").iterdir())) == 1 + len(statuses)
+        daemon.client.restore_partitions("q", str(daemon.directory / "again"), dry_run=True)
+
+
+@pytest.mark.parametrize("step", ["restore.staged", "restore.closed:2", "restore.placed", "restore.recorded:2"])
+def test_killed_while_a_queue_is_made_from_a_backup(step: str, tmp_path: Path):
+    daemon = Process(tmp_path, step)
+    try:
+        client = daemon.client
+        client.create_queue("q", partitions=3, lease_timeout="10m", expire_timeout="24h", reference="ours")
+        texts = [f"{n}" for n in range(900)]
+        for start in range(0, 900, 50):
+            client.produce("q", texts[start : start + 50])
+        client.pause_partitions("q", [1])
+        client.backup_partitions("q", str(tmp_path / "backup"))
+        daemon.jobs_ended()
+        with contextlib.suppress(Unreachable, TimedOut):
+            client.restore_partitions("copy", str(tmp_path / "backup"))
+        daemon.until_killed()
+        daemon.start()
+        assert {job.state for job in daemon.jobs_ended()} == {"done"}
+        assert daemon.client.queue_info("copy").reference == "ours"
+        for name in ("q", "copy"):
+            statuses = daemon.client.list_partitions(name)
+            assert [(status.state, status.total) for status in statuses] == [
+                ("available", 300), ("paused", 300), ("available", 300),
+            ]  # fmt: skip
+    finally:
+        daemon.stop()

@@ -15,9 +15,10 @@ from typing import Final
 
 import duckdb
 
+from querator.daemon.store import soundness
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duckdb import Instance
-from querator.daemon.store.files import private, sync_file
+from querator.daemon.store.files import open_regular, private, sync_file
 from querator.daemon.store.partition_file import TABLES, Cursor
 from querator.daemon.store.snapshot import Contents, Snapshot, read_contents
 from querator.daemon.store.tables import SCHEMA_VERSION
@@ -27,8 +28,9 @@ ROWS_PER_INSERT: Final = 100_000
 
 
 def contents(path: Path) -> Contents:
-    """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, or damaged."""
+    """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, damaged or unsound."""
     with inspected(path) as cursor:
+        soundness.check(cursor, "file")
         return read_contents(cursor, "file")
 
 
@@ -116,7 +118,7 @@ def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable
     done = 0
     started = time.monotonic()
     try:
-        with open(source, "rb") as reading, open(target, "xb", opener=private) as writing:
+        with open_regular(source) as reading, open(target, "xb", opener=private) as writing:
             while chunk := reading.read(CHUNK_BYTES):
                 check(done)
                 digest.update(chunk)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync_directory(directory: Path) -> None:
@@ -28,6 +31,15 @@ def make_directory(directory: Path) -> None:
     if not directory.is_dir():
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(directory.parent)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading. Refuses a link, and what is no file: reading a pipe would never end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 def write_file(path: Path, data: bytes) -> None:
