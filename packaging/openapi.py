@@ -235,7 +235,7 @@ def document() -> dict[str, Any]:
     for name, (summary, request, reply) in BULK.items():
         paths[bulk.PREFIX + name] = {"post": _bulk_call(name, summary, request, reply)}
         used |= {kind for kind in (request, reply) if kind is not None}
-    paths["/health"] = {"get": _get("Whether the daemon works; 503 if not.", "application/health+json")}
+    paths["/health"] = {"get": _health()}
     paths["/metrics"] = {"get": _get("Metrics in Prometheus' text format.", "text/plain")}
     return {
         "openapi": "3.1.0",
@@ -301,6 +301,42 @@ def _bulk_call(name: str, summary: str, request: type[Any] | None, reply: type[A
             for field in ("queue_name", "request_id", "request_timeout")
         ]
     return call
+
+
+def _health() -> dict[str, Any]:
+    status = {"type": "string", "enum": ["pass", "warn", "fail"]}
+    check = {
+        "type": "object",
+        "required": ["componentType", "status", "time"],
+        "properties": {
+            "componentType": {"const": "datastore"},
+            "status": status,
+            "time": {"type": "string", "format": "date-time"},
+            "output": {"type": "string", "description": "What is wrong; left out when the status is `pass`."},
+        },
+    }
+    checks = {"queues:storage": {"type": "array", "items": check}}
+    schema = {
+        "type": "object",
+        "required": ["status", "version", "checks"],
+        "properties": {
+            "status": status,
+            "version": {"type": "string"},
+            "checks": {"type": "object", "required": list(checks), "properties": checks},
+        },
+    }
+    texts = {
+        "200": "`pass`: all partitions work. `warn`: some do not, or a storage is nearly full.",
+        "503": "`fail`: no partition works that should be open, or the daemon is shutting down.",
+    }
+    return {
+        "tags": ["Health"],
+        "summary": "Whether the daemon and its partitions work; 503 if none of them does.",
+        "responses": {
+            code: {"description": text, "content": {"application/health+json": {"schema": schema}}}
+            for code, text in texts.items()
+        },
+    }
 
 
 def _get(summary: str, kind: str) -> dict[str, Any]:

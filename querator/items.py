@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from querator import limits
+
 ZERO_TIME_US: Final = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z, which the wire uses for "no deadline"."""
 
@@ -124,3 +126,17 @@ class Placement(msgspec.Struct, kw_only=True):
     since: int = 0
     resume_at: int = 0
     reason: str = ""
+
+
+class Room(NamedTuple):
+    """What is left of the file system of a storage."""
+
+    free_bytes: int
+    size_bytes: int
+
+    @property
+    def is_low(self) -> bool:
+        return self.free_bytes < min(limits.ROOM_LOW_BYTES, limits.ROOM_LOW_SHARE * self.size_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.free_bytes / 1e6:,.1f} MB of {self.size_bytes / 1e6:,.1f} MB are left"

@@ -131,6 +131,15 @@ APPLY_IDLE_ROUNDS = 4
 """Of upkeep."""
 APPLY_RETRY_SECONDS_MAX = 30.0
 FORGET_EVERY_US = 600 * US_PER_SECOND
+ROOM_CHECK_ROUNDS = 4
+"""The room of each storage is looked at after so many rounds of upkeep."""
+ROOM_LOW_BYTES = 1_000_000_000
+ROOM_LOW_SHARE = 0.1
+"""A storage is nearly full when less than both of these is left of its file system: that is a warning."""
+ROOM_PROBE_BYTES = 65_536
+ROOM_PROBE_BELOW_BYTES = 1_000_000
+"""With less room than the second, or after a write found no room, a write of the first size tells whether a storage is
+full."""
 
 # Bulk data.
 SLICE_ROWS_MAX = 20_000

@@ -141,7 +141,10 @@ def partitions(
     name: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
-    """Check the states of partitions: error is critical, anything but available is a warning."""
+    """Check the states of partitions and their storages.
+
+    A partition in error is critical. A partition that is not available, or whose storage is nearly full, is a warning.
+    """
     try:
         if name is not None:
             session.client.queue_info(name)
@@ -149,25 +152,33 @@ def partitions(
     except QueratorError as error:
         _failed("partitions", name or "", error).print(session, form)
         return
-    states = [
-        (queue.name, number, partition.state)
+    found = [
+        (queue.name, number, partition)
         for queue in views.values()
         if name in (None, queue.name)
         for number, partition in sorted(queue.partitions.items())
     ]
-    bad = [(queue, number, state) for queue, number, state in states if state != "available"]
-    errors = sum(state == "error" for _, _, state in bad)
+    bad = [
+        f"{queue}/{number} {one.state}" + (f": {one.trouble}" if one.trouble else "")
+        for queue, number, one in found
+        if one.state != "available" or one.trouble
+    ]
+    available = sum(one.state == "available" for _, _, one in found)
+    errors = sum(one.state == "error" for _, _, one in found)
     severity = Severity.CRITICAL if errors else Severity.WARNING if bad else Severity.OK
-    text = f"{len(states) - len(bad)} of {len(states)} available"
+    text = f"{available} of {len(found)} available"
     if bad:
-        text += "; " + ", ".join(f"{queue}/{number} {state}" for queue, number, state in bad)
-    measures = [Measure("available", len(states) - len(bad)), Measure("errors", errors)]
+        text += "; " + ", ".join(bad)
+    measures = [Measure("available", available), Measure("errors", errors)]
     Verdict("partitions", name or "", severity, text, measures).print(session, form)
 
 
 @command(app, "daemon")
 def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
-    """Check that the daemon answers and is well."""
+    """Check that the daemon answers, and that its partitions and storages work.
+
+    It is critical if no partition works. It is a warning if some do not, or if a storage is nearly full.
+    """
     started = time.monotonic()
     try:
         health: dict[str, Any] = session.client.health()
@@ -177,5 +188,6 @@ def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
     seconds = time.monotonic() - started
     status = str(health.get("status"))
     severity = {"pass": Severity.OK, "warn": Severity.WARNING}.get(status, Severity.CRITICAL)
-    text = f"{status}, version {health.get('version')}"
+    outputs = [str(one["output"]) for checks in health.get("checks", {}).values() for one in checks if "output" in one]
+    text = "; ".join([f"{status}, version {health.get('version')}", *outputs])
     Verdict("daemon", "", severity, text, [Measure("time", round(seconds, 4), "s")]).print(session, form)

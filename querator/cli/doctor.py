@@ -21,14 +21,13 @@ from querator.cli.render import Format, short_duration, state_style
 from querator.cli.session import Session
 from querator.connection import parse_address
 from querator.errors import QueratorError
-from querator.limits import US_PER_SECOND
+from querator.items import Room
+from querator.limits import ROOM_PROBE_BELOW_BYTES, US_PER_SECOND
 from querator.texts import visible
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-SPACE_WARN_BYTES: Final = 2 * 10**9
-SPACE_FAIL_BYTES: Final = 200 * 10**6
 SKEW_WARN_SECONDS: Final = 5.0
 JAVA_MIN: Final = 17
 
@@ -126,10 +125,13 @@ def _daemon(session: Session, data: Path | None) -> Iterator[Finding]:
         yield Finding("daemon", FAIL, error.message, error.hint)
         return
     version = str(health.get("version"))
+    answers = f"answers in {seconds * 1000:.0f} ms, version {version}"
     if health.get("status") == "pass":
-        yield Finding("daemon", OK, f"answers in {seconds * 1000:.0f} ms, version {version}")
+        yield Finding("daemon", OK, answers)
     else:
-        yield Finding("daemon", FAIL, f"says '{health.get('status')}'", "look at the daemon's log")
+        outputs = "; ".join(str(one.get("output")) for checks in health.get("checks", {}).values() for one in checks)
+        level = WARN if health.get("status") == "warn" else FAIL
+        yield Finding("daemon", level, f"{answers}; {health.get('status')}: {outputs}", "querator partitions list")
     if version != __version__:
         yield Finding(
             "version", WARN, f"this command is {__version__}, the daemon {version}", "install the same version of both"
@@ -189,11 +191,12 @@ def _space(session: Session, data: Path | None) -> Iterator[Finding]:
     for directory in sorted(directories):
         if not directory.is_dir():
             continue
-        free = shutil.disk_usage(directory).free
-        text = f"{free / 10**9:.1f} GB free below {directory}"
-        if free < SPACE_FAIL_BYTES:
-            yield Finding("disk space", FAIL, text, "free some space, or migrate partitions to another storage")
-        elif free < SPACE_WARN_BYTES:
+        usage = shutil.disk_usage(directory)
+        room = Room(usage.free, usage.total)
+        text = f"{room}, below {directory}"
+        if room.free_bytes < ROOM_PROBE_BELOW_BYTES:
+            yield Finding("disk space", FAIL, text, "free some space")
+        elif room.is_low:
             yield Finding("disk space", WARN, text, "free some space before it runs out")
         else:
             yield Finding("disk space", OK, text)

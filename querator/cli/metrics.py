@@ -38,6 +38,8 @@ class PartitionView:
     leased: int = 0
     scheduled: int = 0
     state: str = "unknown"
+    trouble: str = ""
+    """Why it takes no items, or may soon not take any."""
 
 
 @dataclass
@@ -75,6 +77,12 @@ class QueueView:
                 return state
         return "available"
 
+    @property
+    def trouble(self) -> str:
+        """Of the partition that most needs an operator."""
+        troubled = [one for one in self.partitions.values() if one.trouble]
+        return min(troubled, key=lambda one: one.state != "error").trouble if troubled else ""
+
 
 _COUNTERS: Final = {
     "querator_produced_total": "produced",
@@ -99,10 +107,12 @@ def queues(text: str) -> dict[str, QueueView]:
             queue.oldest_seconds = value
         elif name == "querator_waiting":
             queue.waiting[labels["kind"]] = int(value)
-        elif name in ("querator_items", "querator_partition_state"):
+        elif name in ("querator_items", "querator_partition_state", "querator_partition_trouble"):
             partition = queue.partitions.setdefault(int(labels["partition"]), PartitionView())
             if name == "querator_items":
                 setattr(partition, labels["state"], int(value))
+            elif name == "querator_partition_trouble":
+                partition.trouble = labels["reason"]
             elif value:
                 partition.state = labels["state"]
     return found

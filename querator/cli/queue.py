@@ -191,6 +191,19 @@ def stats(
         time.sleep(pause)
 
 
+STATS_COLUMNS = (
+    "partition",
+    "ready",
+    "leased",
+    "scheduled",
+    "average_age",
+    "average_lease_left",
+    "failures",
+    "state",
+    "reason",
+)
+
+
 def stats_record(client: Client, queue: str) -> dict[str, Any]:
     reply = client.stats(queue)
     logical = reply.logical_queues[0]
@@ -221,6 +234,10 @@ def stats_record(client: Client, queue: str) -> dict[str, Any]:
 
 def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
     record = stats_record(session.client, queue)
+    statuses = {one.partition: one for one in session.client.list_partitions(queue)}
+    for one in record["partitions"]:
+        status = statuses.get(one["partition"])
+        one["state"], one["reason"] = (status.state, status.reason) if status else ("", "")
     output = session.output
     if output.form is not Format.TABLE:
         # Repeated answers are one document per line, whatever JSON was asked for: an array would never end.
@@ -232,7 +249,7 @@ def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
         session.streams.stdout.write("\x1b[H\x1b[2J")
     output.records(
         record["partitions"],
-        ("partition", "ready", "leased", "scheduled", "average_age", "average_lease_left", "failures"),
+        STATS_COLUMNS,
         name="partition",
     )
     session.note(

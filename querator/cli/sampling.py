@@ -34,6 +34,7 @@ class Row(NamedTuple):
     rate_out: float | None
     oldest_seconds: float
     waiting: int
+    trouble: str
     history: tuple[int, ...]
 
 
@@ -67,6 +68,7 @@ class Sampler:
             rate_out=None if before is None else _rate(before.completed, view.completed, elapsed),
             oldest_seconds=view.oldest_seconds,
             waiting=sum(view.waiting.values()),
+            trouble=view.trouble,
             history=tuple(history),
         )
 
@@ -101,4 +103,5 @@ def row_record(row: Row) -> dict[str, Any]:
         "rate_out": None if row.rate_out is None else round(row.rate_out, 3),
         "oldest_seconds": round(row.oldest_seconds, 3),
         "waiting": row.waiting,
+        "reason": row.trouble,
     }

@@ -52,6 +52,8 @@ def draw(sampler: Sampler, rows: list[Row], view: View, where: str, trouble: str
     opened = next((row for row in rows if row.name == view.opened), None)
     body = _queues(rows, view, size) if opened is None else _partitions(sampler, opened)
     title = Text(f"querator top  {where}", style="bold", no_wrap=True, overflow="ellipsis")
+    chosen = opened or (rows[view.chosen] if view.chosen < len(rows) else None)
+    trouble = trouble or (f"{chosen.name}: {chosen.trouble}" if chosen and chosen.trouble else "")
     footer = Text(visible(trouble), style="bold red") if trouble else Text(HELP, style="dim")
     return Group(title, body, footer)
 
@@ -109,8 +111,9 @@ def _queues(rows: list[Row], view: View, size: ConsoleDimensions) -> Table:
 
 def _partitions(sampler: Sampler, row: Row) -> Group:
     table = _table()
-    for title in ("partition", "state", "ready", "leased", "scheduled"):
-        table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
+    for title in ("partition", "state", "ready", "leased", "scheduled", "reason"):
+        justify: Literal["left", "right"] = "left" if title in ("state", "reason") else "right"
+        table.add_column(title, justify=justify, no_wrap=title != "reason")
     for number, partition in sorted(sampler.views[row.name].partitions.items()):
         table.add_row(
             str(number),
@@ -118,6 +121,7 @@ def _partitions(sampler: Sampler, row: Row) -> Group:
             f"{partition.ready:,}",
             f"{partition.leased:,}",
             f"{partition.scheduled:,}",
+            visible(partition.trouble),
         )
     summary = Text(
         f"{visible(row.name)}   in {_rate(row.rate_in)}/s   out {_rate(row.rate_out)}/s   "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-COLUMNS: Final = ("queue_name", "state", "ready", "leased", "scheduled", "oldest", "waiting")
+COLUMNS: Final = ("queue_name", "state", "ready", "leased", "scheduled", "oldest", "waiting", "reason")
 ORDER_KEYS: Final = {
     "n": Order.NAME,
     "r": Order.READY,

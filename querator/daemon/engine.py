@@ -23,6 +23,7 @@ from querator.daemon.partition import Partition
 from querator.daemon.requests import Move, Read
 from querator.daemon.schedule import NEVER
 from querator.daemon.store.base import Storage, StorageError
+from querator.items import Room
 from querator.limits import (
     APPLY_BYTES,
     APPLY_IDLE_ROUNDS,
@@ -30,6 +31,7 @@ from querator.limits import (
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
     RATE_SAMPLE_US,
+    ROOM_CHECK_ROUNDS,
     UPKEEP_SECONDS,
     WORKER_THREADS,
 )
@@ -72,6 +74,10 @@ class Disk:
         self.seconds = 0.0
         self.seconds_mean = 0.0
         self.writes = 0
+        self.room: Room | None = None
+        self.told_room = "has room again"
+        self.shortage_since = 0
+        self.checking_room = False
         self.idle_rounds = 0
         """Rounds of upkeep since the last write. Not a time: a process that was stopped was not idle."""
         self._writes_seen = 0
@@ -99,6 +105,12 @@ class Disk:
         """Whether something was written since this was asked last."""
         is_new, self._rolled_after = self._rolled_after < self.writes, self.writes
         return is_new
+
+    @property
+    def warning(self) -> str:
+        if self.room is None or not self.room.is_low:
+            return ""
+        return f"storage '{self.storage.name}' is nearly full: {self.room}"
 
     @property
     def is_slow(self) -> bool:
@@ -129,6 +141,7 @@ class Engine:
         self._in_flight: set[Logical] = set()
         self._reads: dict[Partition, deque[Read]] = {}
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
+        self._rounds = 0
         self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
         self._sampled_at_us = 0
 
@@ -244,6 +257,7 @@ class Engine:
                     flight.failed[partition] = str(error)
         if disk.storage.failure:
             self._fail_all(disk, str(error))
+        self._tell_room(disk)
 
     def _fail_all(self, disk: Disk, reason: str) -> None:
         """The whole storage can no longer be trusted: every partition in it must be read again."""
@@ -354,14 +368,49 @@ class Engine:
     def _keep_up(self) -> None:
         """Has files catch up with the journal when memory holds much of it, or there is nothing else to do."""
         self._upkeep = self.loop.call_later(UPKEEP_SECONDS, self._keep_up)
+        self._rounds += 1
         for disk in self.disks.values():
             disk.count_round()
             self._look_after(disk)
+            if self._rounds % ROOM_CHECK_ROUNDS == 0:
+                self._check_room(disk)
         now_us = self.clock.now_us()
         if not 0 <= now_us - self._sampled_at_us < RATE_SAMPLE_US:
             self._sampled_at_us = now_us
             for logical in self.logicals:
                 logical.recent.sample(now_us, logical.counters)
+
+    def _check_room(self, disk: Disk) -> None:
+        if disk.checking_room:
+            return
+        disk.checking_room = True
+        future = self.loop.run_in_executor(self._workers, disk.storage.check_room)
+        future.add_done_callback(lambda done: self._room_checked(disk, done))
+
+    def _room_checked(self, disk: Disk, future: asyncio.Future[Room]) -> None:
+        disk.checking_room = False
+        # A directory that cannot be looked at shows in the next write.
+        disk.room = future.result() if future.exception() is None else None
+        self._tell_room(disk)
+
+    def storage_warnings(self) -> list[str]:
+        """What is wrong with storages that still take writes."""
+        return [disk.warning for disk in self.disks.values() if disk.warning and not disk.storage.shortage]
+
+    def _tell_room(self, disk: Disk) -> None:
+        """Tells the partitions of a storage, and the log, when the storage is full or nearly full, and when it no
+        longer is."""
+        shortage, warning = disk.storage.shortage, disk.warning
+        state = "is full" if shortage else "is nearly full" if warning else "has room again"
+        if state != disk.told_room:
+            disk.told_room = state
+            disk.shortage_since = self.clock.now_us() if shortage else 0
+            level = logging.ERROR if shortage else logging.WARNING if warning else logging.INFO
+            extra = {"storage": disk.storage.name, "reason": shortage or str(disk.room)}
+            log.log(level, f"storage {state}", extra=extra)
+        for _, partition in self._partitions_on(disk):
+            partition.shortage, partition.shortage_since = shortage, disk.shortage_since
+            partition.storage_warning = warning
 
     def is_catching_up(self, storage_name: str) -> bool:
         disk = self.disks.get(storage_name)
@@ -442,6 +491,7 @@ class Engine:
                 return
             # The journal still has it all, so the queue goes on; upkeep tries again, less and less often.
             partition.apply_failures += 1
+            partition.apply_error = str(error)
             wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2**partition.apply_failures)
             partition.apply_after = time.monotonic() + wait
             log.warning(
@@ -454,7 +504,7 @@ class Engine:
 
         def done(result: object) -> None:
             disk.catching_up = False
-            partition.apply_failures = 0
+            partition.apply_failures, partition.apply_error = 0, ""
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.forgot_at = now_us

@@ -507,7 +507,7 @@ class Logical:
                 return
             failed_at = partition.error_since
             partition.opened(store, snapshot, self.now_us)
-            if failed_at:
+            if failed_at and not partition.shortage:
                 self._tell_recovery(partition, (self.now_us - failed_at) // US_PER_SECOND)
             then(None)
             self.wake()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("querator.maintenance")
 T = TypeVar("T")
 
+CATCHING_UP: Final = "takes no new items until its storage has caught up with what was produced"
 STATE_CHANGES: Final = {
     Event.PAUSE: "partitions paused",
     Event.RESUME: "partitions resumed",
@@ -399,14 +400,16 @@ def file_name(placement: Placement) -> str:
 
 def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:
     placement = partition.placement
-    state = partition.state
+    state = partition.told_state
     since, reason = max(placement.since, partition.recovered_at), placement.reason
-    if partition.error:
-        since, reason = partition.error_since, partition.error
+    if partition.blocked:
+        since, reason = partition.shortage_since or partition.error_since or since, partition.blocked
     elif partition.closed_for:
         since, reason = partition.closed_since, f"closed for {partition.closed_for}"
     elif state is not placement.requested:
         reason = "being opened"
+    elif partition.store is not None:
+        reason = reason or partition.trouble or (CATCHING_UP if partition.congested else "")
     return PartitionStatus(
         queue_name=placement.queue,
         partition=partition.number,

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from querator import limits
-from querator.items import State
+from querator.items import Room, State
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
 QUANTILES: Final = (0.5, 0.99)
@@ -38,6 +38,11 @@ class PartitionStatistics(Protocol):
     def number(self) -> int: ...
     @property
     def state(self) -> str: ...
+    @property
+    def trouble(self) -> str:
+        """What an operator should know of it, or empty."""
+        ...
+
     @property
     def ready(self) -> int: ...
     @property
@@ -185,9 +190,15 @@ class QueueMetrics:
         "expired": "Leases that ran out.",
     }
 
-    def __init__(self, statistics: Callable[[], Mapping[str, QueueStatistics]], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        statistics: Callable[[], Mapping[str, QueueStatistics]],
+        now_us: Callable[[], int],
+        rooms: Callable[[], Mapping[str, Room]],
+    ) -> None:
         self._statistics = statistics
         self._now_us = now_us
+        self._rooms = rooms
 
     def collect(self) -> Iterator[Metric]:
         queues = self._statistics()
@@ -204,6 +215,7 @@ class QueueMetrics:
                 waiting.add_metric([queue, kind], count)
         yield waiting
         yield from self._partitions(queues)
+        yield from self._storages()
         for histogram in (PASS_SECONDS, COMMIT_SECONDS, CHECKPOINT_SECONDS):
             yield HistogramMetricFamily(
                 histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.seconds
@@ -233,6 +245,11 @@ class QueueMetrics:
         states = GaugeMetricFamily(
             "querator_partition_state", "1 for the state a partition is in.", labels=["queue", "partition", "state"]
         )
+        troubles = GaugeMetricFamily(
+            "querator_partition_trouble",
+            "1 for a partition that takes no items, or may soon not take any, with the reason.",
+            labels=["queue", "partition", "reason"],
+        )
         for queue, figures in queues.items():
             for partition in figures.partitions:
                 number = str(partition.number)
@@ -241,18 +258,35 @@ class QueueMetrics:
                 items.add_metric([queue, number, "scheduled"], partition.scheduled)
                 for state in State:
                     states.add_metric([queue, number, state.value], 1.0 if state.value == partition.state else 0.0)
+                if partition.trouble:
+                    troubles.add_metric([queue, number, partition.trouble], 1.0)
         yield items
         yield states
+        yield troubles
+
+    def _storages(self) -> Iterator[Metric]:
+        free = GaugeMetricFamily("querator_storage_free_bytes", "What is left of a storage.", labels=["storage"])
+        size = GaugeMetricFamily("querator_storage_size_bytes", "Size of its file system.", labels=["storage"])
+        for name, room in self._rooms().items():
+            free.add_metric([name], room.free_bytes)
+            size.add_metric([name], room.size_bytes)
+        yield free
+        yield size
 
 
 class Metrics:
     """Everything a scrape shows."""
 
-    def __init__(self, statistics: Callable[[], Mapping[str, QueueStatistics]], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        statistics: Callable[[], Mapping[str, QueueStatistics]],
+        now_us: Callable[[], int],
+        rooms: Callable[[], Mapping[str, Room]] = dict,
+    ) -> None:
         self.http = HttpMetrics()
         self._registry = CollectorRegistry()
         self._registry.register(self.http)
-        self._registry.register(QueueMetrics(statistics, now_us))
+        self._registry.register(QueueMetrics(statistics, now_us, rooms))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)

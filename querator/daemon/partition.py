@@ -134,6 +134,13 @@ class Partition:
         self.apply_failures = 0
         self.apply_after = 0.0
         """When applying to its file is tried again, after failures."""
+        self.apply_error = ""
+        """Why its file could not be brought up to date the last time."""
+        self.shortage = ""
+        """Why nothing can be written to its storage at present: it is full."""
+        self.shortage_since = 0
+        self.storage_warning = ""
+        """What may be wrong with its storage soon."""
         self.forgot_at = 0
         """When its file was last rid of lost leases and request ids that are too old."""
         self.batch: Batch | None = None
@@ -168,6 +175,23 @@ class Partition:
         if self.error:
             return State.ERROR
         return self.placement.requested if self.store is not None else State.UNAVAILABLE
+
+    @property
+    def blocked(self) -> str:
+        """Why it takes no items although it should: its storage fails or is full, or its file cannot follow."""
+        if self.error or self.store is None:
+            return self.error
+        return self.shortage or (self.apply_error if self.congested else "")
+
+    @property
+    def trouble(self) -> str:
+        """What an operator should know: why it is blocked, or what may block it soon."""
+        return self.blocked or self.apply_error or self.storage_warning
+
+    @property
+    def told_state(self) -> State:
+        """The state as operators see it. A full storage is told as an error, also while nobody tries to write."""
+        return State.ERROR if self.blocked else self.state
 
     @property
     def allows(self) -> Allows:
@@ -260,9 +284,10 @@ class Partition:
         if self.leaving:
             # Something that was moved away may still be here: the job must see to that before anyone gets it.
             self.overlay = HELD
-        if self.error_since:
+        if self.error_since and not self.shortage:
             self.recovered_at = now_us
         self.error, self.error_since, self.failures = "", 0, 0
+        self.apply_failures, self.apply_error = 0, ""  # whoever opens a file brings it up to date
         summary = snapshot.summary
         self.last_seq = max(self.last_seq, summary.last_seq)
         self.waiting = summary.ready
@@ -347,6 +372,7 @@ class Partition:
 
     def applied(self) -> None:
         """The file has caught up."""
+        self.apply_failures, self.apply_error = 0, ""
         if self.store is not None:
             self.window.applied(self.store.applied_through)
 

@@ -110,7 +110,7 @@ class DaemonServer(uvicorn.Server):
     """uvicorn's server around our protocol, app and service."""
 
     def __init__(self, config: DaemonConfig, service: Service, clock: Clock) -> None:
-        metrics = Metrics(service.statistics, clock.now_us)
+        metrics = Metrics(service.statistics, clock.now_us, service.rooms)
         calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(

@@ -22,6 +22,7 @@ from querator.config import DaemonConfig, StorageConfig
 from querator.daemon import (
     backup,
     compaction,
+    health,
     jobs,
     maintenance,
     metrics,
@@ -54,7 +55,7 @@ from querator.daemon.requests import (
 from querator.daemon.store.base import Storage, StorageError, Store
 from querator.daemon.store.duckdb import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
-from querator.items import Placement, Queue, State
+from querator.items import Placement, Queue, Room, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
 
@@ -418,7 +419,16 @@ class Service:
     # -- what others read
 
     def health(self) -> tuple[bool, str]:
-        return not self.stopping, "" if not self.stopping else "service is shutting down"
+        """Whether this daemon is healthy, and what is wrong; a healthy one with a text is worth a warning."""
+        if self.stopping:
+            return False, "service is shutting down"
+        names = [storage.name for storage in self.config.storages if storage.name not in self.storages]
+        warnings = [f"storage '{name}' cannot be used" for name in names] + self.engine.storage_warnings()
+        return health.judge((one for logical in self.logicals.values() for one in logical.partitions), warnings)
+
+    def rooms(self) -> Mapping[str, Room]:
+        """What is left of each storage, by name."""
+        return {name: disk.room for name, disk in self.engine.disks.items() if disk.room is not None}
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: stored.Statistics(logical) for name, logical in self.logicals.items()}

@@ -301,7 +301,8 @@ def count_by_state(*partitions: Partition) -> Counter[str]:
 class PartitionFigures:
     def __init__(self, partition: Partition) -> None:
         self.number = partition.number
-        self.state = str(partition.state)
+        self.state = str(partition.told_state)
+        self.trouble = partition.trouble
         self.ready = partition.total - partition.total_leased
         self.leased = partition.total_leased
         self.scheduled = partition.scheduled_count

@@ -185,10 +185,10 @@ class Health:
         is_healthy, output = self._service.health()
         if self._service.stopping:
             is_healthy, output = False, output or "shutting down"
-        status = "pass" if is_healthy else "fail"
+        status = ("warn" if output else "pass") if is_healthy else "fail"
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         check = {"componentType": "datastore", "status": status, "time": now}
-        if not is_healthy:
+        if status != "pass":
             check["output"] = output or "storage check failed"
         body = {"status": status, "version": __version__, "checks": {"queues:storage": [check]}}
         text = msgspec.json.encode(body) + b"\n"

@@ -149,7 +149,8 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=environment(directory),
+            env=environment(directory) | {"PYTHONPATH": str(ROOT)},
+            cwd=directory,  # where nohup puts its nohup.out
             preexec_fn=take_terminal,
         )
         os.close(slave)

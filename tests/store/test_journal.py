@@ -706,3 +706,49 @@ class TestFailures:
         abandon(journal)
         again, history = read(tmp_path / "journal")
         assert contents(again, history, A) == [(1, b"one"), (2, b"two")]
+
+
+class TestProbes:
+    def full(self, *_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def test_a_shortage_is_told_until_there_is_room_again(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        append(journal, (A, 1, b"one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", self.full)
+            with pytest.raises(StorageError):
+                append(journal, (A, 2, b"two"))
+            assert "No space left on device" in journal.shortage
+            journal.probe()
+            assert "No space left on device" in journal.shortage
+        journal.probe()
+        assert journal.shortage == ""
+
+    def test_a_write_ends_a_shortage(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", self.full)
+            journal.probe()
+        assert journal.shortage
+        append(journal, (A, 1, b"one"))
+        assert journal.shortage == ""
+
+    @pytest.mark.parametrize("with_spares", [False, True])
+    def test_a_probe_leaves_records_as_they_are(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_spares: bool
+    ) -> None:
+        first = 13 if with_spares else 1
+        if with_spares:
+            make_spares(journal, monkeypatch)
+        journal.probe()
+        append(journal, (A, first, b"one"))
+        journal.probe()
+        append(journal, (A, first + 1, b"two"), (B, first, b"other"))
+        journal.probe()
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert not history.wounds
+        assert contents(again, history, A) == [(first, b"one"), (first + 1, b"two")]
+        assert contents(again, history, B) == [(first, b"other")]
+        again.close()

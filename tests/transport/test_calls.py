@@ -264,6 +264,18 @@ def test_health(front: Front) -> None:
     )
 
 
+@pytest.mark.parametrize(("is_healthy", "status", "code"), [(True, "warn", 200), (False, "fail", 503)])
+def test_health_says_what_is_wrong(
+    front: Front, monkeypatch: pytest.MonkeyPatch, is_healthy: bool, status: str, code: int
+) -> None:
+    monkeypatch.setattr(front.service, "health", lambda: (is_healthy, "q/0: No space left on device"))
+    response = front.get("/health")
+    body = json.loads(response.read())
+    (check,) = body["checks"]["queues:storage"]
+    assert (response.status, body["status"], check["status"]) == (code, status, status)
+    assert check["output"] == "q/0: No space left on device"
+
+
 def test_health_fails_while_stopping(front: Front) -> None:
     front.service.stopping = True
     response = front.get("/health")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from querator import limits
 from querator.daemon.metrics import Durations, Histogram, HttpMetrics, Metrics
+from querator.items import Room
 
 
 def series(metrics: Metrics) -> dict[str, float]:
@@ -26,15 +27,16 @@ def queue(**more: object) -> SimpleNamespace:
         "waiting": {"produce": 0, "lease": 8, "complete": 0},
         "oldest_created_at": 1_000_000,
         "partitions": [
-            SimpleNamespace(number=0, state="available", ready=10, leased=11, scheduled=12),
-            SimpleNamespace(number=1, state="paused", ready=0, leased=0, scheduled=0),
+            SimpleNamespace(number=0, state="available", ready=10, leased=11, scheduled=12, trouble=""),
+            SimpleNamespace(number=1, state="paused", ready=0, leased=0, scheduled=0, trouble='no "room"'),
         ],
     }
     return SimpleNamespace(**figures | more)
 
 
 def test_every_figure_of_a_queue() -> None:
-    found = series(Metrics(lambda: {"q": queue()}, lambda: 3_500_000))  # type: ignore[arg-type, return-value]
+    rooms = {"fast": Room(free_bytes=5, size_bytes=9)}
+    found = series(Metrics(lambda: {"q": queue()}, lambda: 3_500_000, lambda: rooms))  # type: ignore[arg-type, return-value]
     expected = {
         'querator_produced_total{queue="q"}': 1,
         'querator_leased_total{queue="q"}': 2,
@@ -51,6 +53,9 @@ def test_every_figure_of_a_queue() -> None:
         'querator_partition_state{partition="0",queue="q",state="available"}': 1,
         'querator_partition_state{partition="1",queue="q",state="available"}': 0,
         'querator_partition_state{partition="1",queue="q",state="paused"}': 1,
+        'querator_partition_trouble{partition="1",queue="q",reason="no \\"room\\""}': 1,
+        'querator_storage_free_bytes{storage="fast"}': 5,
+        'querator_storage_size_bytes{storage="fast"}': 9,
     }
     assert expected.items() <= found.items()
     for name in ("querator_pass_seconds", "querator_commit_seconds", "querator_checkpoint_seconds"):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from querator.items import NOBODY, Hold, Item
+from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
     from querator.daemon.store.fingerprints import Fingerprints
@@ -291,6 +291,14 @@ class Storage(Protocol):
     @property
     def failure(self) -> str:
         """Why nothing can be acknowledged from this storage until `reopen` has succeeded; empty when it can."""
+
+    @property
+    def shortage(self) -> str:
+        """Why the last write found no room; empty once a write has succeeded since."""
+
+    def check_room(self) -> Room:
+        """What is left of its file system; blocking. Where that is next to nothing, or the last write found no room, it
+        tries a small write first, so that `shortage` is true now."""
 
     def reopen(self) -> None:
         """After a failure: starts over from what is durable; blocking. Every partition must be opened again."""

@@ -31,6 +31,7 @@ from querator.daemon.store.journal import Entry, Journal
 from querator.daemon.store.partition_file import Meta, PartitionFile, is_lack_of_memory, with_room
 from querator.daemon.store.quarantine import Quarantine
 from querator.daemon.store.snapshot import Snapshot, read_contents
+from querator.items import Room
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -192,6 +193,17 @@ class DuckStorage:
     @property
     def failure(self) -> str:
         return self._journal.failure
+
+    @property
+    def shortage(self) -> str:
+        return self._journal.shortage
+
+    def check_room(self) -> Room:
+        there = os.statvfs(self.directory)
+        room = Room(there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize)
+        if self.shortage or room.free_bytes < limits.ROOM_PROBE_BELOW_BYTES:
+            self._journal.probe()
+        return room
 
     def reopen(self) -> None:
         """After a failure: starts over from what is durable. Every partition must be opened again afterwards."""

@@ -93,6 +93,8 @@ class Journal:
         """So much of the segment in use was written before it was a segment."""
         self._last_number = 0
         self.failure = ""
+        self.shortage = ""
+        """Why the last append found no room; empty once there was room again."""
 
     # Reading it back.
 
@@ -256,13 +258,26 @@ class Journal:
                 raise self._fail(error) from error
             self._cut(segment, error)
             self._spares.reduce(0)
-            raise StorageError(f"journal {self._directory}: {error.strerror}") from error
+            raise self._no_space(error) from error
         failpoint("journal.written")
         try:
             sync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
+        self.shortage = ""
         failpoint("journal.synced")
+
+    def _no_space(self, error: OSError) -> StorageError:
+        self.shortage = f"journal {self._directory}: {error.strerror}"
+        return StorageError(self.shortage)
+
+    def probe(self) -> None:
+        """Finds out whether there is room, by writing zeros behind the last record, as an allocation does too."""
+        with self._appending, contextlib.suppress(StorageError):
+            if not self.failure:
+                segment = self._active or self._begin()
+                tail = encode_tail(segment.magic, segment.bytes)
+                self._write(segment, tail + bytes(limits.ROOM_PROBE_BYTES), on_loop=False)
 
     def _cut(self, segment: Segment, error: OSError) -> None:
         try:
@@ -317,7 +332,7 @@ class Journal:
                 self._spares.reduce(0)
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
-            raise StorageError(f"journal {self._directory}: {error.strerror}") from error
+            raise self._no_space(error) from error
         with self._books:
             self._last_number = segment.number
             self._active = segment

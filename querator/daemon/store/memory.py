@@ -19,7 +19,7 @@ from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
-from querator.items import NOBODY, Hold, Item
+from querator.items import NOBODY, Hold, Item, Room
 
 
 class MemoryStore(UnappliedStore):
@@ -254,6 +254,13 @@ class MemoryStorage:
     @property
     def failure(self) -> str:
         return ""
+
+    @property
+    def shortage(self) -> str:
+        return ""
+
+    def check_room(self) -> Room:
+        return Room(1 << 40, 1 << 40)
 
     def reopen(self) -> None:
         pass

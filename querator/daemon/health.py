@@ -1,0 +1,34 @@
+"""What `/health` says of the partitions and their storages.
+
+The daemon passes if all of them work. It warns if some partitions do not work, or if a storage is nearly full. It fails
+if no partition works that should be open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from querator.daemon.partition import Partition
+
+REASONS_MAX: Final = 5
+NAMES_MAX: Final = 5
+
+
+def judge(partitions: Iterable[Partition], storage_warnings: Iterable[str]) -> tuple[bool, str]:
+    """Whether the daemon is healthy, and what is wrong."""
+    wanted = [partition for partition in partitions if partition.should_be_open]
+    by_reason: dict[str, list[str]] = {}
+    for partition in wanted:
+        if reason := partition.blocked or partition.apply_error:
+            by_reason.setdefault(reason, []).append(f"{partition.placement.queue}/{partition.number}")
+    told = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
+    if len(told) > REASONS_MAX:
+        told[REASONS_MAX:] = [f"and {len(told) - REASONS_MAX} more"]
+    is_healthy = not wanted or not all(partition.blocked for partition in wanted)
+    return is_healthy, "; ".join(told)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,158 @@
+"""A storage that fills up: every place where an operator looks says so, before and after it is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from querator.cli import metrics
+from querator.errors import QueratorError
+from tests.cli.running import CommandLine, Daemon
+
+STORAGE_BYTES = 24_000_000
+NO_SPACE = "No space left on device"
+
+
+class SmallDisk:
+    """A file system of its own for a storage, and a file that takes the room away."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ballast = directory / "ballast"
+        directory.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={STORAGE_BYTES}", "tmpfs", str(directory)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"a tmpfs cannot be mounted: {done.stderr.strip()}")
+
+    def leave(self, free_bytes: int) -> None:
+        """Until so much is left; 0 fills the disk to its last byte."""
+        there = os.statvfs(self.directory)
+        size = there.f_bavail * there.f_frsize - free_bytes
+        with open(self._ballast, "ab", buffering=0) as file:
+            try:
+                while size > 0:
+                    size -= file.write(bytes(min(size, 4_096)))
+            except OSError:
+                assert free_bytes == 0
+
+    def empty(self) -> None:
+        self._ballast.unlink()
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", str(self.directory)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    disk = SmallDisk(tmp_path / "small")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def daemon(disk: SmallDisk, tmp_path: Path) -> Iterator[Daemon]:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[[storages]]\nname = "small"\ndirectory = "{disk.directory}"\n')
+    daemon = Daemon(tmp_path / "data", "--config", str(config))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def cli(daemon: Daemon, tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, daemon.socket)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+
+
+def state(client: Client, queue: str = "q") -> str:
+    return client.list_partitions(queue)[0].state
+
+
+def reason(client: Client, queue: str = "q") -> str:
+    return client.list_partitions(queue)[0].reason
+
+
+def is_full(disk: SmallDisk, client: Client, *queues: str) -> bool:
+    """Takes all the room that is left, and looks whether the daemon says so."""
+    disk.leave(0)
+    return all(state(client, queue) == "error" for queue in queues)
+
+
+def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: SmallDisk) -> None:
+    client = daemon.client
+    for queue in ("q", "idle"):
+        client.create_queue(queue)
+        client.produce(queue, "a")
+    assert cli.ok("check", "partitions") and cli.ok("check", "daemon") and client.health()["status"] == "pass"
+    # Nobody writes: that it is full must be noticed all the same, for every queue in that storage.
+    until(lambda: not list((disk.directory / "journal").glob("*.seg")))  # room that the journal has set aside
+    until(lambda: is_full(disk, client, "q", "idle"))
+    before = client.list_partitions("q")[0]
+    assert NO_SPACE in before.reason
+    with pytest.raises(QueratorError):
+        client.produce("q", "b" * 100_000, timeout=1)
+    # The file can still be opened, and the partition is tried again. That must not look like a recovery.
+    for _ in range(20):
+        assert state(client) == "error"
+    after = client.list_partitions("q")[0]
+    assert NO_SPACE in after.reason and after.since == before.since
+    assert NO_SPACE in cli.json("partitions", "show", "q", "0")["reason"]
+    (partition,) = cli.json("queue", "stats", "q")["partitions"]
+    assert partition["state"] == "error" and NO_SPACE in partition["reason"]
+    (idle, q) = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    assert q["state"] == idle["state"] == "error" and NO_SPACE in q["reason"]
+    checked = cli("check", "partitions")
+    assert checked.exit_code == 2 and "q/0 error: " in checked.stdout and NO_SPACE in checked.stdout
+    checked = cli("check", "daemon")
+    assert checked.exit_code == 2 and NO_SPACE in checked.stdout
+    health = client.health()
+    assert health["status"] == "fail" and NO_SPACE in health["checks"]["queues:storage"][0]["output"]
+    assert NO_SPACE in metrics.queues(client.metrics())["q"].partitions[0].trouble
+    assert 'querator_partition_state{partition="0",queue="q",state="error"} 1.0' in client.metrics()
+    # What is there can be read as long as nobody has tried to write.
+    assert [item.payload for item in client.list_items("idle")] == [b"a"]
+    disk.empty()
+    until(lambda: state(client) == state(client, "idle") == "available")
+    assert not reason(client)
+    assert cli.ok("check", "partitions") and cli.ok("check", "daemon") and client.health()["status"] == "pass"
+    client.produce("q", "b")
+    messages = [json.loads(line)["message"] for line in daemon.log.read_text().splitlines()]
+    assert messages.index("storage is full") < messages.index("storage has room again")
+
+
+def test_a_disk_that_is_nearly_full_is_a_warning(cli: CommandLine, daemon: Daemon, disk: SmallDisk) -> None:
+    client = daemon.client
+    client.create_queue("q")
+    disk.leave(2_000_000)
+    until(lambda: "storage 'small' is nearly full" in reason(client))
+    assert state(client) == "available"
+    client.produce("q", "it still takes items")
+    checked = cli("check", "partitions")
+    assert checked.exit_code == 1 and "1 of 1 available; q/0 available: storage 'small' is nearly" in checked.stdout
+    assert cli("check", "daemon").exit_code == 1
+    health = client.health()
+    assert health["status"] == "warn" and "nearly full" in health["checks"]["queues:storage"][0]["output"]
+    (row,) = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    assert row["state"] == "available" and "nearly full" in row["reason"]
+    findings = {one["check"]: one["status"] for one in json.loads(cli("doctor", "-o", "json").stdout)}
+    assert findings["daemon"] == "warn"
+    sizes = [one for one in metrics.parse(client.metrics()) if one.name == "querator_storage_free_bytes"]
+    assert [(one.labels, one.value < 0.1 * STORAGE_BYTES) for one in sizes] == [({"storage": "small"}, True)]
+    disk.empty()
+    until(lambda: not reason(client))
+    assert client.health()["status"] == "pass"
