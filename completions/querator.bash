@@ -34,7 +34,7 @@ _querator_options() {
     'queue produce') echo '--file -f --lines --ndjson --kind --reference --encoding --enqueue-at --delay --request-id --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue lease') echo '--batch-size -n --client-id --complete --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue complete') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'queue retry') echo '--at --delay --dead --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue retry') echo '--at --delay --dead --reason --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue extend') echo '--by --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue consume') echo '--exec --batch-size -n --concurrency --backoff --exec-timeout --client-id --limit --until-empty --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue leases') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -218,6 +218,7 @@ _querator_value() {
     'queue complete --timeout') echo 'none' ;;
     'queue retry --at') echo 'none' ;;
     'queue retry --delay') echo 'none' ;;
+    'queue retry --reason') echo 'none' ;;
     'queue retry --output') echo '=table json ndjson name' ;;
     'queue retry -o') echo '=table json ndjson name' ;;
     'queue retry --columns') echo 'none' ;;

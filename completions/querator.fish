@@ -2,7 +2,7 @@
 # fish completion for querator
 
 set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
+set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far lead to this command and, if a number is given, to that argument of it.
 function __querator_at
@@ -238,6 +238,7 @@ complete -c querator -n '__querator_at '\''queue retry'\''' -a '(__querator_ask 
 complete -c querator -n '__querator_at '\''queue retry'\''' -l at -x -d 'Not before this time (RFC 3339).'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l delay -x -d 'Not before so long.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l dead -d 'Straight to the dead queue.'
+complete -c querator -n '__querator_at '\''queue retry'\''' -l reason -x -d 'Why the attempt failed; the items keep it.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l dry-run -d 'Say what would be done, and do nothing.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l quiet -s q -d 'Ids only; silent when there is nothing to tell.'
@@ -598,7 +599,7 @@ complete -c querator -n '__querator_at '\''jobs cancel'\''' -l timeout -x -d 'Ho
 complete -c querator -n '__querator_at '\''jobs cancel'\''' -l debug -d 'Show where an error came from.'
 complete -c querator -n '__querator_at '\''jobs cancel'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''items'\''' -a list -d 'List stored items, in the order of their ids.'
-complete -c querator -n '__querator_at '\''items'\''' -a inspect -d 'Show everything known of one item.'
+complete -c querator -n '__querator_at '\''items'\''' -a inspect -d 'Show everything known of one item, its last failed attempts included.'
 complete -c querator -n '__querator_at '\''items'\''' -a delete -d 'Delete items, whatever their state. Unknown ids are ignored.'
 complete -c querator -n '__querator_at '\''items'\''' -a redrive -d 'Send dead items back to the queue where they died. Safe to interrupt and to repeat.'
 complete -c querator -n '__querator_at '\''items'\''' -a export -d 'Write stored items as NDJSON, one per line, scheduled ones included. The items stay where they are.'

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from querator import durations, times
 from querator.attempts import Call
-from querator.limits import NS_PER_SECOND, US_PER_SECOND
+from querator.limits import NS_PER_SECOND, REASON_BYTES_MAX, US_PER_SECOND
 from querator.wire import json as wire_json
 from querator.wire import messages as m
 
@@ -27,6 +27,8 @@ Payload = str | bytes | m.QueueProduceItem
 """A payload alone, or an item with kind, reference, encoding and time."""
 
 LEASE_SLACK: Final = 1.0
+REASONS_BYTES_MAX: Final = 100_000
+"""The reasons of one retry together, so that its body is not too long for the daemon."""
 
 
 def duration_text(value: Duration) -> str:
@@ -143,15 +145,26 @@ def retry(
     at: Time | None = None,
     dead: bool = False,
     unused: bool = False,
+    reason: str = "",
     partition: int = 0,
     timeout: float | None = None,
 ) -> Call[None]:
-    """Give leased items back: now, at a time, or straight to the dead queue. `unused` does not count the attempt."""
+    """Give leased items back: now, at a time, or straight to the dead queue. `unused` does not count the attempt.
+
+    `reason` says why the attempt failed; the items keep it. What is too long for the daemon is cut off.
+    """
     retry_at = None if at is None else time_us(at)
-    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused) for id in ids]
+    wanted = list(ids)
+    told = _cut(reason, min(REASON_BYTES_MAX, REASONS_BYTES_MAX // max(1, len(wanted))))
+    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=told) for id in wanted]
     request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items)
     # Not repeatable: when the first one did arrive, the second finds the lease lost.
     return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """The beginning of a text, in whole characters."""
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 def extend(

@@ -145,6 +145,11 @@ def _read(call: Call[T], answer: Answer, address: Address) -> T:
     raise errors.from_wire(reply.code or answer.status, reply.message)
 
 
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class Client(_Calls):
     """Synchronous; may be shared between threads. `endpoint` is `http://host:port` or `unix:/path`, and without one
     the settings decide as they do for the command line. A client that is not `patient` gives up at once when the
@@ -183,7 +188,10 @@ class Client(_Calls):
     def leased(
         self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
     ) -> Iterator[list[messages.QueueLeaseItem]]:
-        """Items to work on: completed when the block ends, handed back when it raises. Empty if none came in time."""
+        """Items to work on: completed when the block ends, retried when it raises. Empty if none came in time.
+
+        The items keep the exception as the reason of the failed attempt.
+        """
         try:
             items = self.lease(queue, n, client_id=client_id, timeout=timeout).items
         except RetryRequest:
@@ -192,10 +200,10 @@ class Client(_Calls):
         ids = [item.id for item in items]
         try:
             yield items
-        except BaseException:
+        except BaseException as error:
             # If this fails too, the leases run out by themselves; the block's own exception matters more.
             with contextlib.suppress(QueratorError):
-                self.retry(queue, ids)
+                self.retry(queue, ids, reason=_reason(error))
             raise
         self.complete(queue, ids)
 
@@ -319,9 +327,9 @@ class AsyncClient(_Calls):
         ids = [item.id for item in items]
         try:
             yield items
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(QueratorError):
-                await self.retry(queue, ids)
+                await self.retry(queue, ids, reason=_reason(error))
             raise
         await self.complete(queue, ids)
 

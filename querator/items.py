@@ -35,7 +35,7 @@ class Item(msgspec.Struct, array_like=True, gc=False):
     birth: int = 0
     """The sequence under which the item first entered this queue; 0 when it still has it."""
     history: bytes = b""
-    """JSON list of its deaths, `[{"queue_name", "source_id", "reason", "attempts", "at"}]`, or empty."""
+    """JSON list of `Event`: its last failed attempts and its deaths, oldest first. Empty for an item without either."""
     imported_deadline: int = 0
     """The lease deadline with which an item was imported that is not leased: told in lists until it is leased."""
 
@@ -45,20 +45,29 @@ class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=
 
     client_id: str = ""
     leased_at: int = 0
+    ended_at: int = 0
+    """When the holder gave the item up, if it did; 0 while the lease is held."""
+    reason: str = ""
+    """What the holder said when it gave the item up."""
 
 
 NOBODY: Final = Hold()
 """The hold of an imported lease that names no holder."""
 
 
-class Death(msgspec.Struct, omit_defaults=True):
-    """One entry of an item's history: how it came to the dead queue it is in, or was redriven from."""
+class Event(msgspec.Struct, omit_defaults=True):
+    """One entry of an item's history: an attempt that failed or, if it has a queue_name, a death in that queue."""
 
-    queue_name: str
-    source_id: str
+    at: int
     reason: str
     attempts: int
-    at: int
+    """The number of the attempt; of a death, how many attempts there were."""
+    client_id: str = ""
+    """Who held the item, and how long; an attempt has these."""
+    held_us: int = 0
+    queue_name: str = ""
+    """Where the item died, and its id there; a death has these."""
+    source_id: str = ""
 
 
 class Queue(msgspec.Struct, kw_only=True):

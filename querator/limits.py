@@ -194,3 +194,13 @@ MANIFEST_BYTES_MAX = 10_000_000
 """A longer manifest of a backup is refused; one of a thousand partitions has less than a tenth of it."""
 JOB_ROOM_BYTES_MIN = 16_000_000
 """What must be left free in a storage beyond the size of what is copied there."""
+
+REASON_BYTES_MAX = 2_000
+"""A retry with a longer reason is refused."""
+
+CLIENT_ID_TOLD_MAX = 256
+"""The history of an item keeps this many characters of a client id."""
+
+HISTORY_ATTEMPTS_MAX = 10
+HISTORY_REASONS_BYTES_MAX = 8_000
+"""An item with more failed attempts, or longer reasons in all, forgets the oldest attempts. The last one is kept."""

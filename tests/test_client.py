@@ -224,7 +224,10 @@ def test_leased_items_are_handed_back_when_the_block_raises(tmp_path: Path) -> N
         with pytest.raises(ZeroDivisionError), client.leased("q", 2):
             raise ZeroDivisionError
     assert daemon.asked[1].path == "/v1/queue.retry"
-    assert daemon.asked[1].request["items"] == [{"id": "a"}, {"id": "b"}]
+    assert daemon.asked[1].request["items"] == [
+        {"id": "a", "reason": "ZeroDivisionError"},
+        {"id": "b", "reason": "ZeroDivisionError"},
+    ]
 
 
 def test_the_blocks_own_exception_survives_a_failing_hand_back(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from querator.texts import visible
 
 if TYPE_CHECKING:
     from querator.client import Client
-    from querator.wire.messages import ItemsInspectResponse, StorageItem
+    from querator.wire.messages import FailedAttempt, ItemsInspectResponse, StorageItem
 
 app = noun(NOUNS["items"].help)
 
@@ -157,7 +157,7 @@ def inspect(
     item_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the item.")],
     raw: Annotated[bool, typer.Option("--raw", help="The payload's bytes and nothing else.")] = False,
 ) -> None:
-    """Show everything known of one item."""
+    """Show everything known of one item, its last failed attempts included."""
     try:
         found = session.client.inspect_item(queue, item_id)
     except NotFound:
@@ -173,19 +173,37 @@ def inspect(
         session.streams.stdout_bytes.write(item.payload)
         return
     record = item_record(item, found.partition, found.state)
+    record["failed_attempts"] = [_attempt_record(attempt) for attempt in found.failed_attempts]
     record["history"] = [_death_record(found, at) for at in range(len(found.history))]
     if session.output.form is not Format.TABLE or session.output.columns is not None:
         session.output.record(record, name="id")
         return
-    payload, history = record.pop("payload"), record.pop("history")
+    payload, history, failed = record.pop("payload"), record.pop("history"), record.pop("failed_attempts")
     session.output.record({key: value for key, value in record.items() if value not in (None, "")}, name="id")
     write = session.streams.stdout.write
+    if failed:
+        write("\nfailed attempts\n")
+        lines = failed[-1]["reason"].splitlines()
+        short = [one | {"reason": one["reason"].partition("\n")[0]} for one in failed]
+        session.output.records(short, ("at", "attempt", "client_id", "held", "reason"), name="attempt")
+        if len(lines) > 1:
+            write("\nlast reason\n" + "".join(f"{visible(line.expandtabs())}\n" for line in lines))
     if history:
         write("\nhistory\n")
         session.output.records(history, ("at", "reason", "queue_name", "attempts", "source_id"), name="source_id")
     write(f"\npayload  {count(len(payload), 'byte')}\n")
     for line in pretty(payload, item.encoding):
         write(f"{visible(line.expandtabs())}\n")
+
+
+def _attempt_record(failed: FailedAttempt) -> dict[str, Any]:
+    return {
+        "attempt": failed.attempt,
+        "at": _moment(failed.at),
+        "client_id": failed.client_id,
+        "held": failed.held,
+        "reason": failed.reason,
+    }
 
 
 def _death_record(found: ItemsInspectResponse, at: int) -> dict[str, Any]:

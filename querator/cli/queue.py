@@ -118,6 +118,9 @@ def retry(
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this time (RFC 3339).")] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Straight to the dead queue.")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why the attempt failed; the items keep it.")
+    ] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Hand leased items back, for another try now or later."""
@@ -129,7 +132,7 @@ def retry(
         queue,
         item_ids,
         "retried",
-        lambda some: session.client.retry(queue, some, at=when, dead=dead),
+        lambda some: session.client.retry(queue, some, at=when, dead=dead, reason=reason),
         keeps_earlier=True,
         dry_run=dry_run,
     )

@@ -198,13 +198,13 @@ class Worker:
             self._room.release()
             if not self._claim(held):
                 continue
-            code, why = self._run_command(held)
+            code, why, said = self._run_command(held)
             with self._lock:
                 held.done = code == 0 and not held.lost
                 if not held.done:
                     self._held.pop(held.item.id, None)
             if not held.done and not held.lost:
-                self._retry(held.item, why)
+                self._retry(held.item, why, said)
 
     def _claim(self, held: Held) -> bool:
         """Whether this item is still ours to work on: it may have been handed back, or its lease was lost."""
@@ -213,8 +213,8 @@ class Worker:
                 self._held.pop(held.item.id, None)
             return held.item.id in self._held
 
-    def _run_command(self, held: Held) -> tuple[int | None, str]:
-        """The exit status, None if there is none, and how the command ended, in words."""
+    def _run_command(self, held: Held) -> tuple[int | None, str, str]:
+        """The exit status, None if there is none; how the command ended, in words; and its last words."""
         item = held.item
         environment = os.environ | {
             "QUERATOR_QUEUE": self._plan.queue,
@@ -230,11 +230,11 @@ class Worker:
                 plan.shell_command, environment, stdout=plan.commands_stdout, timeout=plan.exec_timeout_seconds
             )
         except (OSError, ValueError) as error:
-            return None, f"cannot run the command: {error}"
+            return None, f"cannot run the command: {error}", ""
         held.command = command
         code = command.run(item.bytes_)
         held.command = None
-        return code, command.outcome
+        return code, command.outcome, command.last_lines
 
     def _end_commands(self) -> None:
         while not self._ended.wait(TICK_SECONDS):
@@ -249,13 +249,14 @@ class Worker:
 
     # Settling
 
-    def _retry(self, item: QueueLeaseItem, why: str) -> None:
+    def _retry(self, item: QueueLeaseItem, why: str, said: str) -> None:
         plan = self._plan
         dead = plan.max_attempts > 0 and item.attempts >= plan.max_attempts
         delay = 0.0 if self._killing else plan.backoff.delay(item.attempts)
         try:
             # The daemon counts attempts when a lease runs out, not when an item is handed back; so this is ours to say.
-            self._client.retry(plan.queue, [item.id], at=None if dead else _in(delay), dead=dead)
+            reason = f"{why}\n{said}" if said else why
+            self._client.retry(plan.queue, [item.id], at=None if dead else _in(delay), dead=dead, reason=reason)
         except QueratorError as error:
             self._note(f"{item.id}: {why}; could not be retried: {error.message}")
             self._count(lost=1)

@@ -215,7 +215,7 @@ def _stored(name: str, values: pa.Array) -> pa.Array:
         values = values.cast(pa.binary())
         for text in pc.unique(values).to_pylist():
             if not lifecycle.is_history(text):
-                raise InvalidRequest("history is invalid; it is no list of deaths")
+                raise InvalidRequest("history is invalid; it is no list of attempts and deaths")
     return values
 
 

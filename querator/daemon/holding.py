@@ -15,7 +15,7 @@ import msgspec
 
 from querator import ids
 from querator.daemon import arrivals, lifecycle
-from querator.daemon.partition import Lease, Partition
+from querator.daemon.partition import Lease, Partition, failed
 from querator.daemon.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store.base import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
@@ -109,6 +109,8 @@ def _retry(logical: Logical, request: Retry) -> None:
         request.touched.add(partition)
         if item.unused and not item.dead:
             lease = _without_this_attempt(lease)
+        else:
+            lease = failed(lease, item.reason, now)
         if item.dead:
             moving.setdefault((partition, lifecycle.CLIENT), []).append(lease)
         elif item.retry_at is not None and item.retry_at >= soon:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from querator.items import Death, Item
-from querator.limits import NS_PER_US
+from querator.items import Event, Hold, Item
+from querator.limits import CLIENT_ID_TOLD_MAX, HISTORY_ATTEMPTS_MAX, HISTORY_REASONS_BYTES_MAX, NS_PER_US
 
 MAX_ATTEMPTS = "max_attempts"
 EXPIRED = "expired"
@@ -14,7 +14,10 @@ CLIENT = "client"
 LAST_US = 253_402_300_799_999_999
 """The last microsecond of the year 9999, which is as far as the wire can tell a time."""
 
-_deaths = msgspec.json.Decoder(list[Death])
+LEASE_EXPIRED = "lease expired"
+"""The reason of an attempt whose holder said nothing until its lease ran out."""
+
+_events = msgspec.json.Decoder(list[Event])
 
 
 def deadline(now_us: int, timeout_ns: int) -> int:
@@ -35,10 +38,10 @@ def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) ->
     return ""
 
 
-def history(item: Item) -> list[Death]:
-    """Its deaths so far. What somebody has put there by hand and nobody can read must not keep it from dying again."""
+def history(item: Item) -> list[Event]:
+    """What happened to an item so far. A history that was edited by hand and cannot be read counts as empty."""
     try:
-        return _deaths.decode(item.history) if item.history else []
+        return _events.decode(item.history) if item.history else []
     except msgspec.MsgspecError:
         return []
 
@@ -47,10 +50,26 @@ def is_history(text: bytes) -> bool:
     """Whether this is what an item's history can be."""
     try:
         if text:
-            _deaths.decode(text)
+            _events.decode(text)
     except msgspec.MsgspecError:
         return False
     return True
+
+
+def history_with_attempt(item: Item, attempts: int, hold: Hold) -> bytes:
+    """The item's history with the attempt that this hold was; the oldest attempts go when there are too many."""
+    events = history(item)
+    if events and not events[-1].queue_name and events[-1].attempts == attempts:
+        del events[-1]  # told before, by a retry that could not be carried out and was repeated
+    held_us = hold.ended_at - hold.leased_at if hold.leased_at else 0
+    events.append(Event(hold.ended_at, hold.reason, attempts, hold.client_id[:CLIENT_ID_TOLD_MAX], max(0, held_us)))
+    tried = [at for at, event in enumerate(events) if not event.queue_name]
+    size = sum([len(events[at].reason.encode()) for at in tried])
+    while len(tried) > HISTORY_ATTEMPTS_MAX or (size > HISTORY_REASONS_BYTES_MAX and len(tried) > 1):
+        size -= len(events[tried[0]].reason.encode())
+        del events[tried[0]]
+        tried = [at - 1 for at in tried[1:]]
+    return msgspec.json.encode(events)
 
 
 def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, now_us: int) -> Item:
@@ -58,7 +77,7 @@ def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, 
 
     Sequence, creation and expiry are the dead queue's to set.
     """
-    death = Death(queue_name=queue, source_id=item_id, reason=reason, attempts=attempts, at=now_us)
+    death = Event(now_us, reason, attempts, queue_name=queue, source_id=item_id)
     return Item(
         seq=0,
         created_at=0,

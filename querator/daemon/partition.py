@@ -19,7 +19,7 @@ import msgspec
 
 from querator import ids
 from querator.config import LimitsConfig
-from querator.daemon import distribution
+from querator.daemon import distribution, lifecycle
 from querator.daemon.requests import EXACT_PREFIXES
 from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
@@ -66,6 +66,15 @@ class Lease(msgspec.Struct, gc=False):
     attempts: int
     deadline: int
     hold: Hold = NOBODY
+
+
+def failed(lease: Lease, reason: str, ended_at: int) -> Lease:
+    """The lease as its holder gave it up: its item remembers the attempt."""
+    hold = lease.hold
+    if reason or not hold.ended_at:
+        hold = Hold(hold.client_id, hold.leased_at, ended_at, reason)
+    history = lifecycle.history_with_attempt(lease.item, lease.attempts, hold)
+    return Lease(lease.id, msgspec.structs.replace(lease.item, history=history), lease.attempts, lease.deadline, hold)
 
 
 class Snapshot(msgspec.Struct):

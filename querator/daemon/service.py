@@ -361,6 +361,7 @@ class Service:
         validation.retry_items(len(request.items))
         for item in request.items:
             validation.year("retry_at", item.retry_at)
+            validation.reason(item.reason)
         retry = Retry(
             respond,
             time.monotonic_ns() + RETRY_TIMEOUT_NS,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from querator import ids
+from querator import durations, ids
 from querator.daemon import lifecycle, logs, validation
 from querator.daemon.logical import STOPPING, Logical
 from querator.daemon.partition import Partition
@@ -16,7 +16,7 @@ from querator.daemon.requests import Change, failing
 from querator.daemon.store.base import Found, Leased, Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Hold, Item
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
 from querator.wire import messages
 from querator.wire.messages import StorageItem
 
@@ -141,6 +141,7 @@ async def inspect(service: Service, request: messages.ItemsInspectRequest) -> me
         raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist, its lease was lost")
     item = describe(request.id, Leased(found.item, found.attempts, found.deadline, found.hold))
     item.enqueue_at = found.item.enqueue_at or None
+    events = lifecycle.history(found.item)
     return messages.ItemsInspectResponse(
         item=item,
         state=found.state,
@@ -153,7 +154,19 @@ async def inspect(service: Service, request: messages.ItemsInspectRequest) -> me
                 attempts=death.attempts,
                 at=death.at,
             )
-            for death in lifecycle.history(found.item)
+            for death in events
+            if death.queue_name
+        ],
+        failed_attempts=[
+            messages.FailedAttempt(
+                attempt=event.attempts,
+                at=event.at,
+                client_id=event.client_id,
+                held=durations.text(event.held_us * NS_PER_US),
+                reason=event.reason,
+            )
+            for event in events
+            if not event.queue_name
         ],
     )
 

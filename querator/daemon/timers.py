@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from querator.daemon import arrivals
-from querator.daemon.lifecycle import CLIENT, EXPIRED, cause_of_death
-from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep
+from querator.daemon.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
+from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep, failed
 from querator.daemon.schedule import NEVER
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
@@ -52,7 +52,7 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
     dead: dict[str, list[Lease]] = {}
     back: list[Lease] = []
     moving: list[Lease] = []
-    for lease in ended:
+    for lease in map(_remembering, ended):
         cause = cause_of_death(lease.item, lease.attempts, now, logical.queue.max_attempts)
         if lease.deadline == TO_DIE_US:
             dead.setdefault(CLIENT, []).append(lease)
@@ -70,6 +70,15 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
     for cause, leases in dead.items():
         arrivals.let_die(logical, partition, leases, cause)
     logical.tally("expired", sum([lease.deadline > TO_MOVE_US for lease in ended]))
+
+
+def _remembering(lease: Lease) -> Lease:
+    """An ended lease whose item remembers the attempt."""
+    if lease.hold.ended_at:
+        return failed(lease, "", lease.hold.ended_at)
+    if lease.deadline in (TO_DIE_US, TO_MOVE_US):
+        return lease  # its holder gave it up unused
+    return failed(lease, LEASE_EXPIRED, lease.deadline)
 
 
 def _enqueue_due(logical: Logical, partition: Partition) -> None:

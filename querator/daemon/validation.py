@@ -15,6 +15,7 @@ from querator.limits import (
     NS_PER_US,
     PARTITIONS_MAX,
     QUEUE_NAME_BYTES_MAX,
+    REASON_BYTES_MAX,
     REFERENCE_BYTES_MAX,
     REQUEST_ID_BYTES_MAX,
     REQUEST_TIMEOUT_MAX_NS,
@@ -239,6 +240,11 @@ def produce_items(count: int) -> None:
 def request_id(text: str) -> None:
     if len(text) * 4 > REQUEST_ID_BYTES_MAX and size(text) > REQUEST_ID_BYTES_MAX:
         raise InvalidRequest(f"request id is invalid; cannot be greater than '{REQUEST_ID_BYTES_MAX}' characters")
+
+
+def reason(text: str) -> None:
+    if len(text) * 4 > REASON_BYTES_MAX and size(text) > REASON_BYTES_MAX:
+        raise InvalidRequest(f"reason is invalid; cannot be greater than '{REASON_BYTES_MAX}' bytes")
 
 
 def lease(timeout_text: str, client_id: str, batch_size: int, complete_ids: int) -> int:

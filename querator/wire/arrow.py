@@ -39,10 +39,13 @@ ITEM: Final = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
         pa.field("text", pa.string()),
         pa.field("history", pa.string(), nullable=False),
+        pa.field("last_reason", pa.string()),
     ]
 )
-"""An item and its state, as a scan and `querator sql` show it. `history` is a JSON list of deaths, or empty.
+"""An item and its state, as a scan and `querator sql` show it.
 
+`history` is a JSON list of failed attempts and deaths, or empty; a death has a `queue_name`. `last_reason` is the
+reason of the last failed attempt, null if there was none; it is computed on reading.
 `text` is the payload as text, null if the payload is not UTF-8. It is computed on reading and stored nowhere.
 """
 

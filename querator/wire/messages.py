@@ -111,6 +111,7 @@ class QueueRetryItem(Message):
     retry_at: Timestamp | None = None
     dead: bool = False
     unused: bool = False
+    reason: str = ""
 
 
 class QueueRetryRequest(Message):
@@ -296,11 +297,20 @@ class ItemDeath(Message):
     at: Timestamp | None = None
 
 
+class FailedAttempt(Message):
+    attempt: Int32 = 0
+    at: Timestamp | None = None
+    client_id: str = ""
+    held: str = ""
+    reason: str = ""
+
+
 class ItemsInspectResponse(Message):
     item: StorageItem | None = None
     state: str = ""
     partition: Int32 = 0
     history: list[ItemDeath] = []
+    failed_attempts: list[FailedAttempt] = []
 
 
 # -- partitions.* and jobs.*

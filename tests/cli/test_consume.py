@@ -64,6 +64,30 @@ def test_for_a_script_what_commands_print_goes_to_standard_error(cli: CommandLin
             assert (json.loads(out)["completed"], told) == (1, b"printed\n")
 
 
+def test_an_item_keeps_the_exit_status_and_the_last_lines_of_stderr(
+    cli: CommandLine, client: Client, queue: str
+) -> None:
+    client.produce(queue, "x")
+    command = "seq 1 2000 >&2; echo the disk is full >&2; exit 9"
+    words = ("queue", "consume", queue, "--exec", command, "--until-empty", "--backoff", "1h", "--client-id", "ann")
+    worker = cli.process(*words, stderr=subprocess.PIPE)
+    _, told = worker.communicate(timeout=60)
+    assert b"\n1\n2\n" in b"\n" + told and b"the disk is full\n" in told  # it is shown as before
+    (item,) = client.list_scheduled(queue)
+    (failed,) = client.inspect_item(queue, item.id).failed_attempts
+    assert (failed.client_id, failed.attempt) == ("ann", 1)
+    lines = failed.reason.splitlines()
+    assert (lines[0], lines[-1]) == ("exit status 9", "the disk is full")
+    numbers = list(map(int, lines[1:-1]))
+    assert numbers == list(range(numbers[0], 2_001)) and len(numbers) > 100
+    assert len(failed.reason.encode()) <= 2_000
+
+
+def test_what_a_command_left_in_the_background_is_not_waited_for(cli: CommandLine, client: Client, queue: str) -> None:
+    client.produce(queue, "x")
+    assert cli.json("queue", "consume", queue, "--exec", "sleep 600 & true", "--until-empty")["completed"] == 1
+
+
 def test_a_command_killed_by_a_signal_retries(cli: CommandLine, client: Client, queue: str) -> None:
     client.produce(queue, "x")
     result = cli("queue", "consume", queue, "--exec", "kill -9 $$", "--until-empty")

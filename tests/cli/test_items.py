@@ -11,6 +11,7 @@ import pytest
 
 from querator import Client, calls
 from querator.cli.payloads import pretty
+from querator.errors import InvalidRequest
 from tests.cli.running import TERMINAL, CommandLine, fresh_name
 from tests.cli.test_queue import leased_ids, totals
 
@@ -103,6 +104,51 @@ def test_inspect_tells_how_an_item_died(cli: CommandLine, client: Client) -> Non
     shown = cli.ok("items", "inspect", dead, item)
     assert "\nhistory\n" in shown
     assert name in shown
+
+
+def test_inspect_shows_why_attempts_failed(cli: CommandLine, client: Client) -> None:
+    name, dead = dead_pair(client)
+    client.produce(name, "x")
+    for client_id, reason in (("ann", "timeout"), ("bob", "exit status 2\nTraceback:\n  no such table")):
+        (leased,) = client.lease(name, client_id=client_id).items
+        client.advance_clock("1500ms")
+        cli.ok("queue", "retry", name, leased.id, "--reason", reason)
+    (item,) = ids_of(client, name)
+    first, second = cli.json("items", "inspect", name, item)["failed_attempts"]
+    assert (first["attempt"], first["client_id"], first["held"], first["reason"]) == (1, "ann", "1.5s", "timeout")
+    assert (second["attempt"], second["client_id"]) == (2, "bob")
+    assert second["reason"] == "exit status 2\nTraceback:\n  no such table"
+    shown = cli.ok("items", "inspect", name, item)
+    assert "\nfailed attempts\n" in shown
+    assert "\nlast reason\nexit status 2\nTraceback:\n  no such table\n" in shown
+    (leased,) = client.lease(name).items
+    client.retry(name, [leased.id], dead=True, reason="poison")
+    (item,) = ids_of(client, dead)
+    told = cli.json("items", "inspect", dead, item)
+    assert [one["reason"] for one in told["failed_attempts"]] == ["timeout", second["reason"], "poison"]
+    assert [one["reason"] for one in told["history"]] == ["client"]
+    count = "select last_reason, count(*) as n from items group by all"
+    assert cli.json("sql", dead, count) == [{"last_reason": "poison", "n": 1}]
+    assert cli.json("items", "list", dead, "--where", "last_reason like 'poi%'")[0]["id"] == item
+    assert cli.json("items", "list", dead, "--where", "last_reason = 'other'") == []
+
+
+def test_a_reason_that_is_too_long_is_refused(client: Client, queue: str) -> None:
+    client.produce(queue, "x")
+    (leased,) = client.lease(queue).items
+    call = calls.retry(queue, [leased.id])
+    call.request.items[0].reason = "é" * 1_001  # type: ignore[attr-defined]
+    with pytest.raises(InvalidRequest, match="reason is invalid; cannot be greater than '2000' bytes"):
+        client.send(call)
+    client.retry(queue, [leased.id], reason="é" * 5_000)
+    (item,) = ids_of(client, queue)
+    assert client.inspect_item(queue, item).failed_attempts[0].reason == "é" * 1_000
+
+
+def test_a_thousand_items_with_a_long_reason_fit_into_one_retry(client: Client, queue: str) -> None:
+    client.produce(queue, ["x"] * 1_000)
+    client.retry(queue, [item.id for item in client.lease(queue, 1_000).items], reason="é\n" * 2_000)
+    assert client.stats(queue).logical_queues[0].partitions[0].total_leased == 0
 
 
 def test_inspect_raw_is_the_payload_alone(cli: CommandLine, client: Client, queue: str) -> None:

@@ -253,8 +253,9 @@ class Driver:
         dead: bool = False,
         partition: int = 0,
         unused: bool = False,
+        reason: str = "",
     ) -> Answer:
-        items = [QueueRetryItem(id=i, retry_at=at, dead=dead, unused=unused) for i in ids]
+        items = [QueueRetryItem(id=i, retry_at=at, dead=dead, unused=unused, reason=reason) for i in ids]
         return self._submit(queue, lambda a: Retry(a, self.now_ns + 10**10, partition, items))
 
     def extend(self, ids: list[str], queue: str = "q", seconds: int = 0) -> Answer:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from querator.daemon import lifecycle
-from querator.items import Item
+from querator.items import Hold, Item
 
 SECOND_NS = 1_000_000_000
 ITEM = Item(seq=7, created_at=100, expire_deadline=1_000, payload=b"p", kind="k", reference="r", encoding="e")
@@ -44,3 +44,42 @@ def test_a_dead_item_keeps_its_content_and_gains_a_death():
         ("retries", "id 2", "client", 1, 6_000),
     ]
     assert lifecycle.history(ITEM) == []
+
+
+def tried(item: Item, attempts: int, reason: str = "", client: str = "ann") -> Item:
+    hold = Hold(client, 1_000, 1_000 + attempts, reason)
+    return msgspec.structs.replace(item, history=lifecycle.history_with_attempt(item, attempts, hold))
+
+
+def test_an_attempt_is_remembered_with_who_when_how_long_and_why():
+    (event,) = lifecycle.history(tried(ITEM, 3, "no route to host"))
+    assert (event.client_id, event.attempts, event.at, event.held_us) == ("ann", 3, 1_003, 3)
+    assert (event.reason, event.queue_name) == ("no route to host", "")
+
+
+def test_an_item_remembers_its_last_ten_attempts_and_all_its_deaths():
+    item = lifecycle.dead_copy(tried(ITEM, 1), "id 1", 1, "orders", "client", 5_000)
+    for attempt in range(1, 13):
+        item = tried(item, attempt)
+    events = lifecycle.history(item)
+    assert [event.attempts for event in events if not event.queue_name] == list(range(3, 13))
+    assert events[0].queue_name == "orders"
+
+
+def test_long_reasons_drop_the_oldest_attempts_and_never_the_last():
+    item = ITEM
+    for attempt in range(1, 7):
+        item = tried(item, attempt, "é" * 1_000)
+    assert [event.attempts for event in lifecycle.history(item)] == [3, 4, 5, 6]
+    (only,) = lifecycle.history(tried(tried(ITEM, 1, "a"), 2, "x" * 9_000))
+    assert only.attempts == 2
+
+
+def test_an_attempt_that_is_told_again_is_remembered_once():
+    item = tried(tried(ITEM, 1, "first"), 2, "second")
+    assert [event.reason for event in lifecycle.history(tried(item, 2, "again"))] == ["first", "again"]
+
+
+def test_a_very_long_client_id_is_cut_off_in_the_history():
+    (event,) = lifecycle.history(tried(ITEM, 1, client="c" * 100_000))
+    assert len(event.client_id) == 256

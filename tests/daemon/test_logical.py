@@ -9,7 +9,7 @@ import pytest
 from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator.config import LimitsConfig
-from querator.daemon import remembered
+from querator.daemon import lifecycle, remembered
 from querator.daemon.requests import REPEATED, Arrival, LeaseItems, key_of
 from querator.daemon.store.base import StorageError
 from querator.daemon.stored import Statistics
@@ -885,3 +885,84 @@ class TestHolders:
         d.extend(held, seconds=600)
         d.restart()
         assert self.holders(d) == [("a", "ann", start), ("b", "bob", start)]
+
+
+class TestFailedAttempts:
+    """(attempt, client, seconds held, reason) of each, from the item as it is leased next."""
+
+    def told(self, d: Driver, queue: str = "q") -> list[tuple[int, str, float, str]]:
+        (lease,) = d.lease(queue=queue).leases
+        events = [event for event in lifecycle.history(lease.item) if not event.queue_name]
+        return [(event.attempts, event.client_id, event.held_us / SECOND, event.reason) for event in events]
+
+    @pytest.mark.parametrize("is_later", [False, True])
+    def test_a_retry_says_why(self, d, is_later):
+        d.create()
+        d.produce(1)
+        held = ids(d.lease(client="ann"))
+        d.advance(7)
+        d.retry(held, reason="no route to host", at=d.now_us + SECOND if is_later else None)
+        d.restart()
+        d.advance(2)
+        assert self.told(d) == [(1, "ann", 7, "no route to host")]
+
+    def test_a_lease_that_ran_out_says_who_held_it_also_while_nobody_looked(self, d):
+        d.create(lease_s=60)
+        d.produce(1)
+        d.lease(client="ann")
+        d.now_us += 3_600 * SECOND  # the daemon is not there when the lease ends
+        d.restart()
+        assert self.told(d) == [(1, "ann", 60, "lease expired")]
+
+    def test_what_was_handed_back_unused_was_no_attempt(self, d):
+        d.create()
+        d.produce(1)
+        d.retry(ids(d.lease(client="ann")), unused=True)
+        d.retry(ids(d.lease(client="bob")), reason="broken")
+        assert self.told(d) == [(1, "bob", 0, "broken")]
+
+    def test_the_dead_queue_keeps_them(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead", max_attempts=3, lease_s=60)
+        d.produce(1)
+        d.retry(ids(d.lease(client="ann")), reason="first")
+        d.retry(ids(d.lease(client="bob")), reason="second")
+        d.lease(client="cid")
+        d.advance(61)
+        assert self.told(d, "dead") == [
+            (1, "ann", 0, "first"),
+            (2, "bob", 0, "second"),
+            (3, "cid", 60, "lease expired"),
+        ]
+
+    def test_a_crash_before_the_dead_item_has_arrived_keeps_the_reason(self, d):
+        d.create("dead")
+        d.create(dead_queue="dead")
+        d.produce(1)
+        held = ids(d.lease(client="ann"))
+        d.advance(7)
+        deliver, d._deliver = d._deliver, lambda source, move: None
+        d.retry(held, dead=True, reason="poison")
+        d.now_us += 600 * SECOND
+        d._deliver = deliver
+        d.restart()
+        assert self.told(d, "dead") == [(1, "ann", 7, "poison")]
+
+    def test_a_retry_out_of_a_draining_partition_keeps_the_reason(self, d):
+        logical = d.create(partitions=2)
+        d.produce(1)
+        answer = d.lease(client="ann")
+        source = logical.partitions[answer.result.partition]
+        source.placement = msgspec.structs.replace(source.placement, requested=State.DRAINING)
+        d.retry(ids(answer), reason="elsewhere")
+        assert source.drained
+        assert self.told(d) == [(1, "ann", 0, "elsewhere")]
+
+    def test_a_retry_whose_move_failed_and_is_repeated_is_one_attempt(self, d):
+        d.create(dead_queue="dead")
+        d.produce(1)
+        held = ids(d.lease(client="ann"))
+        assert "retry again" in d.retry(held, dead=True, reason="poison").error  # there is no such queue
+        d.create("dead")
+        d.retry(held, dead=True, reason="poison")
+        assert self.told(d, "dead") == [(1, "ann", 0, "poison")]

@@ -15,7 +15,7 @@ QueueLeaseResponse: 1 queue_name string, 2 partition int32, 3 items QueueLeaseIt
 QueueLeaseItem: 1 encoding string, 2 kind string, 3 reference string, 4 id string, 5 attempts int32, 6 lease_deadline timestamp, 7 bytes bytes
 QueueCompleteRequest: 1 queue_name string, 2 partition int32, 3 request_timeout string, 4 ids string[]
 QueueRetryRequest: 1 queue_name string, 2 partition int32, 3 items QueueRetryItem[]
-QueueRetryItem: 1 id string, 2 retry_at timestamp, 3 dead bool, 130 unused bool
+QueueRetryItem: 1 id string, 2 retry_at timestamp, 3 dead bool, 130 unused bool, 140 reason string
 QueueInfo: 1 queue_name string, 2 created_at timestamp, 3 updated_at timestamp, 4 dead_queue string, 5 reference string, 6 lease_timeout string, 7 expire_timeout string, 8 max_attempts int32, 9 requested_partitions int32, 10 partitions PartitionInfo[], 11 namespace string, 130 retention string, 170 figures QueueFigures
 PartitionInfo: 1 partition int32
 QueueClearRequest: 1 queue_name string, 3 scheduled bool, 4 queue bool, 5 destructive bool, 151 counts bool

@@ -35,6 +35,10 @@ _ITEM_SQL: Final = {
     "enqueue_at": "NULL::TIMESTAMP",
     "history": "decode(items.history)",
     "text": "try(decode(items.payload))",
+    "last_reason": (
+        """CASE WHEN octet_length(items.history) > 0 THEN try(list_filter(from_json(decode(items.history),"""
+        """ '[{{"reason":"VARCHAR","queue_name":"VARCHAR"}}]'), lambda e: e.queue_name IS NULL)[-1].reason) END"""
+    ),
 }
 _SQL: Final[dict[str, dict[str, str]]] = {
     ITEMS: _ITEM_SQL,

@@ -43,7 +43,8 @@ SCHEMA: Final = (
     f"CREATE TABLE {{file}}.items ({_ITEM_COLUMNS})",
     f"CREATE TABLE {{file}}.scheduled ({_ITEM_COLUMNS}, enqueue_at TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.leases (seq BIGINT NOT NULL, attempts BIGINT NOT NULL, deadline TIMESTAMP NOT NULL,"
-    " client_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '', leased_at TIMESTAMP)",
+    " client_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '', leased_at TIMESTAMP,"
+    " ended_at TIMESTAMP, reason VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '')",
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
@@ -58,8 +59,11 @@ ITEM: Final = (
 ITEM_COLUMNS: Final = 13
 """What `items_of` wants to be selected, from a table that goes by the name of items."""
 
-HOLD: Final = "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0)"
-HOLD_COLUMNS: Final = 2
+HOLD: Final = (
+    "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0),"
+    " coalesce(epoch_us(leases.ended_at), 0), coalesce(leases.reason, '')"
+)
+HOLD_COLUMNS: Final = 4
 """What `holds_in` wants to be selected."""
 
 _MICROSECONDS: Final = pa.timestamp("us")
@@ -191,6 +195,8 @@ def lease_rows(leases: Iterable[tuple[int, tuple[int, int, Hold]]]) -> dict[str,
         "deadline": _times(deadlines),
         "client_id": pa.array([hold.client_id for hold in holds], pa.string()),
         "leased_at": pa.array([hold.leased_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
+        "ended_at": pa.array([hold.ended_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
+        "reason": pa.array([hold.reason for hold in holds], pa.string()),
     }
 
 
