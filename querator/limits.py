@@ -60,7 +60,7 @@ OLDEST_AMONG_ITEMS_MAX = 1_000
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_IDS_FORGOTTEN_MAX = 1_000
-"""Per pass."""
+"""Per second, of those that are kept as they are."""
 REQUEST_IDS_NEWEST_MAX = 20_000
 """Per queue, kept as they are (some 230 bytes each); beyond it memory keeps eight bytes of the oldest ones."""
 REQUEST_ID_GENERATIONS = 4

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from querator.daemon.partition import Partition
@@ -31,6 +32,7 @@ from querator.limits import (
     REQUEST_ID_KEPT_US,
     REQUEST_IDS_FORGOTTEN_MAX,
     REQUEST_IDS_NEWEST_MAX,
+    US_PER_SECOND,
 )
 
 if TYPE_CHECKING:
@@ -50,21 +52,27 @@ class _Keys:
         self.newest: dict[str, int] = {}
         self.older: deque[Fingerprints] = deque()
         self._generation_ends = 0
+        self._expired_at = 0
 
     def forget(self, now_us: int) -> None:
+        # Finding the first key of a dictionary that has lost thousands of them is slow, so that it is done seldom.
+        if abs(now_us - self._expired_at) >= US_PER_SECOND:
+            self._expired_at = now_us
+            self._expire(now_us)
+        excess = len(self.newest) - REQUEST_IDS_NEWEST_MAX
+        if excess > REQUEST_IDS_NEWEST_MAX // 100:
+            for key in list(islice(self.newest, excess)):
+                self._add_older(key, self.newest.pop(key))
+
+    def _expire(self, now_us: int) -> None:
         newest = self.newest
         last_us = now_us + self.kept_us
-        for _ in range(min(len(newest), REQUEST_IDS_FORGOTTEN_MAX)):
-            oldest = next(iter(newest))
-            until = newest[oldest]
+        for key, until in list(islice(newest.items(), REQUEST_IDS_FORGOTTEN_MAX)):
             if now_us <= until <= last_us:
                 break
-            del newest[oldest]
+            del newest[key]
             if until > last_us:
-                newest[oldest] = last_us  # from before the clock went back: nothing must pile up behind it
-        while len(newest) > REQUEST_IDS_NEWEST_MAX:
-            oldest = next(iter(newest))
-            self._add_older(oldest, newest.pop(oldest))
+                newest[key] = last_us  # from before the clock went back: nothing must pile up behind it
         while self.older and self.older[0].until < now_us:
             self.older.popleft()
 
