@@ -14,6 +14,9 @@ CLIENT = "client"
 LAST_US = 253_402_300_799_999_999
 """The last microsecond of the year 9999, which is as far as the wire can tell a time."""
 
+NO_EXPIRY_US = 7_258_118_400_000_000
+"""2200-01-01, the deadline of an item that does not expire. Pandas, and Spark with it, knows no time after 2262."""
+
 LEASE_EXPIRED = "lease expired"
 """The reason of an attempt whose holder said nothing until its lease ran out."""
 
@@ -26,7 +29,9 @@ def deadline(now_us: int, timeout_ns: int) -> int:
 
 def dead_deadline(now_us: int, retention_ns: int) -> int:
     """When an item expires that has died and came to its dead queue: never, unless that queue has a retention."""
-    return deadline(now_us, retention_ns) if retention_ns else LAST_US
+    if retention_ns:
+        return deadline(now_us, retention_ns)
+    return NO_EXPIRY_US if now_us < NO_EXPIRY_US else LAST_US
 
 
 def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) -> str:

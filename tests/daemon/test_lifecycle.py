@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from querator.daemon import lifecycle
@@ -83,3 +84,12 @@ def test_an_attempt_that_is_told_again_is_remembered_once():
 def test_a_very_long_client_id_is_cut_off_in_the_history():
     (event,) = lifecycle.history(tried(ITEM, 1, client="c" * 100_000))
     assert len(event.client_id) == 256
+
+
+def test_what_died_has_a_deadline_only_by_retention_and_one_that_every_tool_can_tell():
+    now = 1_800_000_000_000_000
+    assert lifecycle.dead_deadline(now, 5_000_000_000) == now + 5_000_000
+    kept = pa.table({"until": pa.array([lifecycle.dead_deadline(now, 0)], pa.timestamp("us"))})
+    assert kept.column(0)[0].as_py().year == 2200
+    kept.cast(pa.schema([("until", pa.timestamp("ns"))]))  # what PySpark does for pandas
+    assert lifecycle.dead_deadline(lifecycle.NO_EXPIRY_US, 0) == lifecycle.LAST_US
