@@ -73,7 +73,7 @@ MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 # The journal.
 SEGMENT_BYTES_MAX = 32_000_000
 SEGMENT_ALLOCATION_BYTES = 4_000_000
-"""Disk space is set aside in steps of this size: fdatasync need not record a new file size then."""
+"""A disk without room for a whole segment gets one of this size. A spare is written in steps of this size."""
 SEGMENTS_KEPT_MAX = 8
 """Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
 SEGMENTS_WAITING_MAX = 2
@@ -85,6 +85,8 @@ SPARE_AFTER_BYTES = 1_000_000
 """A journal that has taken so much is worth one."""
 SPARES_ROOM_BYTES_MIN = 1_000_000_000
 """What must be free on the disk."""
+QUARANTINE_ROOM_BYTES_MIN = 100_000_000
+"""Files are copied to the quarantine only if so much of the disk stays free."""
 UNAPPLIED_BYTES_MAX = 48_000_000
 """What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
 APPLY_BYTES = 24_000_000

@@ -446,7 +446,8 @@ class Engine:
             if is_over and (everyone or partition.placement.uuid in lagging):
                 disk.due.append((logical, partition))
         self._catch_up_next(disk)
-        if storage.wants_preparing and not disk.preparing:
+        # In the first round without a write, too: the next write would prove that the last one was acknowledged.
+        if (storage.wants_preparing or disk.idle_rounds == 1) and not disk.preparing:
             disk.preparing = True
             future = self.loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: self._prepared(disk, done))

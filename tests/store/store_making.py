@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 from querator.daemon.store.base import Batch, Storage, Store
@@ -43,3 +48,23 @@ def put(storage: Storage, store: Store, *batches: Batch) -> None:
 
 def ready_seqs(store: Store) -> list[int]:
     return [found.seq for found in store.ready(0, None, 1_000_000, NO_BYTES_MAX)]
+
+
+def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
+    """Runs lines of Python with a storage and a store at hand, and kills the process at their end."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from querator.daemon.store.base import Batch
+from querator.daemon.store.duckdb import DuckStorage
+from store_making import *
+storage = DuckStorage("disk", {str(directory)!r})
+storage.recover()
+path = Path({str(directory)!r}) / (UUID + ".duckdb")
+store = storage.open(UUID, "orders") if path.exists() else storage.create(UUID, "orders")
+{textwrap.dedent(lines)}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr

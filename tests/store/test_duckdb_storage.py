@@ -6,10 +6,8 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,19 @@ from uuid import uuid4
 
 import duckdb
 import pytest
-from store_making import NO_BYTES_MAX, OTHER_UUID, THIRD_UUID, UUID, added, item, leased, put, ready_seqs, write
+from store_making import (
+    NO_BYTES_MAX,
+    OTHER_UUID,
+    THIRD_UUID,
+    UUID,
+    added,
+    in_a_process_that_is_killed,
+    item,
+    leased,
+    put,
+    ready_seqs,
+    write,
+)
 
 from querator import limits
 from querator.daemon.store import records
@@ -48,26 +58,6 @@ def storage(tmp_path: Path) -> Iterator[DuckStorage]:
 @pytest.fixture
 def store(storage: DuckStorage) -> DuckStore:
     return storage.create(UUID, "orders")
-
-
-def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
-    """Runs lines of Python with a storage and a store at hand, and kills the process at their end."""
-    script = f"""
-import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from querator.daemon.store.base import Batch
-from querator.daemon.store.duckdb import DuckStorage
-from store_making import *
-storage = DuckStorage("disk", {str(directory)!r})
-storage.recover()
-path = Path({str(directory)!r}) / (UUID + ".duckdb")
-store = storage.open(UUID, "orders") if path.exists() else storage.create(UUID, "orders")
-{textwrap.dedent(lines)}
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
 
 
 def segments(directory: Path) -> list[Path]:

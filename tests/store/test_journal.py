@@ -24,8 +24,8 @@ A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
 @pytest.fixture(autouse=True)
 def small_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for little more than what is written, so that every byte can be tried; and nothing is put off."""
-    monkeypatch.setattr(limits, "SEGMENT_ALLOCATION_BYTES", 48)
+    """Small segments, so that every byte can be tried; and nothing is put off."""
+    monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 700)
     monkeypatch.setattr(limits, "SEGMENTS_WAITING_MAX", 0)
 
 
@@ -73,6 +73,16 @@ def read(directory: Path) -> tuple[Journal, History]:
     return journal, journal.recover()
 
 
+def judge(directory: Path, applied: int = 0) -> dict[bytes, list[tuple[int, bytes]] | None]:
+    """What each partition gets; None when it is refused."""
+    journal, history = read(directory)
+    abandon(journal)
+    return {
+        partition: None if history.missing(partition, applied) else contents(journal, history, partition, applied)
+        for partition in (A, B, C)
+    }
+
+
 def contents(journal: Journal, history: History, partition: bytes, applied: int = 0) -> list[tuple[int, bytes]]:
     return list(journal.payloads(history.replay(partition, applied)))
 
@@ -108,7 +118,7 @@ class TestAppending:
         assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "journal").rglob("*"))
 
     def test_a_full_segment_is_closed(self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 300)
+        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 400)
         for number in range(1, 11):
             append(journal, (A, number, b"x" * 90))
         assert len(segments(tmp_path / "journal")) == 5
@@ -338,16 +348,7 @@ class TestDamage:
 
     def end(self, path: Path) -> int:
         """Where the records of a segment end."""
-        return read_records(path.read_bytes(), int(path.stem), SEGMENT_HEADER_BYTES).end
-
-    def judge(self, directory: Path) -> dict[bytes, list[tuple[int, bytes]] | None]:
-        """What each partition gets; None when it is refused."""
-        journal, history = read(directory)
-        abandon(journal)
-        return {
-            partition: None if history.missing(partition, 0) else contents(journal, history, partition)
-            for partition in (A, B, C)
-        }
+        return read_records(path.read_bytes(), int(path.stem)).end
 
     def changed(self, pristine: Path, name: str, data: bytes) -> Path:
         directory = pristine.parent / "changed"
@@ -357,7 +358,7 @@ class TestDamage:
         return directory
 
     def test_nothing_is_wrong_with_it(self, pristine: Path) -> None:
-        assert self.judge(self.changed(pristine, "LOCK", b"")) == {A: self.everything(A), B: self.everything(B), C: []}
+        assert judge(self.changed(pristine, "LOCK", b"")) == {A: self.everything(A), B: self.everything(B), C: []}
 
     @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
     def test_every_byte_flipped(self, pristine: Path, flip: int) -> None:
@@ -367,7 +368,7 @@ class TestDamage:
             for at in range(len(original)):
                 data = bytearray(original)
                 data[at] ^= flip
-                judged = self.judge(self.changed(pristine, path.name, bytes(data)))
+                judged = judge(self.changed(pristine, path.name, bytes(data)))
                 for partition in (A, B):
                     assert judged[partition] in (None, self.everything(partition)), (path.name, at)
                     refused += judged[partition] is None
@@ -379,7 +380,7 @@ class TestDamage:
             for at in range(len(original)):
                 data = bytearray(original)
                 data[at] = 0
-                judged = self.judge(self.changed(pristine, path.name, bytes(data)))
+                judged = judge(self.changed(pristine, path.name, bytes(data)))
                 for partition in (A, B):
                     assert judged[partition] in (None, self.everything(partition)), (path.name, at)
 
@@ -387,63 +388,53 @@ class TestDamage:
         path = segments(pristine)[0]
         original = path.read_bytes()
         for at in range(self.end(path)):
-            judged = self.judge(self.changed(pristine, path.name, original[:at]))
+            judged = judge(self.changed(pristine, path.name, original[:at]))
             for partition in (A, B):
                 assert judged[partition] in (None, self.everything(partition)), at
             assert None in judged.values()
 
-    @pytest.mark.parametrize("rest", ["cut off", "zeros from there on", "what was there before"])
-    def test_the_last_segment_cut_off_anywhere(self, pristine: Path, rest: str) -> None:
-        """That is what a crash does. Whole records stay, and nobody is refused."""
+    def test_the_last_segment_cut_off_anywhere(self, pristine: Path) -> None:
+        """A crash does not do that: the file has its whole size before there are records in it."""
+        path = segments(pristine)[-1]
+        original = path.read_bytes()
+        for at in range(len(original)):
+            assert set(judge(self.changed(pristine, path.name, original[:at])).values()) == {None}, at
+
+    def test_zeros_in_place_of_what_was_acknowledged(self, pristine: Path) -> None:
+        journal = Journal(pristine)
+        journal.recover()
+        append(journal, (A, 5, b"five"))
+        journal.note_acknowledged()
+        abandon(journal)
         path = segments(pristine)[-1]
         original, end = path.read_bytes(), self.end(path)
-        behind = {"cut off": b"", "zeros from there on": bytes(end + 40)}.get(
-            rest, segments(pristine)[0].read_bytes() * 2
-        )
-        last = self.RECORDS[2] + self.RECORDS[3]
-        # A file that was written before has its new header, durably, before it has the name of a segment.
-        for at in range(SEGMENT_HEADER_BYTES if rest == "what was there before" else 0, end + 1):
-            judged = self.judge(self.changed(pristine, path.name, original[:at] + behind[at:]))
-            for partition in (A, B):
-                here = [record[1:] for record in last if record[0] == partition]
-                before = self.everything(partition)[: -len(here)]
-                assert judged[partition] in [before + here[:count] for count in range(len(here) + 1)], at
-            if at == end:
-                assert judged == {A: self.everything(A), B: self.everything(B), C: []}
+        for at in range(SEGMENT_HEADER_BYTES, end):
+            assert judge(self.changed(pristine, path.name, original[:at] + bytes(len(original) - at)))[A] is None, at
 
     def test_a_last_segment_that_is_none_is_refused_and_kept(self, pristine: Path) -> None:
         """Of another version, or turned into something else as a whole: a crash does not do that."""
         path = segments(pristine)[-1]
         other = b"\x5a" * len(path.read_bytes())
         directory = self.changed(pristine, path.name, other)
-        assert set(self.judge(directory).values()) == {None}
+        assert set(judge(directory).values()) == {None}
         assert (directory / path.name).read_bytes() == other
 
-    def test_an_empty_last_segment_does_not_look_damaged_later(self, pristine: Path) -> None:
+    def test_what_was_seen_to_is_not_missed_again(self, pristine: Path) -> None:
         directory = self.changed(pristine, segments(pristine)[-1].name, b"")
-        journal, _ = read(directory)
-        append(journal, (A, 3, b"again"))
-        abandon(journal)
-        _, history = read(directory)
-        assert history.wounds == []
-
-    def test_a_record_cut_off_stays_cut_off(self, pristine: Path) -> None:
-        path = segments(pristine)[-1]
-        original = path.read_bytes()
-        cut = original.rindex(b"tail") + 40
-        directory = self.changed(pristine, path.name, original[:cut])
         journal, history = read(directory)
-        before = contents(journal, history, B)
-        append(journal, (B, 3, b"again"))
+        assert history.wounds
+        journal.seal()
         abandon(journal)
-        journal, history = read(directory)
-        assert contents(journal, history, B) == [*before, (3, b"again")]
-        assert history.missing(A, 0) == history.missing(B, 0) == ""
+        for _ in range(2):
+            journal, history = read(directory)
+            assert history.wounds == []
+            append(journal, (A, 3, b"again"))
+            abandon(journal)
 
     def test_damage_that_can_be_told_concerns_one_partition(self, pristine: Path) -> None:
         path = segments(pristine)[-1]
         data = path.read_bytes().replace(b"tail", b"tale")
-        judged = self.judge(self.changed(pristine, path.name, data))
+        judged = judge(self.changed(pristine, path.name, data))
         assert judged == {A: None, B: self.everything(B), C: []}
 
     def test_damage_before_what_the_file_has_concerns_nobody(self, pristine: Path) -> None:
@@ -469,9 +460,127 @@ class TestDamage:
             data = bytearray(original)
             data[at] ^= 0xFF
             for changed in (bytes(data), original[:at]):
-                judged = self.judge(self.changed(tmp_path / "journal", kept.name, changed))
-                assert judged[A] in (None, [(1, b"one"), (2, b"two")]), at
-                assert judged[B] == []
+                directory = self.changed(tmp_path / "journal", kept.name, changed)
+                assert judge(directory)[A] in (None, [(1, b"one"), (2, b"two")]), at
+                assert judge(directory, applied=1)[B] == []
+
+    def test_a_kept_file_that_is_gone(self, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        append(journal, (A, 1, b"one"), (A, 2, b"two"))
+        journal.roll()
+        monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
+        journal.trim()
+        abandon(journal)
+        (kept,) = (tmp_path / "journal").glob("*.kept")
+        kept.unlink()
+        assert judge(tmp_path / "journal")[A] is None
+
+
+class TestTornAppends:
+    """The power goes in the middle of an append: each of its sectors is written, or is what it was before."""
+
+    EARLIER = ((A, 1, b"first"), (B, 1, b"uno"))
+    TORN = ((A, 2, b"a" * 700), (B, 2, b"b" * 40), (A, 3, b"\0" * 600), (C, 1, b"c" * 500), (B, 3, b"last"))
+    LATER = (A, 4, b"later" * 200)
+
+    @pytest.fixture(params=["in new files", "in files written over"])
+    def directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+        monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 4096)
+        monkeypatch.setattr(limits, "SPARES_AT_REST_MAX", 1 if request.param == "in files written over" else 0)
+        monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 0)
+        journal = Journal(tmp_path / "torn")
+        journal.recover()
+        for number in range(1, 40):
+            append(journal, (A, number, b"old" * number))
+            if len(segments(tmp_path / "torn")) > 1:
+                break
+        journal.append_closed({A: number})
+        journal.roll()
+        journal.seal()
+        abandon(journal)
+        return tmp_path / "torn"
+
+    def torn(self, directory: Path, *records: tuple[bytes, int, bytes], noted: bool = False) -> Iterator[bool]:
+        """Leaves the append TORN torn in every way, one after the other: whether a sector of it is missing. `records`
+        are appended after it."""
+        journal = Journal(directory)
+        journal.recover()
+        append(journal, *self.EARLIER)
+        (path,) = segments(directory)
+        old = path.read_bytes()
+        append(journal, *self.TORN)
+        new = path.read_bytes()
+        for record in records:
+            append(journal, record)
+        if noted:
+            journal.note_acknowledged()
+        abandon(journal)
+        whole = path.read_bytes()
+        changed = [at for at in range(0, len(new), 512) if old[at : at + 512] != new[at : at + 512]]
+        assert len(changed) >= 4
+        for chosen in range(1 << len(changed)):
+            data = bytearray(whole)
+            for bit, at in enumerate(changed):
+                if chosen >> bit & 1:
+                    data[at : at + 512] = old[at : at + 512]
+            path.write_bytes(bytes(data))
+            yield chosen > 0
+
+    def sent(self, partition: bytes, *records: tuple[bytes, int, bytes]) -> list[tuple[int, bytes]]:
+        return [record[1:] for record in records if record[0] == partition]
+
+    def test_a_torn_last_append_is_cut_off(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for is_torn in self.torn(directory):
+            judged = judge(directory)
+            for partition in (A, B, C):
+                got, everything = judged[partition], self.sent(partition, *self.EARLIER, *self.TORN)
+                assert got is not None
+                assert len(got) >= len(self.sent(partition, *self.EARLIER))
+                assert got == everything[: len(got) if is_torn else None]
+        assert "never acknowledged" in caplog.text
+
+    def test_the_first_append_of_a_segment_is_cut_off_too(self, directory: Path) -> None:
+        journal = Journal(directory)
+        journal.recover()
+        old = journal._begin(100).path.read_bytes()
+        append(journal, *self.TORN)
+        abandon(journal)
+        (path,) = segments(directory)
+        new = path.read_bytes()
+        for at in range(0, 2048, 512):
+            path.write_bytes(new[:at] + old[at : at + 512] + new[at + 512 :])
+            assert None not in judge(directory, applied=1).values()
+
+    @pytest.mark.parametrize("proof", ["a later append", "HEAD"])
+    def test_an_acknowledged_append_is_never_cut_off(self, directory: Path, proof: str) -> None:
+        later = [self.LATER] if proof == "a later append" else []
+        for is_torn in self.torn(directory, *later, noted=proof == "HEAD"):
+            judged = judge(directory)
+            for partition in (A, B, C):
+                everything = self.sent(partition, *self.EARLIER, *self.TORN, *later)
+                assert judged[partition] in (None, everything)
+            assert is_torn == (None in judged.values())
+
+    def test_what_follows_a_torn_append_is_read_back(self, directory: Path) -> None:
+        for _ in self.torn(directory):
+            pass  # the last way: nothing of it is written
+        for number in (2, 3):
+            journal, history = read(directory)
+            assert [found for found, _ in contents(journal, history, A)] == list(range(1, number))
+            append(journal, (A, number, b"again"))
+            abandon(journal)
+
+    def test_a_flipped_bit_is_no_torn_append(self, tmp_path: Path, journal: Journal) -> None:
+        """Not even where nothing proves that the append was acknowledged. A crash leaves whole sectors, and a file that
+        was never written over has zeros there."""
+        records = [(A, 1, b"a" * 700), (B, 1, b"b" * 40), (A, 2, b"z" * 600), (B, 2, b"last")]
+        append(journal, *records)
+        abandon(journal)
+        (path,) = segments(tmp_path / "journal")
+        whole = path.read_bytes()
+        for at in range(SEGMENT_HEADER_BYTES, read_records(whole, 1).end):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+            judged = judge(tmp_path / "journal")
+            assert all(judged[partition] in (None, self.sent(partition, *records)) for partition in (A, B)), at
 
 
 class TestSpares:
@@ -481,7 +590,8 @@ class TestSpares:
         """What is in a spare could pass for records of the segment that gets the same number."""
         make_spares(journal, monkeypatch)
         abandon(journal)
-        (tmp_path / "journal" / "HEAD").unlink()
+        for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head"):
+            path.unlink()
         again, _ = read(tmp_path / "journal")
         assert spares(tmp_path / "journal") == []
         abandon(again)
@@ -491,14 +601,15 @@ class TestSpares:
     ) -> None:
         """Both renames are lost: that of the old segment, and that of the spare it had become."""
         make_spares(journal, monkeypatch)
-        head = (tmp_path / "journal" / "HEAD").read_bytes()
+        heads = {path: path.read_bytes() for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head")}
         before = decode_segment_header(spares(tmp_path / "journal")[-1].read_bytes())
         append(journal, (A, 13, b"not durable"))
         abandon(journal)
         (path,) = segments(tmp_path / "journal")
         assert before is not None
         path.rename(path.with_name(f"{before.number:012d}.seg"))
-        (tmp_path / "journal" / "HEAD").write_bytes(head)
+        for head, data in heads.items():
+            head.write_bytes(data)
         again, history = read(tmp_path / "journal")
         assert (history.missing(A, 12), history.missing(C, 0)) == ("", "")
         assert segments(tmp_path / "journal") == []
@@ -590,7 +701,8 @@ class TestSpares:
         that number held before would pass for its own: records, and notes that a partition was closed."""
         make_spares(journal, monkeypatch)
         abandon(journal)
-        (tmp_path / "journal" / "HEAD").unlink()
+        for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head"):
+            path.unlink()
         again, _ = read(tmp_path / "journal")
         assert spares(tmp_path / "journal") == []
         append(again, (A, 13, b"one more"))
@@ -618,6 +730,30 @@ class TestSpares:
         assert contents(again, history, A) == []
         append(again, (A, 13, b"once more"))
         assert contents(again, again.history(), A) == [(13, b"once more")]
+
+
+class TestHead:
+    @pytest.mark.parametrize("gone", [["HEAD"], ["../journal.head"], ["HEAD", "../journal.head"]])
+    def test_one_that_is_deleted_while_in_use_is_written_again(
+        self, journal: Journal, tmp_path: Path, gone: list[str]
+    ) -> None:
+        append(journal, (A, 1, b"one"))
+        for name in gone:
+            (tmp_path / "journal" / name).unlink()
+        journal.note_acknowledged()
+        for name in gone:
+            assert (tmp_path / "journal" / name).exists()
+        abandon(journal)
+        segments(tmp_path / "journal")[0].unlink()
+        assert judge(tmp_path / "journal")[A] is None
+
+    def test_nothing_is_missed_where_nothing_was_needed(self, journal: Journal, tmp_path: Path) -> None:
+        append(journal, (A, 1, b"one"))
+        journal.applied(A, 1)
+        journal.roll()
+        abandon(journal)
+        shutil.rmtree(tmp_path / "journal")
+        assert judge(tmp_path / "journal", applied=1) == {A: [], B: [], C: []}
 
 
 class TestFailures:

@@ -283,7 +283,8 @@ class Storage(Protocol):
         """Whether `prepare` would make what is written next faster to write."""
 
     def prepare(self) -> None:
-        """Blocking, one at a time."""
+        """Makes what is written next faster to write, and notes how much was acknowledged. Also called when writes
+        pause. Blocking, one at a time."""
 
     def roll(self) -> None:
         """When things are idle: closes what is open of the journal, so that it can go; blocking."""

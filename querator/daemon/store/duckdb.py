@@ -155,13 +155,11 @@ class DuckStorage:
         self._unopened = {path.stem for path in self.directory.glob("*.duckdb") if _is_uuid(path.stem)}
         try:
             self._history = self._journal.recover()
+            if self._journal.is_new and self._unopened:
+                self._history.wound("the journal is missing, and so is the note of what was in it", None)
             if self._history.wounds:
                 self._judge()
-                self._journal.accept_missing()
-            if self._journal.is_new and self._unopened:
-                # It may have been empty, so that this alone condemns nobody.
-                _log.error("storage %s has files but no journal: what was in there only is lost", self.name)
-            self._journal.is_new = False
+            self._journal.seal()
         except OSError as error:
             raise StorageError(f"journal of storage {self.name}: {error}") from error
 
@@ -185,9 +183,12 @@ class DuckStorage:
         except (duckdb.Error, ValueError):
             return 0
 
-    def _put_aside(self, uuid: str, reason: str, *files: Path) -> StorageError:
+    def _put_aside(self, uuid: str, reason: str) -> StorageError:
         _log.error("partition %s of storage %s is put aside: %s", uuid, self.name, reason)
-        self._quarantine.put(uuid, reason, list(files))
+        with contextlib.suppress(StorageError):
+            self._detach(uuid)
+        path = self._path(uuid)
+        self._quarantine.put(uuid, reason, [path, log_path(path)])
         return StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
 
     @property
@@ -229,6 +230,9 @@ class DuckStorage:
                 file.claim(uuid, queue)
                 # Whose file it is must be known even if DuckDB's log is damaged later.
                 file.checkpoint()
+                if self._history.wounds:
+                    # A segment that stays damaged is older than this partition, and does not concern it next time.
+                    self._journal.append_closed({UUID(uuid).bytes: 0}, always=True)
                 return self._entered(file, Meta(uuid, queue, tables.SCHEMA_VERSION, 0, 0), self._history_of(uuid))
         except StorageError:
             with contextlib.suppress(StorageError, OSError):
@@ -301,7 +305,7 @@ class DuckStorage:
     def _history_of(self, uuid: str) -> History:
         if uuid in self._unopened:
             return self._history
-        return self._journal.history() if self._journal.is_needed_by(UUID(uuid).bytes) else History()
+        return self._journal.history() if self._journal.is_needed_by(UUID(uuid).bytes) else self._journal.no_history()
 
     def _attach(self, uuid: str, history: History, accept_loss: bool) -> tuple[PartitionFile, Meta]:
         path = self._path(uuid)
@@ -340,7 +344,7 @@ class DuckStorage:
             _log.warning("%s: %s", log_path(path), error)
         finally:
             instance.close()
-        raise self._put_aside(uuid, f"{log_path(path).name} is damaged", path, log_path(path))
+        raise self._put_aside(uuid, f"{log_path(path).name} is damaged")
 
     def _replay(self, store: DuckStore, history: History) -> None:
         while places := history.replay(store.partition, store.record_written):
@@ -536,7 +540,9 @@ class DuckStorage:
         return self._journal.wants_spare
 
     def prepare(self) -> None:
-        self._journal.make_spare()
+        self._journal.note_acknowledged()
+        if self._journal.wants_spare:
+            self._journal.make_spare()
 
     def roll(self) -> None:
         """When things are idle: closes the journal's segment, so that it can go, and lets go of memory."""

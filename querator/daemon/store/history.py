@@ -7,6 +7,7 @@ record after it that joins up with what came before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,11 @@ class Wound(NamedTuple):
 
 
 class History:
-    def __init__(self) -> None:
+    def __init__(self, trimmed: Mapping[bytes, int] | None = None) -> None:
+        """`trimmed` is the last record of each partition that is no longer in a segment."""
         self.places: dict[bytes, list[Place]] = {}
         self.wounds: list[Wound] = []
+        self._trimmed = dict(trimmed or {})
         self._closed: dict[bytes, int] = {}
         self._order = 0
 
@@ -46,6 +49,7 @@ class History:
         elif found.kind == CLOSED:
             self._closed[found.partition] = self._order
             self.places.pop(found.partition, None)
+            self._trimmed.pop(found.partition, None)
         elif found.kind == BATCH:
             places = self.places.setdefault(found.partition, [])
             if not places or found.number > places[-1].number:
@@ -66,16 +70,21 @@ class History:
 
         `applied` is the number of the last record that is in the partition's file.
         """
+        reasons: list[str] = []
         expected = applied + 1
-        replay = self.replay(partition, applied)
-        for place in replay:
+        for place in self.replay(partition, applied):
             if place.number != expected:
-                return self._reason(partition, f"records {expected} to {place.number - 1} are missing")
-            expected += 1
+                reasons.append(f"records {expected} to {place.number - 1} are missing")
+            expected = place.number + 1
+        if expected <= self._trimmed.get(partition, 0):
+            reasons.append(f"records {expected} to {self._trimmed[partition]} were stored and are missing")
         for wound in self.wounds:
             if wound.order > self._closed.get(partition, 0) and not self._is_past(partition, applied, wound):
-                return wound.reason
-        return ""
+                reasons.append(wound.reason)
+                places = self.places.get(partition, ())
+                if not wound.number and not any(place.order > wound.order for place in places):
+                    reasons.append(f"records after {self._last_before(partition, applied, wound)} may be missing")
+        return "; ".join(dict.fromkeys(reasons))
 
     def _is_past(self, partition: bytes, applied: int, wound: Wound) -> bool:
         places = self.places.get(partition, [])
@@ -88,10 +97,10 @@ class History:
             )
         if wound.partition not in (None, partition):
             return True
-        before = max([applied, *(place.number for place in places if place.order < wound.order)])
+        before = self._last_before(partition, applied, wound)
         after = next((place.number for place in places if place.order > wound.order), None)
         return after is not None and after <= before + 1
 
-    def _reason(self, partition: bytes, reason: str) -> str:
-        wounds = [wound.reason for wound in self.wounds if wound.partition in (None, partition)]
-        return "; ".join([reason, *wounds])
+    def _last_before(self, partition: bytes, applied: int, wound: Wound) -> int:
+        places = self.places.get(partition, ())
+        return max([applied, *(place.number for place in places if place.order < wound.order)])

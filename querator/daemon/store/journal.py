@@ -27,13 +27,14 @@ from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.head import Head, Segments
+from querator.daemon.store.head import NO_SEGMENTS, Head, Segments
 from querator.daemon.store.history import History, Place
 from querator.daemon.store.kept import KEPT_SEGMENT, Kept
 from querator.daemon.store.records import (
     CLOSED,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    Contents,
     Record,
     SegmentHeader,
     decode_segment_header,
@@ -46,6 +47,7 @@ from querator.daemon.store.records import (
 )
 from querator.daemon.store.spares import Spares
 from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
+from querator.daemon.store.trimmed import Trimmed
 
 _log = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -68,27 +70,30 @@ class Segment:
         self.magic = magic_of(number)
         self.path = path
         self.bytes = size
+        self.room_for_records = 0
+        """Up to this byte, an append and its tail fit into the file."""
         self.needs: dict[bytes, int] = {}
-        self.partitions: set[bytes] = set()
-        """Everybody who has a record in it, needed or not."""
+        self.partitions: dict[bytes, int] = {}
+        """The last record of every partition that has one in it, needed or not."""
 
 
 class Journal:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         make_directory(directory)
-        self.is_new = not (directory / "LOCK").exists()
+        self.is_new = False
+        """Whether nothing says what there was before."""
         self._lock_fd = _lock(directory / "LOCK")
         self._appending = threading.Lock()
         self._trimming = threading.Lock()
         self._books = threading.Lock()
         self._segments: list[Segment] = []
         self._kept = Kept(directory)
-        self._head = Head(directory / "HEAD")
+        self._trimmed = Trimmed(directory / "TRIMMED")
+        self._head = Head(directory / "HEAD", directory.with_name(directory.name + ".head"))
         self._spares = Spares(directory)
         self._active: Segment | None = None
         self._fd = -1
-        self._allocated = 0
         self._initialised = 0
         """So much of the segment in use was written before it was a segment."""
         self._last_number = 0
@@ -99,13 +104,16 @@ class Journal:
     # Reading it back.
 
     def recover(self) -> History:
-        """Reads everything, for a start. The torn tail of the last segment is cut off; the next append begins anew."""
+        """Reads everything, for a start. A torn append at the end is left out; the next append begins a new segment."""
         self._segments = []
-        history = History()
+        make_directory(self._directory)
+        self._trimmed.recover()
+        history = History(self._trimmed.numbers)
         self._kept.recover(history)
         numbers = sorted(int(path.stem) for path in self._directory.glob("*.seg") if path.stem.isdigit())
-        # Where it is lost, it is not known.
-        head = self._head.read() or Segments(1, 0)
+        known = self._head.read()
+        self.is_new = known is None
+        head = known or NO_SEGMENTS
         while numbers and numbers[0] < head.first:
             # Nobody needed it any more. A crash gave it its name back, and it may be written over already.
             self._path(numbers.pop(0)).unlink()
@@ -119,18 +127,26 @@ class Journal:
             if at and number != numbers[at - 1] + 1:
                 history.wound(f"segments {numbers[at - 1] + 1} to {number - 1} are missing", None)
             after = headers[at + 1] if numbers[at + 1 : at + 2] == [number + 1] else None
-            is_last = at == len(numbers) - 1 and number >= head.last
-            self._recover_segment(number, history, after.previous_bytes if after else None, is_last)
+            end = after.previous_bytes if after else head.end if number == head.last and head.is_closed else None
+            contents = self._recover_segment(number, headers[at], history, end, head.end if number == head.last else 0)
+            if number == numbers[-1] and end is None:
+                self._check_open(number, headers[at], history, contents)
+            elif contents.torn:
+                history.wound(f"a record at byte {contents.end} is cut off", self._path(number))
         if numbers and numbers[-1] < head.last:
             history.wound(f"segments {numbers[-1] + 1} to {head.last} are missing", None)
         self._last_number = numbers[-1] if numbers else head.last
         self._spares.find(self._last_number)
         return history
 
-    def accept_missing(self) -> None:
-        """Whoever is concerned by what is missing has been put aside: it is not to be missed again."""
-        last = self._last_number
-        self._head.is_now(Segments(self._segments[0].number if self._segments else last + 1, last))
+    def seal(self) -> None:
+        """Whoever is concerned by what is missing has been put aside. Notes what there is, so that nothing is missed
+        again, and gives back the space that was set aside for more."""
+        segment = self._segments[-1] if self._segments else None
+        last, end = self._last_number, segment.bytes if segment else 0
+        self._head.is_now(Segments(self._segments[0].number if self._segments else last + 1, last, end, True))
+        if segment and segment.path.stat().st_size != end:
+            os.truncate(segment.path, end)
 
     def _header(self, number: int) -> SegmentHeader | None:
         header = decode_segment_header(_head(self._path(number)))
@@ -138,49 +154,55 @@ class Journal:
 
     def _is_unborn(self, number: int) -> bool:
         """Whether a crash left this segment before its header was durable, and so before anything was put into it."""
-        return self._header(number) is None and not self._has_anything(number)
+        has_anything = self._path(number).read_bytes()[SEGMENT_HEADER_BYTES:].strip(b"\0")
+        return self._header(number) is None and not has_anything
 
-    def _is_foreign(self, number: int) -> bool:
-        return self._header(number) is None and self._has_anything(number)
-
-    def _has_anything(self, number: int) -> bool:
-        return bool(self._path(number).read_bytes()[SEGMENT_HEADER_BYTES:].strip(b"\0"))
-
-    def _recover_segment(self, number: int, history: History, end: int | None, is_last: bool) -> None:
+    def _recover_segment(
+        self, number: int, header: SegmentHeader | None, history: History, end: int | None, acknowledged: int
+    ) -> Contents:
         path = self._path(number)
-        contents = read_records(path.read_bytes(), number, SEGMENT_HEADER_BYTES, end)
+        contents = read_records(path.read_bytes(), number, end, acknowledged, header.blank_from if header else None)
         segment = Segment(number, path, contents.end)
         self._segments.append(segment)
         for found in contents.found:
             history.add(path, found)
             if isinstance(found, Record):
                 self._note(segment, found)
-        if is_last and not contents.found and self._is_foreign(number):
-            # Not what a crash leaves: there was a header before there were records.
+        return contents
+
+    def _check_open(self, number: int, header: SegmentHeader | None, history: History, contents: Contents) -> None:
+        """Tells what a crash leaves of the segment in use from what it does not."""
+        path = self._path(number)
+        size = path.stat().st_size
+        if header is None and not contents.found:
+            # A header is durable before there are records.
             history.wound("this is no segment", path)
-        elif is_last:
-            os.truncate(path, contents.end)
+        elif header and size < header.room:
+            history.wound(f"the file has {size} bytes and had {header.room}", path)
         elif contents.torn:
-            history.wound(f"a record at byte {contents.end} is cut off", path)
+            _log.warning("%s: cut off at byte %d, inside an append that was never acknowledged", path, contents.end)
 
     def _note(self, segment: Segment, record: Record) -> None:
         if record.kind == CLOSED:
             self._drop_needs(record.partition)
         else:
-            segment.needs[record.partition] = record.number
-            segment.partitions.add(record.partition)
+            segment.needs[record.partition] = segment.partitions[record.partition] = record.number
 
     def history(self) -> History:
         """Reads everything that is durable once more, while the journal is in use."""
         with self._trimming:
             with self._books:
                 segments = [(segment.number, segment.path, segment.bytes) for segment in self._segments]
-            history = History()
+            history = History(self._trimmed.numbers)
             self._kept.read(history)
             for number, path, end in segments:
-                for found in read_records(path.read_bytes(), number, SEGMENT_HEADER_BYTES, end).found:
+                for found in read_records(path.read_bytes(), number, end).found:
                     history.add(path, found)
             return history
+
+    def no_history(self) -> History:
+        """That of a partition which needs nothing of what is here."""
+        return History(self._trimmed.numbers)
 
     def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, bytes]]:
         """Number and payload of each of these records. Raises FileNotFoundError when their segment is gone."""
@@ -213,12 +235,13 @@ class Journal:
             if self.failure:
                 raise StorageError(self.failure)
             segment = self._active
-            if segment is None or (segment.partitions and self._should_end(segment, size)):
-                segment = self._begin()
+            if segment is None or self._should_end(segment, size):
+                segment = self._begin(size)
+            magic, append = segment.magic, segment.bytes
             pieces: list[bytes] = []
             for entry in entries:
-                pieces += encode(segment.magic, *entry)
-            pieces.append(encode_tail(segment.magic, segment.bytes + size))
+                pieces += encode(magic, append, *entry)
+            pieces.append(encode_tail(magic, append, append + size))
             self._write(segment, b"".join(pieces), on_loop)
             with self._books:
                 segment.bytes += size
@@ -226,8 +249,10 @@ class Journal:
                 segment.partitions.update(numbers)
 
     def _should_end(self, segment: Segment, size: int) -> bool:
-        is_full = segment.bytes + size > limits.SEGMENT_BYTES_MAX
-        return is_full or (segment.bytes >= self._initialised and self._spares.any)
+        begin = segment.bytes
+        if begin + size <= segment.room_for_records and (begin < self._initialised or not self._spares.any):
+            return False
+        return begin > SEGMENT_HEADER_BYTES
 
     def append_closed(self, numbers: Mapping[bytes, int], always: bool = False) -> None:
         """Notes that these partitions are closed with everything in their files, where the journal has more of them.
@@ -235,7 +260,9 @@ class Journal:
         Without it, a file that is replaced by an older one would look like one that lacks records.
         """
         with self._books:
-            known = set(self._kept.numbers).union(*(segment.partitions for segment in self._segments))
+            known = set(self._kept.numbers).union(
+                self._trimmed.numbers, *(segment.partitions for segment in self._segments)
+            )
         entries = [
             Entry(CLOSED, number, partition, b"")
             for partition, number in numbers.items()
@@ -248,15 +275,16 @@ class Journal:
 
     def _write(self, segment: Segment, data: bytes, on_loop: bool) -> None:
         pwrite, sync = (pwrite_holding, fdatasync_holding) if on_loop else (os.pwrite, os.fdatasync)
+        written = 0
         try:
-            self._allocate(segment.bytes + len(data))
             written = pwrite(self._fd, data, segment.bytes)
             while written < len(data):
                 written += pwrite(self._fd, data[written:], segment.bytes + written)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
-            self._cut(segment, error)
+            if written:
+                self._cut(segment, error)
             self._spares.reduce(0)
             raise self._no_space(error) from error
         failpoint("journal.written")
@@ -275,25 +303,29 @@ class Journal:
         """Finds out whether there is room, by writing zeros behind the last record, as an allocation does too."""
         with self._appending, contextlib.suppress(StorageError):
             if not self.failure:
-                segment = self._active or self._begin()
-                tail = encode_tail(segment.magic, segment.bytes)
+                segment = self._active or self._begin(limits.ROOM_PROBE_BYTES)
+                tail = encode_tail(segment.magic, segment.bytes, segment.bytes)
                 self._write(segment, tail + bytes(limits.ROOM_PROBE_BYTES), on_loop=False)
 
     def _cut(self, segment: Segment, error: OSError) -> None:
+        """Ends the segment: what was written of an append that failed must not stand behind the next one."""
         try:
-            os.ftruncate(self._fd, segment.bytes)
+            self._head.ends(segment.number, segment.bytes)
         except OSError:
             raise self._fail(error) from error
-        self._allocated = self._initialised = segment.bytes
+        self._end()
 
-    def _allocate(self, size: int) -> None:
-        if size <= self._allocated:
-            return
-        # Where this cannot be done, or there is too little space for all of it, writing may still succeed.
-        with contextlib.suppress(OSError):
-            step = max(limits.SEGMENT_ALLOCATION_BYTES, size - self._allocated)
-            os.posix_fallocate(self._fd, self._allocated, step)
-            self._allocated += step
+    def _set_aside(self, size: int) -> int:
+        """Gives the new segment room for at least so much, and returns its size. On a full disk that may be less than
+        was asked for; writing may still succeed."""
+        there = os.fstat(self._fd).st_size
+        for wanted in (max(size, limits.SEGMENT_BYTES_MAX), max(size, limits.SEGMENT_ALLOCATION_BYTES), size):
+            if wanted <= there:
+                break
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(self._fd, there, wanted - there)
+                break
+        return os.fstat(self._fd).st_size
 
     def refuse(self, reason: str) -> None:
         """Takes nothing more until `reopen`."""
@@ -304,8 +336,8 @@ class Journal:
         self.failure = f"journal {self._directory}: {error.strerror}; nothing is written until it has been reopened"
         return StorageError(self.failure)
 
-    def _begin(self) -> Segment:
-        """A new segment, durable before anything is put into it."""
+    def _begin(self, size: int) -> Segment:
+        """A new segment with room for an append of this size, durable before anything is put into it."""
         previous_bytes = self._active.bytes if self._active else self._segments[-1].bytes if self._segments else 0
         self._end()
         segment = Segment(self._last_number + 1, self._path(self._last_number + 1), SEGMENT_HEADER_BYTES)
@@ -314,10 +346,14 @@ class Journal:
         may_be_missed = False
         try:
             self._fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if spare else os.O_TRUNC), 0o600)
-            self._allocated = self._initialised = os.fstat(self._fd).st_size
-            self._allocate(SEGMENT_HEADER_BYTES)
-            tail = encode_tail(segment.magic, segment.bytes)
-            os.pwrite(self._fd, encode_segment_header(segment.number, previous_bytes) + tail, 0)
+            self._initialised = os.fstat(self._fd).st_size
+            was_segment = any(os.pread(self._fd, SEGMENT_HEADER_BYTES, 0))
+            room = self._set_aside(SEGMENT_HEADER_BYTES + size + RECORD_HEADER_BYTES)
+            segment.room_for_records = room - RECORD_HEADER_BYTES
+            blank_from = self._initialised if was_segment else 0
+            header = SegmentHeader(segment.number, previous_bytes, room, blank_from)
+            tail = encode_tail(segment.magic, segment.bytes, segment.bytes)
+            os.pwrite(self._fd, encode_segment_header(header) + tail, 0)
             os.fsync(self._fd)
             if spare:
                 spare.rename(segment.path)
@@ -343,8 +379,9 @@ class Journal:
         segment = self._active
         if segment is None:
             return
-        # Gives back the space set aside. Where records end is said by their tail, and by the next segment's header.
+        # Gives back the space set aside. If HEAD cannot note the end, the file keeps its size, or it would be missed.
         with contextlib.suppress(OSError):
+            self._head.ends(segment.number, segment.bytes)
             os.ftruncate(self._fd, max(segment.bytes, self._initialised))
         self._close_fd()
         with self._books:
@@ -363,6 +400,12 @@ class Journal:
             self._end()
         self.trim()
         self._spares.reduce(limits.SPARES_AT_REST_MAX)
+
+    def note_acknowledged(self) -> None:
+        """Tells HEAD how far the segment in use goes. Damage to its last append is told from a torn append by that."""
+        segment = self._active
+        if segment is not None:
+            self._head.reached(segment.number, segment.bytes)
 
     @property
     def wants_spare(self) -> bool:
@@ -419,6 +462,9 @@ class Journal:
                         _log.warning("journal %s: cannot copy out what waits: %s", self._directory, error)
                         break
                 try:
+                    with self._books:
+                        self._trimmed.numbers.update(segment.partitions)
+                    self._trimmed.write()
                     self._head.goes(segment.number)
                 except OSError as error:
                     _log.warning("journal %s: cannot note what is not needed: %s", self._directory, error)
@@ -442,7 +488,7 @@ class Journal:
             needs = dict(segment.needs)
         data = segment.path.read_bytes()
         records: dict[bytes, list[Record]] = {}
-        for found in read_records(data, segment.number, SEGMENT_HEADER_BYTES, segment.bytes).found:
+        for found in read_records(data, segment.number, segment.bytes).found:
             if isinstance(found, Record) and found.partition in needs:
                 if found.kind == CLOSED:
                     records.pop(found.partition, None)
@@ -460,6 +506,8 @@ class Journal:
     def _drop_needs(self, partition: bytes) -> None:
         for segment in self._segments:
             segment.needs.pop(partition, None)
+            segment.partitions.pop(partition, None)
+        self._trimmed.numbers.pop(partition, None)
 
     # Starting over, and the end.
 
@@ -471,6 +519,7 @@ class Journal:
         with self._appending:
             try:
                 if self._active and self._fd >= 0:
+                    self._head.ends(self._active.number, self._active.bytes)
                     os.ftruncate(self._fd, self._active.bytes)
                     os.fsync(self._fd)
                 self._end()

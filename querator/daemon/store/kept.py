@@ -14,6 +14,7 @@ from querator.daemon.store.records import (
     SEGMENT_HEADER_BYTES,
     Damage,
     Record,
+    SegmentHeader,
     decode_segment_header,
     encode,
     encode_segment_header,
@@ -49,7 +50,7 @@ class Kept:
             if header is None:
                 history.wound("the header is damaged", path, partition)
             end = header.previous_bytes if header else None
-            for found in read_records(data, KEPT_SEGMENT, SEGMENT_HEADER_BYTES, end).found:
+            for found in read_records(data, KEPT_SEGMENT, end).found:
                 history.add(path, found._replace(partition=partition) if isinstance(found, Damage) else found)
 
     def add(self, partition: bytes, segment: bytes, records: list[Record]) -> None:
@@ -59,10 +60,10 @@ class Kept:
         pieces = [old]
         for record in records:
             payload = segment[record.payload_at : record.end]
-            pieces += encode(magic_of(KEPT_SEGMENT), record.kind, record.number, partition, payload)
+            pieces += encode(magic_of(KEPT_SEGMENT), 0, record.kind, record.number, partition, payload)
         data = b"".join(pieces)
         number = records[-1].number
-        replace_file(path, encode_segment_header(number, SEGMENT_HEADER_BYTES + len(data)) + data)
+        replace_file(path, encode_segment_header(SegmentHeader(number, SEGMENT_HEADER_BYTES + len(data))) + data)
         self.numbers[partition] = number
 
     def drop(self, partition: bytes) -> None:

@@ -5,12 +5,16 @@ A partition with a reason here is not opened. Nothing is ever deleted from here 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
 from zlib import crc32
 
+from querator import limits
 from querator.daemon.store.files import make_directory, replace_file, sync_directory
+
+_log = logging.getLogger(__name__)
 
 
 class Quarantine:
@@ -27,21 +31,29 @@ class Quarantine:
     def put(self, uuid: str, reason: str, files: list[Path]) -> None:
         """Copies files that nobody has open, and then notes the reason, durably."""
         for path in files:
-            self.copy(path)
+            if not self.copy(path):
+                _log.warning("%s stays where it is: there is no room for a copy in %s", path, self._directory)
         make_directory(self._directory)
         replace_file(self._reason_path(uuid), f"{reason}\n".encode())
 
-    def copy(self, path: Path) -> None:
-        """The name says what is in it, so that the same thing is not copied twice."""
+    def copy(self, path: Path) -> bool:
+        """Copies a file, if it is there. False when there is no room for that. The name says what is in the copy, so
+        that the same thing is not copied twice."""
         make_directory(self._directory)
-        if path.exists():
-            copy = self._directory / f"{path.name}.{_checksum(path):08x}"
-            if not copy.exists():
-                fresh = copy.with_name(copy.name + ".new")
-                shutil.copyfile(path, fresh)
-                with fresh.open("rb") as file:
-                    os.fsync(file.fileno())
-                fresh.rename(copy)
+        if not path.exists():
+            return True
+        copy = self._directory / f"{path.name}.{_checksum(path):08x}"
+        if copy.exists():
+            return True
+        there = os.statvfs(self._directory)
+        if there.f_bavail * there.f_frsize < path.stat().st_size + limits.QUARANTINE_ROOM_BYTES_MIN:
+            return False
+        fresh = copy.with_name(copy.name + ".new")
+        shutil.copyfile(path, fresh)
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        fresh.rename(copy)
+        return True
 
     def lift(self, uuid: str) -> None:
         """Somebody has decided that the partition may be opened as it is."""

@@ -1,21 +1,23 @@
 """The bytes of a journal: how a record is laid out, and what a file of records turns out to hold.
 
     segment = segment header · record · record · … · tail record · what was in the file before
-    record  = magic · payload length · payload CRC · number · partition · kind · header CRC · payload
+    record  = magic · payload length · payload CRC · number · partition · kind · append · header CRC · payload
 
 A file may have been a segment before. Each segment therefore has a magic of its own, so that nothing of an earlier one
-can pass for a record of it. The tail record is written with every append, right behind it, and written over by the
-next one.
+can pass for a record of it. Every append ends with a tail record, which the next append overwrites. Each record says
+where its append begins, because an append is written only after the one before it is durable: a record of a later
+append proves that everything before that append was acknowledged.
 
-Three things are told apart. A *clean end* is a tail record, or the end of the file. A *torn tail* is what a crash
-leaves: bytes that are no whole record, and no sign of this segment after them; they were never acknowledged and are cut
-off. Everything else that is not a whole record is *damage*: a record whose payload is wrong concerns the partition in
-its header, a header that is wrong may have concerned anybody.
+Three things are told apart. A *clean end* is a tail record. A *torn append* is what a crash leaves: whole sectors of
+the last append are not written. It was never acknowledged and is cut off. Everything else that is not a whole record is
+*damage*: a record whose payload is wrong concerns the partition in its header, a header that is wrong may have
+concerned any partition.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -26,16 +28,18 @@ CLOSED: Final = 2
 _TAIL: Final = 3
 """Here records end. Its number is the place where it stands."""
 
-_MAGIC_BASE: Final = int.from_bytes(b"QJR2")
+_MAGIC_BASE: Final = int.from_bytes(b"QJR3")
 _MAGIC_STEP: Final = 0x9E3779B1
 """Odd, so that four billion segments in a row have different magics."""
-_HEAD: Final = struct.Struct("<IIIQ16sI")
+_HEAD: Final = struct.Struct("<IIIQ16sII")
 _CRC: Final = struct.Struct("<I")
 RECORD_HEADER_BYTES: Final = _HEAD.size + _CRC.size
 _NOBODY: Final = bytes(16)
+_SECTOR_BYTES: Final = 512
+"""A disk writes a sector as a whole or not at all."""
 
-_SEGMENT_MAGIC: Final = b"QJS2"
-_SEGMENT_HEAD: Final = struct.Struct("<4sIQQ")
+_SEGMENT_MAGIC: Final = b"QJS3"
+_SEGMENT_HEAD: Final = struct.Struct("<4sIQQQQ")
 SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
 
 
@@ -66,7 +70,7 @@ class Contents(NamedTuple):
 
     found: list[Record | Damage]
     end: int
-    """Where whole records end and a torn tail, or nothing, begins."""
+    """Where whole records end and a torn append, or nothing, begins."""
     torn: bool
 
 
@@ -74,25 +78,38 @@ class SegmentHeader(NamedTuple):
     number: int
     previous_bytes: int
     """Where the records of the segment before end; 0 for the first."""
+    room: int = 0
+    """The size of the file while the segment is in use. A shorter file was truncated by somebody."""
+    blank_from: int = 0
+    """From this byte on, the file was all zeros when the segment began."""
+
+
+class _Head(NamedTuple):
+    kind: int
+    number: int
+    partition: bytes
+    payload_bytes: int
+    payload_crc: int
+    append: int
 
 
 def magic_of(segment: int) -> int:
     return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
 
 
-def encode(magic: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """A record in two pieces, to be written one after the other."""
-    head = _HEAD.pack(magic, len(payload), crc32(payload), number, partition, kind)
+def encode(magic: int, append: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """A record in two pieces, to be written one after the other. `append` is where its append begins."""
+    head = _HEAD.pack(magic, len(payload), crc32(payload), number, partition, kind, append)
     return head + _CRC.pack(crc32(head)), payload
 
 
-def encode_tail(magic: int, at: int) -> bytes:
-    head = _HEAD.pack(magic, 0, 0, at, _NOBODY, _TAIL)
+def encode_tail(magic: int, append: int, at: int) -> bytes:
+    head = _HEAD.pack(magic, 0, 0, at, _NOBODY, _TAIL, append)
     return head + _CRC.pack(crc32(head))
 
 
-def encode_segment_header(number: int, previous_bytes: int) -> bytes:
-    head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, 0, number, previous_bytes)
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, 0, *header)
     return head + _CRC.pack(crc32(head))
 
 
@@ -100,71 +117,114 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
     """None when this is no whole header."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
-    magic, _, number, previous_bytes = _SEGMENT_HEAD.unpack_from(data)
+    magic, _, *fields = _SEGMENT_HEAD.unpack_from(data)
     if magic != _SEGMENT_MAGIC or _CRC.unpack_from(data, _SEGMENT_HEAD.size)[0] != crc32(data[: _SEGMENT_HEAD.size]):
         return None
-    return SegmentHeader(number, previous_bytes)
+    return SegmentHeader(*fields)
 
 
-def read_records(data: bytes, segment: int, start: int, end: int | None = None) -> Contents:
-    """Reads the records of a segment from `start`. With `end`, they must end exactly there: there is no torn tail."""
+def read_records(
+    data: bytes, segment: int, end: int | None = None, acknowledged: int = 0, blank_from: int | None = None
+) -> Contents:
+    """Reads the records of a segment. With `end`, they must end exactly there, and no append can be torn.
+
+    `acknowledged` is a byte up to which everything is known to have been acknowledged. `blank_from` is that of the
+    segment's header; None when it is not known.
+    """
     view = memoryview(data)
     magic = magic_of(segment)
     limit = len(data) if end is None else end
+    blank_from = len(data) if blank_from is None else blank_from
     found: list[Record | Damage] = []
-    at = start
+    at = SEGMENT_HEADER_BYTES
+    previous = -1
     while at < limit:
+        may_be_torn = end is None and at >= acknowledged
         head = _header_at(data, at, magic)
         if head is None:
-            after = _next_header(data, at + 1, limit, magic)
-            if end is None and after == limit:
+            if may_be_torn and _is_torn(data, at, RECORD_HEADER_BYTES, magic, blank_from, previous):
                 return Contents(found, at, torn=True)
             found.append(Damage(at, None, 0, f"the header of a record at byte {at} is damaged"))
-            at = after
+            at = next((after for after, _ in _headers(data, at + 1, limit, magic)), limit)
             continue
-        kind, number, partition, payload_bytes, payload_crc = head
-        if kind == _TAIL and number == at:
-            break
-        record = Record(kind, number, partition, at + RECORD_HEADER_BYTES, payload_bytes)
-        payload = view[record.payload_at : record.payload_at + payload_bytes]
-        whole = record.end <= len(data) and crc32(payload) == payload_crc
-        if not whole:
-            if end is None and _next_header(data, record.payload_at, limit, magic) == limit:
-                return Contents(found, at, torn=True)
-            found.append(Damage(at, partition, number, f"record {number} at byte {at} is damaged"))
-        else:
+        if head.kind == _TAIL and head.number == at:
+            later = next((after for after, one in _headers(data, at, limit, magic) if one.append > at), None)
+            if later is None:
+                break
+            found.append(Damage(at, None, 0, f"records between byte {at} and byte {later} are missing"))
+            at = later
+            continue
+        record = Record(head.kind, head.number, head.partition, at + RECORD_HEADER_BYTES, head.payload_bytes)
+        payload = view[record.payload_at : record.end]
+        if record.end <= len(data) and crc32(payload) == head.payload_crc:
             found.append(record)
+            previous = at
+        elif may_be_torn and _is_torn(data, at, record.end - at, magic, blank_from, previous):
+            return Contents(found, at, torn=True)
+        else:
+            reason = f"record {head.number} ({head.payload_bytes} bytes) at byte {at} is damaged"
+            found.append(Damage(at, head.partition, head.number, reason))
         at = record.end
     if end is not None and (at != end or len(data) < end):
         found.append(Damage(min(at, end), None, 0, f"the segment does not end at byte {end}, as it did once"))
-    return Contents(found, max(start, min(at, limit)), torn=False)
+    elif at < acknowledged:
+        found.append(Damage(at, None, 0, f"records end at byte {at}, and were acknowledged up to byte {acknowledged}"))
+    return Contents(found, max(SEGMENT_HEADER_BYTES, min(at, limit)), torn=False)
+
+
+def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previous: int) -> bool:
+    """Whether a crash during the last append can have left these bytes, where a record should be.
+
+    A crash leaves some sectors of the append as they were before. So the bytes must touch a sector that may be an old
+    one. A sector is not if it holds a whole header of this append, or if it was blank and is not any more.
+
+    `previous` is where the header of the record before stands.
+    """
+    written: set[int] = set()
+    is_start, is_inside = at == SEGMENT_HEADER_BYTES, False
+    for where, head in _headers(data, at, len(data), magic):
+        if head.append > at:
+            return False
+        is_start = is_start or head.append == at
+        is_inside = is_inside or head.append < at
+        written.update((where // _SECTOR_BYTES, (where + RECORD_HEADER_BYTES - 1) // _SECTOR_BYTES))
+    begin = at - at % _SECTOR_BYTES
+    is_one_sector = at + RECORD_HEADER_BYTES <= begin + _SECTOR_BYTES
+    follows_new = previous >= begin or (begin >= blank_from and any(data[begin:at]))
+    # Where an append begins, an old sector has a whole tail record.
+    if (is_one_sector and (is_start or follows_new)) or (is_inside and follows_new):
+        written.add(at // _SECTOR_BYTES)
+    for sector in range(at // _SECTOR_BYTES, (min(at + size, len(data)) - 1) // _SECTOR_BYTES + 1):
+        # An old tail record may reach a little into the sectors of the append.
+        begin = max(sector * _SECTOR_BYTES, at + RECORD_HEADER_BYTES)
+        is_changed = begin >= blank_from and any(data[begin : (sector + 1) * _SECTOR_BYTES])
+        if sector not in written and not is_changed:
+            return True
+    return False
 
 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
     """The payload of a record, given from its header on; None when this is not that record any more."""
     head = _header_at(data, 0, magic_of(segment))
     payload = data[RECORD_HEADER_BYTES:]
-    if head is None or head[1] != number or head[3:] != (len(payload), crc32(payload)):
+    if head is None or (head.number, head.payload_bytes, head.payload_crc) != (number, len(payload), crc32(payload)):
         return None
     return payload
 
 
-def _header_at(data: bytes, at: int, magic: int) -> tuple[int, int, bytes, int, int] | None:
+def _header_at(data: bytes, at: int, magic: int) -> _Head | None:
     if len(data) - at < RECORD_HEADER_BYTES:
         return None
-    found, payload_bytes, payload_crc, number, partition, kind = _HEAD.unpack_from(data, at)
+    found, payload_bytes, payload_crc, number, partition, kind, append = _HEAD.unpack_from(data, at)
     if found != magic or _CRC.unpack_from(data, at + _HEAD.size)[0] != crc32(data[at : at + _HEAD.size]):
         return None
-    return kind, number, partition, payload_bytes, payload_crc
+    return _Head(kind, number, partition, payload_bytes, payload_crc, append)
 
 
-def _next_header(data: bytes, at: int, limit: int, magic: int) -> int:
-    """Where the next record with a good header begins, or the limit."""
+def _headers(data: bytes, at: int, limit: int, magic: int) -> Iterator[tuple[int, _Head]]:
+    """Every whole header from a byte on, and where it stands."""
     first = _CRC.pack(magic)
-    while True:
-        at = data.find(first, at, limit)
-        if at < 0:
-            return limit
-        if _header_at(data, at, magic) is not None:
-            return at
+    while (at := data.find(first, at, limit)) >= 0:
+        if (head := _header_at(data, at, magic)) is not None:
+            yield at, head
         at += 1
