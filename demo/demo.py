@@ -167,7 +167,7 @@ def maintenance(demo: Demo) -> None:
         "querator sql orders 'select partition, count(*) as items, min(created_at) as oldest from items group by all'"
     )
     with Client(f"unix:{demo.socket}") as client:
-        (row,) = json.loads(client.sql("orders", "select count(*) as items from items"))
+        (row,) = client.sql("orders", "select count(*) as items from items").to_pylist()
     if row["items"] != producer.acknowledged:
         raise Failed(f"{producer.acknowledged} items were acknowledged, and {row['items']} are there")
     demo.say(f"all {producer.acknowledged:,} that were acknowledged are there")

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from querator import durations, times
 from querator.attempts import Call
 from querator.limits import NS_PER_SECOND, REASON_BYTES_MAX, US_PER_SECOND
+from querator.rows import Rows
 from querator.wire import json as wire_json
 from querator.wire import messages as m
 
@@ -305,8 +306,14 @@ def inspect_item(queue: str, id: str, *, timeout: float | None = None) -> Call[m
     return Call("items.inspect", request, _message(m.ItemsInspectResponse), timeout=timeout)
 
 
-def sql(queue: str, query: str, *, format: str = "json", limit: int = 0, timeout: float | None = None) -> Call[bytes]:
-    """The rows of a SELECT over the queue's live partitions, as `json`, `ndjson`, `csv` or `arrow` bytes."""
+def sql(queue: str, query: str, *, limit: int = 0, timeout: float | None = None) -> Call[Rows]:
+    """The rows of a SELECT over the queue's live partitions, in Arrow: `.to_pandas()`, `.to_polars()`, `.arrow`."""
+    found = sql_bytes(queue, query, format="arrow", limit=limit, timeout=timeout)
+    return Call(found.path, found.request, Rows, timeout=found.timeout)
+
+
+def sql_bytes(queue: str, query: str, *, format: str, limit: int = 0, timeout: float | None = None) -> Call[bytes]:
+    """The same rows as `json`, `ndjson`, `csv` or `arrow` bytes."""
     request = m.SqlRequest(
         queue_name=queue,
         query=query,

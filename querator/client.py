@@ -90,6 +90,7 @@ class _Calls:
     delete_items = Method(calls.delete_items)
     inspect_item = Method(calls.inspect_item)
     sql = Method(calls.sql)
+    sql_bytes = Method(calls.sql_bytes)
     list_partitions = Method(calls.list_partitions)
     pause_partitions = Method(calls.pause_partitions)
     resume_partitions = Method(calls.resume_partitions)

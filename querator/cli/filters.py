@@ -60,7 +60,7 @@ def matching_items(
     """Records as `items list` has them, page by page."""
     if where is not None:
         # On its own it must be a condition already. Otherwise `a) or (b` would undo the other conditions.
-        client.sql(queue, f"select 1 from items where {where}\nlimit 0")
+        client.sql_bytes(queue, f"select 1 from items where {where}\nlimit 0", format="ndjson")
     tables = []
     if state.value != "scheduled":
         tables.append(("items", None if state.value == "all" else state.value))
@@ -69,7 +69,7 @@ def matching_items(
     for table, wanted in tables:
         after = ""
         while True:
-            body = client.sql(queue, query(table, partitions, wanted, kind, where, after), format="ndjson")
+            body = client.sql_bytes(queue, query(table, partitions, wanted, kind, where, after), format="ndjson")
             rows = [msgspec.json.decode(line) for line in body.splitlines() if line]
             yield from map(_record, rows)
             if len(rows) < PAGE_ROWS:

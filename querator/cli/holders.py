@@ -93,5 +93,5 @@ def release(
 def _ask(client: Client, queue: str, query: str) -> list[dict[str, Any]]:
     import msgspec
 
-    rows: list[dict[str, Any]] = msgspec.json.decode(client.sql(queue, query, format="json") or b"[]")
+    rows: list[dict[str, Any]] = msgspec.json.decode(client.sql_bytes(queue, query, format="json") or b"[]")
     return rows

@@ -82,7 +82,7 @@ def _read_query(session: Session) -> str:
 def _ask(session: Session, queue: str, query: str, form: str, limit: int) -> bytes:
     open_partitions(session, queue)
     try:
-        return session.client.sql(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
+        return session.client.sql_bytes(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
     except RequestFailed as error:
         if error.message.startswith("query is not done"):
             raise TimedOut(error.message, hint="--timeout gives it more time") from None

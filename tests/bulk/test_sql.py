@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
 from typing import Any
 
 import msgspec
@@ -12,13 +13,13 @@ import pytest
 
 from querator.calls import produce_item
 from querator.client import Client
-from querator.errors import InvalidRequest, NotFound, RequestFailed
+from querator.errors import InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.wire.messages import QueueProduceItem
 from tests.bulk.daemons import Daemon
 
 
 def rows(client: Client, queue: str, query: str, **more: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = msgspec.json.decode(client.sql(queue, query, format="json", **more))
+    found: list[dict[str, Any]] = msgspec.json.decode(client.sql_bytes(queue, query, format="json", **more))
     return found
 
 
@@ -138,11 +139,11 @@ def test_an_arrow_that_takes_the_whole_comparison_is_told(client: Client, queue:
 def test_every_format_says_the_same(client: Client, queue: str) -> None:
     client.produce(queue, items(["a", "b"], kind="k"))
     query = "select kind, decode(payload) as text from items order by text"
-    assert client.sql(queue, query, format="ndjson") == b'{"kind":"k","text":"a"}\n{"kind":"k","text":"b"}\n'
-    assert client.sql(queue, query, format="csv") == b"kind,text\nk,a\nk,b\n"
-    table = pa.ipc.open_stream(io.BytesIO(client.sql(queue, query, format="arrow"))).read_all()
+    assert client.sql_bytes(queue, query, format="ndjson") == b'{"kind":"k","text":"a"}\n{"kind":"k","text":"b"}\n'
+    assert client.sql_bytes(queue, query, format="csv") == b"kind,text\nk,a\nk,b\n"
+    table = pa.ipc.open_stream(io.BytesIO(client.sql_bytes(queue, query, format="arrow"))).read_all()
     assert table.to_pydict() == {"kind": ["k", "k"], "text": ["a", "b"]}
-    assert client.sql(queue, query + " limit 0", format="json") == b"[]"
+    assert client.sql_bytes(queue, query + " limit 0", format="json") == b"[]"
     assert rows(client, queue, query, limit=1) == [{"kind": "k", "text": "a"}]
 
 
@@ -229,7 +230,7 @@ def test_a_query_ends_when_its_client_goes_away(daemon: Daemon, client: Client, 
 
 
 def test_a_result_larger_than_what_is_held_back_arrives_whole(client: Client, queue: str) -> None:
-    body = client.sql(queue, "select range as n, repeat('x', 100) as text from range(100000)", format="ndjson")
+    body = client.sql_bytes(queue, "select range as n, repeat('x', 100) as text from range(100000)", format="ndjson")
     lines = body.splitlines()
     assert len(lines) == 100_000
     assert msgspec.json.decode(lines[-1])["n"] == 99_999
@@ -239,7 +240,7 @@ def test_bad_requests_are_told_apart(client: Client, queue: str) -> None:
     with pytest.raises(NotFound):
         client.sql("no-such-queue", "select 1")
     with pytest.raises(InvalidRequest, match="format is invalid; 'xml'"):
-        client.sql(queue, "select 1", format="xml")
+        client.sql_bytes(queue, "select 1", format="xml")
     with pytest.raises(InvalidRequest, match="limit is invalid"):
         client.sql(queue, "select 1", limit=-1)
     with pytest.raises(InvalidRequest, match="same name"):
@@ -253,3 +254,31 @@ def test_partitions_that_are_closed_are_left_out(client: Client, queue: str) -> 
     client.produce(queue, ["b"])
     client.offline_partitions(queue, [1])
     assert rows(client, queue, "select partition, count(*) as n from items group by all") == [{"partition": 0, "n": 1}]
+
+
+def test_the_client_gives_rows_for_data_frames(client: Client, queue: str) -> None:
+    client.produce(queue, [produce_item(f"{n}", kind="ab"[n % 2]) for n in range(10)])
+    rows = client.sql(
+        queue, "select kind, count(*) as items, max(created_at) as last from items group by all order by 1"
+    )
+    assert (len(rows), rows.columns) == (2, ["kind", "items", "last"])
+    assert [(row["kind"], row["items"]) for row in rows.to_pylist()] == [("a", 5), ("b", 5)]
+    assert pa.table(rows).equals(rows.arrow)
+    frame = rows.to_pandas()
+    assert (list(frame["kind"]), frame["items"].sum(), str(frame["last"].dt.tz)) == (["a", "b"], 10, "UTC")
+    assert len(client.sql(queue, "select * from items", limit=3)) == 3
+    assert len(client.sql(queue, "select * from items where false")) == 0
+
+
+def test_rows_for_polars(client: Client, queue: str) -> None:
+    pytest.importorskip("polars")
+    client.produce(queue, [produce_item(f"{n}", kind="ab"[n % 2]) for n in range(10)])
+    frame = client.sql(queue, "select kind, text::int as n from items").to_polars()
+    assert dict(frame.group_by("kind").sum().iter_rows()) == {"a": 20, "b": 25}
+
+
+def test_without_polars_it_says_what_to_install(client: Client, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(QueratorError, match="polars is not installed") as caught:
+        client.sql(queue, "select 1 as one").to_polars()
+    assert caught.value.hint == "pip install polars"
