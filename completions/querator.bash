@@ -70,12 +70,12 @@ _querator_options() {
     'items import') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'sql') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline') echo '--help -h' ;;
-    'pipeline import') echo '--format --payload --kind --reference --encoding --enqueue-at --request-id --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'pipeline export') echo '--to --format --partition-by --state --where --only --complete --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline import') echo '--format --option --payload --kind --reference --encoding --enqueue-at --request-id --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline export') echo '--to --format --partition-by --option --overwrite --state --where --only --complete --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline copy') echo '--from --to --state --where --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline redrive') echo '--transform --to --where --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline report') echo '--html --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'pipeline stream') echo '--to --trigger --format --partition-by --checkpoint --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'pipeline stream') echo '--to --trigger --format --option --partition-by --checkpoint --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'top') echo '--once --interval --sort --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -510,7 +510,8 @@ _querator_value() {
     'sql --context') echo 'contexts' ;;
     'sql --token-file') echo 'files' ;;
     'sql --timeout') echo 'none' ;;
-    'pipeline import --format') echo '=parquet json csv text' ;;
+    'pipeline import --format') echo '=parquet json csv text delta iceberg' ;;
+    'pipeline import --option') echo 'none' ;;
     'pipeline import --payload') echo 'none' ;;
     'pipeline import --kind') echo 'none' ;;
     'pipeline import --reference') echo 'none' ;;
@@ -529,8 +530,9 @@ _querator_value() {
     'pipeline import --token-file') echo 'files' ;;
     'pipeline import --timeout') echo 'none' ;;
     'pipeline export --to') echo 'files' ;;
-    'pipeline export --format') echo '=parquet json csv text' ;;
+    'pipeline export --format') echo '=parquet json csv text delta iceberg' ;;
     'pipeline export --partition-by') echo '=none kind day' ;;
+    'pipeline export --option') echo 'none' ;;
     'pipeline export --state') echo '=all stored ready leased scheduled' ;;
     'pipeline export --where') echo 'none' ;;
     'pipeline export --only') echo 'none' ;;
@@ -591,7 +593,8 @@ _querator_value() {
     'pipeline report --timeout') echo 'none' ;;
     'pipeline stream --to') echo 'files' ;;
     'pipeline stream --trigger') echo 'none' ;;
-    'pipeline stream --format') echo '=parquet json csv text' ;;
+    'pipeline stream --format') echo '=parquet json csv text delta iceberg' ;;
+    'pipeline stream --option') echo 'none' ;;
     'pipeline stream --partition-by') echo '=none kind day' ;;
     'pipeline stream --checkpoint') echo 'files' ;;
     'pipeline stream --master') echo 'none' ;;

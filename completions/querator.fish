@@ -2,7 +2,7 @@
 # fish completion for querator
 
 set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
+set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --option --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far lead to this command and, if a number is given, to that argument of it.
 function __querator_at
@@ -713,7 +713,8 @@ complete -c querator -n '__querator_at '\''pipeline'\''' -a stream -d 'Write a q
 complete -c querator -n '__querator_at '\''pipeline'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''pipeline import'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''pipeline import'\''' -F
-complete -c querator -n '__querator_at '\''pipeline import'\''' -l format -x -a 'parquet json csv text' -d 'What the files are.'
+complete -c querator -n '__querator_at '\''pipeline import'\''' -l format -x -a 'parquet json csv text delta iceberg' -d 'What the files are. Spark needs a jar for delta and iceberg.'
+complete -c querator -n '__querator_at '\''pipeline import'\''' -l option -x -d 'An option of Spark'\''s reader or writer, such as delimiter=; or compression=zstd; may be repeated.'
 complete -c querator -n '__querator_at '\''pipeline import'\''' -l payload -x -d 'Spark SQL over the columns of the files. Default: the row as JSON.'
 complete -c querator -n '__querator_at '\''pipeline import'\''' -l kind -x -d 'Spark SQL over the columns of the files.'
 complete -c querator -n '__querator_at '\''pipeline import'\''' -l reference -x -d 'Spark SQL over the columns of the files.'
@@ -737,8 +738,10 @@ complete -c querator -n '__querator_at '\''pipeline import'\''' -l debug -d 'Sho
 complete -c querator -n '__querator_at '\''pipeline import'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''pipeline export'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''pipeline export'\''' -l to -r -F -d 'A new directory, as Spark names it.'
-complete -c querator -n '__querator_at '\''pipeline export'\''' -l format -x -a 'parquet json csv text' -d 'What the files are.'
+complete -c querator -n '__querator_at '\''pipeline export'\''' -l format -x -a 'parquet json csv text delta iceberg' -d 'What the files are. Spark needs a jar for delta and iceberg.'
 complete -c querator -n '__querator_at '\''pipeline export'\''' -l partition-by -x -a 'none kind day' -d 'Directories by kind or day.'
+complete -c querator -n '__querator_at '\''pipeline export'\''' -l option -x -d 'An option of Spark'\''s reader or writer, such as delimiter=; or compression=zstd; may be repeated.'
+complete -c querator -n '__querator_at '\''pipeline export'\''' -l overwrite -d 'Replace an earlier export in the same directory.'
 complete -c querator -n '__querator_at '\''pipeline export'\''' -l state -x -a 'all stored ready leased scheduled' -d 'Only items in this state; stored is ready and leased.'
 complete -c querator -n '__querator_at '\''pipeline export'\''' -l where -x -d 'Only items for which this holds, such as attempts > 3.'
 complete -c querator -n '__querator_at '\''pipeline export'\''' -l only -x -d 'Only these columns of an item.'
@@ -819,7 +822,8 @@ complete -c querator -n '__querator_at '\''pipeline report'\''' -l help -s h -d 
 complete -c querator -n '__querator_at '\''pipeline stream'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''pipeline stream'\''' -l to -r -F -d 'A directory, as Spark names it.'
 complete -c querator -n '__querator_at '\''pipeline stream'\''' -l trigger -x -d 'How often files are written.'
-complete -c querator -n '__querator_at '\''pipeline stream'\''' -l format -x -a 'parquet json csv text' -d 'What the files are.'
+complete -c querator -n '__querator_at '\''pipeline stream'\''' -l format -x -a 'parquet json csv text delta iceberg' -d 'What the files are. Spark needs a jar for delta and iceberg.'
+complete -c querator -n '__querator_at '\''pipeline stream'\''' -l option -x -d 'An option of Spark'\''s reader or writer, such as delimiter=; or compression=zstd; may be repeated.'
 complete -c querator -n '__querator_at '\''pipeline stream'\''' -l partition-by -x -a 'none kind day' -d 'Directories by kind or day.'
 complete -c querator -n '__querator_at '\''pipeline stream'\''' -l checkpoint -r -F -d 'Where Spark notes how far it is; default below --to.'
 complete -c querator -n '__querator_at '\''pipeline stream'\''' -l dry-run -d 'Say what would be done, and do nothing.'

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from querator.spark.moving import Connection
+    from querator.spark.running import Standing
 
 SAMPLE_ROWS: Final = 5
 
@@ -29,7 +30,8 @@ class Spark:
     def __init__(self, session: Session, master: str, conf: list[str], log_file: Path | None, verbose: bool) -> None:
         self._session = session
         self._master = master
-        self._conf = dict(_setting(text) for text in conf)
+        self._conf = dict(setting(text, "--conf") for text in conf)
+        self._standing: Callable[[], Standing | None] | None = None
         self._verbose = verbose
         self.log_file = (log_file or _default_log_file()).absolute()
 
@@ -47,8 +49,9 @@ class Spark:
         return Connection(address, str(settings.token_file.value or ""))
 
     @contextlib.contextmanager
-    def running(self, what: str, **defaults: str) -> Iterator[SparkSession]:
-        from querator.spark.running import explained, reported
+    def running(self, what: str, format: str = "", **defaults: str) -> Iterator[SparkSession]:
+        from querator.spark.moving import check_format, format_conf
+        from querator.spark.running import every_so_often, explained, tasks_done
         from querator.spark.session import check_java, check_pyspark, session
 
         check_pyspark()
@@ -58,13 +61,16 @@ class Spark:
         started = session(
             f"querator {what}",
             master=self._master,
-            conf=defaults | self._conf,
+            conf=format_conf(format) | defaults | self._conf,
             log_file=self.log_file,
             verbose=self._verbose,
         )
-        with Progress(self._session.streams, what) as progress:
+        self._standing = None
+        with Progress(self._session.streams, what) as progress, every_so_often(lambda: self._show(progress)):
             try:
-                with started as spark, reported(spark, progress.update):
+                with started as spark:
+                    self.watch(lambda: tasks_done(spark))
+                    check_format(spark, format)
                     yield spark
             except (QueratorError, typer.Exit):
                 raise
@@ -75,12 +81,24 @@ class Spark:
                 told.hint = told.hint or f"Spark's log has more: {self.log_file}"
                 raise told from error
 
+    def watch(self, standing: Callable[[], Standing | None]) -> None:
+        """From now on the progress line shows this."""
+        self._standing = standing
 
-def _setting(text: str) -> tuple[str, str]:
+    def _show(self, progress: Progress) -> None:
+        if self._standing is None:
+            progress.say("starting Spark")
+        elif (now := self._standing()) is None:
+            progress.say("Spark is planning")
+        else:
+            progress.update(now.done, now.total, share=now.share, unit=now.unit, note=now.note)
+
+
+def setting(text: str, option: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"--conf: '{text}' is not KEY=VALUE")
-    return key, value
+        raise UsageError(f"{option}: '{text}' is not KEY=VALUE")
+    return key.strip(), value
 
 
 def _default_log_file() -> Path:

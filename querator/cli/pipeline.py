@@ -9,16 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from querator.cli.ids import count, there_already
-from querator.cli.jobs_on_spark import Spark, going_on, held, show, summary
+from querator.cli.jobs_on_spark import Spark, going_on, held, setting, show, summary
 from querator.cli.options import DryRun, Queue, Where, command
 from querator.cli.session import Session
 from querator.cli.tree import noun
-from querator.errors import PartlyDone, UsageError
+from querator.errors import PartlyDone, QueratorError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 app = noun("Bulk work on Spark: import, export, copy, redrive, report, stream.")
 
@@ -28,6 +31,8 @@ class FileFormat(enum.StrEnum):
     JSON = "json"
     CSV = "csv"
     TEXT = "text"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 class State(enum.StrEnum):
@@ -56,7 +61,17 @@ LogFile = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", help="More in Spark's log, and say where it is.")]
 Splits = Annotated[int, typer.Option("--splits", min=1, metavar="N", help="Tasks per partition of the queue.")]
 InState = Annotated[State, typer.Option("--state", help="Only items in this state; stored is ready and leased.")]
-Form = Annotated[FileFormat, typer.Option("--format", help="What the files are.")]
+Form = Annotated[
+    FileFormat, typer.Option("--format", help="What the files are. Spark needs a jar for delta and iceberg.")
+]
+FormatOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="An option of Spark's reader or writer, such as delimiter=; or compression=zstd; may be repeated.",
+    ),
+]
 GOES_ON = "the same command goes on where this one was"
 Sql = "Spark SQL over the columns of the files."
 
@@ -67,6 +82,7 @@ def import_(
     queue: Queue,
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files or directories, as Spark names them.")],
     format: Form = FileFormat.PARQUET,
+    option: FormatOptions = [],  # noqa: B006 - typer wants the value itself
     payload: Annotated[str, typer.Option("--payload", metavar="SQL", help=f"{Sql} Default: the row as JSON.")] = "",
     kind: Annotated[str, typer.Option("--kind", metavar="SQL", help=Sql)] = "",
     reference: Annotated[str, typer.Option("--reference", metavar="SQL", help=Sql)] = "",
@@ -92,16 +108,23 @@ def import_(
     session.client.queue_info(queue)
     if len(request_id.encode()) > BULK_REQUEST_ID_BYTES_MAX - 50:
         raise UsageError(f"--request-id: at most {BULK_REQUEST_ID_BYTES_MAX - 50} bytes")
-    with spark.running(f"importing to '{queue}'") as running:
+    reading = dict(setting(text, "--option") for text in option)
+    with (
+        spark.running(f"importing to '{queue}'", format=format.value) as running,
+        _malformed(running, paths, format, reading),
+    ):
         from querator.spark import moving
+        from querator.spark.running import rows_read
 
         given_id, request_id = request_id, request_id or moving.new_request_id()
-        rows = moving.read_files(running, paths, format.value)
+        rows = moving.read_files(running, paths, format.value, reading)
         items = moving.as_items(rows, moving.Expressions(payload, kind, reference, encoding, enqueue_at))
         if dry_run:
             show(session, items, f"would import to '{queue}':")
             return
         before = held(session, queue)
+        size = moving.size_of(rows, format.value)
+        spark.watch(lambda: rows_read(running, size.bytes, size.rows))
         started = time.monotonic()
         how = f"the same command with --request-id {request_id} adds what is missing"
         with going_on(how, lambda: f"the queue holds {held(session, queue) - before:,} items more than before"):
@@ -113,6 +136,24 @@ def import_(
     summary(session, text, started, number, queue_name=queue, request_id=request_id, repeated=repeated)
 
 
+@contextlib.contextmanager
+def _malformed(spark: SparkSession, paths: list[str], format: FileFormat, reading: dict[str, str]) -> Iterator[None]:
+    """If a record cannot be read, the error names its file and line."""
+    from querator.spark import malformed
+
+    try:
+        yield
+    except Exception as error:
+        place = ""
+        if format.value in malformed.FORMATS and "malformed" in str(error).lower():
+            with contextlib.suppress(Exception):  # then Spark's own words must do
+                place = malformed.place(spark, paths, format.value, reading)
+        if not place:
+            raise
+        hint = getattr(error, "hint", "") or "correct the record, or take lines as they are with --format text"
+        raise QueratorError(f"a record is malformed: {place}", hint=hint) from error
+
+
 @command(app, "export")
 def export(
     session: Session,
@@ -122,6 +163,10 @@ def export(
     partition_by: Annotated[PartitionBy, typer.Option("--partition-by", help="Directories by kind or day.")] = (
         PartitionBy.NONE
     ),
+    option: FormatOptions = [],  # noqa: B006
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier export in the same directory.")
+    ] = False,
     state: InState = State.ALL,
     where: Where = None,
     only: Annotated[str, typer.Option("--only", metavar="A,B", help="Only these columns of an item.")] = "",
@@ -146,8 +191,11 @@ def export(
     _check_columns(only, partition_by)
     if complete and where:
         raise UsageError("--complete takes every item that is ready, so that --where does not go with it")
+    if complete and overwrite:
+        raise UsageError("--complete adds to what is in the directory, so that --overwrite does not go with it")
     some = _where(spark.connection().options(queue), where)
-    with spark.running(f"exporting '{queue}'") as running:
+    writing = dict(setting(text, "--option") for text in option)
+    with spark.running(f"exporting '{queue}'", format=format.value) as running:
         from querator.spark import moving
 
         options = spark.connection().options(queue)
@@ -156,9 +204,13 @@ def export(
             rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more, **some)
             show(session, moving.for_files(rows, format.value, directories)[0], f"would export '{queue}' to {to}:")
             return
+        if overwrite:
+            moving.check_overwritable(running, to, format.value)
         started = time.monotonic()
         if complete:
-            following = moving.Following(moving.drain(running, options | more, to, format.value, directories))
+            query = moving.drain(running, options | more, to, format.value, directories, writing)
+            following = moving.Following(query)
+            spark.watch(following.standing)
             with going_on(GOES_ON, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
                 following.wait(ended)
                 if ended.is_set():
@@ -167,7 +219,8 @@ def export(
         else:
             rows = moving.read_queue(running, options, state=state.value, splits=str(splits), **more, **some)
             with going_on(f"the queue is as it was; remove {to} and repeat the command"):
-                number = moving.write_files(rows, to, format.value, directories, "error")
+                mode = "overwrite" if overwrite else "error"
+                number = moving.write_files(rows, to, format.value, directories, mode, writing)
     summary(session, f"exported {count(number, 'item')} of '{queue}'", started, number, queue_name=queue, to=to)
 
 
@@ -336,6 +389,7 @@ def stream(
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="A directory, as Spark names it.")],
     trigger: Annotated[str, typer.Option("--trigger", metavar="DURATION", help="How often files are written.")] = "10s",
     format: Form = FileFormat.PARQUET,
+    option: FormatOptions = [],  # noqa: B006
     partition_by: Annotated[PartitionBy, typer.Option("--partition-by", help="Directories by kind or day.")] = (
         PartitionBy.NONE
     ),
@@ -360,7 +414,8 @@ def stream(
     session.client.queue_info(queue)
     every = f"{max(1, round(duration(trigger, '--trigger') * 1_000))} milliseconds"
     directories = "" if partition_by is PartitionBy.NONE else partition_by.value
-    with spark.running(f"streaming '{queue}'") as running:
+    writing = dict(setting(text, "--option") for text in option)
+    with spark.running(f"streaming '{queue}'", format=format.value) as running:
         from querator.spark import moving
 
         options = spark.connection().options(queue) | {"columns": moving.STORED_COLUMNS}
@@ -369,8 +424,9 @@ def stream(
             return
         started = time.monotonic()
         notes = checkpoint or f"{to.rstrip('/')}/{moving.CHECKPOINT}"
-        query = moving.drain(running, options, to, format.value, directories, checkpoint=notes, every=every)
+        query = moving.drain(running, options, to, format.value, directories, writing, checkpoint=notes, every=every)
         following = moving.Following(query)
+        spark.watch(following.standing)
         with going_on(GOES_ON, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
             following.wait(ended)
         number = following.items

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from querator.client import Client
 from querator.errors import UsageError
 from querator.spark.options import BY_SOURCE
+from querator.spark.running import Standing
 from querator.wire import arrow
 
 if TYPE_CHECKING:
@@ -21,7 +23,18 @@ if TYPE_CHECKING:
 
 _FORMAT_OPTIONS: Final = {
     # As other programs write and read CSV: a quote inside quotes is doubled, and spaces are part of a value.
-    "csv": {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"},
+    "csv": {"header": "true", "escape": '"', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"},
+}
+TABLE_FORMATS: Final = {
+    "delta": "io.delta:delta-spark_2.13:VERSION",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:VERSION",
+}
+"""Formats that Spark knows only with a jar, and the Maven package of the jar."""
+_TABLE_CONF: Final = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
 }
 STORED_COLUMNS: Final = ",".join(arrow.chosen(arrow.ITEM, ()).names)
 """The columns of an item without `text`, which would repeat every payload in a file."""
@@ -31,6 +44,31 @@ _COPIED: Final = (
     "payload", "kind", "reference", "encoding", "enqueue_at", "attempts", "max_attempts", "created_at",
     "expire_deadline", "history",
 )  # fmt: skip
+
+
+def format_options(form: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a reader or writer. Spark does not tell upper case from lower case in their names."""
+    return _FORMAT_OPTIONS.get(form, {}) | {name.lower(): value for name, value in given.items()}
+
+
+def format_conf(form: str) -> dict[str, str]:
+    """What Spark must be started with to know a format."""
+    return _TABLE_CONF.get(form, {})
+
+
+def check_format(spark: SparkSession, form: str) -> None:
+    """Refuses a format whose jar this Spark does not have."""
+    if form not in TABLE_FORMATS:
+        return
+    context: Any = spark.sparkContext
+    source = context._jvm.org.apache.spark.sql.execution.datasources.DataSource
+    try:
+        source.lookupDataSource(form, spark._jsparkSession.sessionState().conf())
+    except Exception:
+        raise UsageError(
+            f"this Spark has no jar for --format {form}",
+            hint=f"--conf spark.jars.packages={TABLE_FORMATS[form]}, with the versions that fit your Spark",
+        ) from None
 
 
 class Connection(NamedTuple):
@@ -62,10 +100,27 @@ class Expressions(NamedTuple):
 # -- into a queue
 
 
-def read_files(spark: SparkSession, paths: Sequence[str], form: str) -> DataFrame:
+def read_files(spark: SparkSession, paths: Sequence[str], form: str, options: Mapping[str, str]) -> DataFrame:
     # A line that does not parse would otherwise become an item of its own, or half of one.
-    reader = spark.read.option("mode", "FAILFAST").options(**_FORMAT_OPTIONS.get(form, {}))
-    return reader.format(form).load(list(paths))
+    reader = spark.read.options(**{"mode": "FAILFAST"} | format_options(form, options)).format(form)
+    if form not in TABLE_FORMATS:
+        return reader.load(list(paths))
+    if len(paths) > 1:
+        raise UsageError(f"a {form} table is one PATH, and {len(paths)} are given")
+    return reader.load(paths[0])
+
+
+class Size(NamedTuple):
+    bytes: int
+    rows: int | None
+
+
+def size_of(rows: DataFrame, form: str) -> Size:
+    """How much there is to read. Formats with an index of their rows can be counted without reading them."""
+    if form not in _FORMAT_OPTIONS and form not in ("json", "text"):
+        return Size(0, rows.count())
+    plan: Any = rows._jdf.queryExecution().optimizedPlan()
+    return Size(int(plan.stats().sizeInBytes()), None)
 
 
 def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
@@ -120,22 +175,36 @@ def for_files(items: DataFrame, form: str, partition_by: str) -> tuple[DataFrame
     if partition_by not in ("", "kind", "day"):
         raise UsageError(f"--partition-by is '{partition_by}', not kind or day")
     if form == "text":
-        raise UsageError("an export has columns; its format is parquet, json or csv")
-    if form != "parquet" and "payload" in items.columns:
+        raise UsageError("an export has columns, and text files have none; choose another --format")
+    if form in ("json", "csv") and "payload" in items.columns:
         items = items.withColumn("payload", f.col("payload").cast("string"))
     if partition_by == "day":
         items = items.withColumn("day", f.to_date("created_at"))
     return items, [partition_by] if partition_by else []
 
 
-def write_files(items: DataFrame, path: str, form: str, partition_by: str, mode: str) -> int:
+def check_overwritable(spark: SparkSession, path: str, form: str) -> None:
+    """Refuses to overwrite a directory with files that no export has written: Spark would delete them all."""
+    if form in TABLE_FORMATS:
+        return  # its files belong to the table, which keeps them
+    strange = [name for name in _names(spark, path) if not name.startswith(("part-", "_", ".")) and "=" not in name]
+    if strange:
+        raise UsageError(
+            f"{path} holds '{min(strange)}', which is not of an export, and --overwrite would delete it",
+            hint="choose another directory, or remove it yourself",
+        )
+
+
+def write_files(
+    items: DataFrame, path: str, form: str, partition_by: str, mode: str, options: Mapping[str, str]
+) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     rows, directories = for_files(items, form, partition_by)
     seen = Observation()
     writer = rows.observe(seen, f.count(f.lit(1)).alias("items")).write.mode(mode).partitionBy(*directories)
-    writer.format(form).options(**_FORMAT_OPTIONS.get(form, {})).save(path)
+    writer.format(form).options(**format_options(form, options)).save(path)
     return int(seen.get["items"])
 
 
@@ -145,6 +214,7 @@ def drain(
     path: str,
     form: str,
     partition_by: str,
+    writing: Mapping[str, str],
     *,
     checkpoint: str = "",
     every: str = "",
@@ -156,7 +226,7 @@ def drain(
     """
     source = spark.readStream.format("querator").options(**options, items_per_batch=str(items_per_batch)).load()
     rows, directories = for_files(source, form, partition_by)
-    writer: Any = rows.writeStream.format(form).options(**_FORMAT_OPTIONS.get(form, {})).option("path", path)
+    writer: Any = rows.writeStream.format(form).options(**format_options(form, writing)).option("path", path)
     writer = writer.option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}")
     if directories:
         writer = writer.partitionBy(*directories)
@@ -171,6 +241,7 @@ class Following:
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._items: dict[int, int] = {}
+        self._lag: int | None = None
 
     def wait(self, ended: threading.Event) -> None:
         """Until the query ends, or `ended` is set: then it is stopped. Raises what the query failed with."""
@@ -186,16 +257,24 @@ class Following:
     def items(self) -> int:
         return sum(self._items.values())
 
+    def standing(self) -> Standing | None:
+        """What is written, what waits, and how much of both that is."""
+        if self._lag is None:
+            return None
+        known = self.items + self._lag
+        return Standing(self.items, "items", share=self.items / known if known else None, note=f"lag {self._lag:,}")
+
     def _look(self) -> None:
         for progress in self._query.recentProgress:
             number = progress["batchId"]
             self._items[number] = max(self._items.get(number, 0), progress["numInputRows"])
+            reported = progress["sources"][0]["latestOffset"]
+            if reported:
+                self._lag = int((json.loads(reported) if isinstance(reported, str) else reported)["lag"])
 
 
 def complete_last_batch(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> None:
     """After a query was stopped: its last batch is in the sink, but Spark tells the source only with the next one."""
-    import json
-
     from querator.spark.options import Options
     from querator.spark.streaming import Keeper, held_in
 
@@ -213,13 +292,17 @@ def complete_last_batch(spark: SparkSession, options: Mapping[str, str], checkpo
 
 
 def _numbered(spark: SparkSession, directory: str) -> list[int]:
+    return [int(name) for name in _names(spark, directory) if name.isdigit()]
+
+
+def _names(spark: SparkSession, directory: str) -> list[str]:
+    """What is in a directory of any file system that Spark knows; nothing if there is no such directory."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(directory)
     files = path.getFileSystem(context._jsc.hadoopConfiguration())
     if not files.exists(path):
         return []
-    names = [status.getPath().getName() for status in files.listStatus(path)]
-    return [int(name) for name in names if name.isdigit()]
+    return [status.getPath().getName() for status in files.listStatus(path)]
 
 
 # -- between queues

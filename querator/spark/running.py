@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator import errors
 from querator.errors import QueratorError, UsageError
@@ -22,22 +22,26 @@ _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _CLUTTER: Final = re.compile(r"\.? SQLSTATE: \w+|; line \d+ pos \d+|;$")
 
 
+class Standing(NamedTuple):
+    """How far a job is."""
+
+    done: int
+    unit: str
+    total: int | None = None
+    share: float | None = None
+    """Of the whole work, where `total` is not known in the unit."""
+    note: str = ""
+
+
 @contextmanager
-def reported(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
-    """While this is open, `tell` hears how many tasks of the present jobs are done, and of how many."""
+def every_so_often(look: Callable[[], None]) -> Iterator[None]:
+    """While this is open, `look` is called a few times a second, in a thread of its own."""
     stopped = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
 
     def watch() -> None:
         while not stopped.wait(POLL_SECONDS):
-            done = total = 0
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    done += info.numCompletedTasks
-                    total += info.numTasks
-            if total:
-                tell(done, total)
+            with suppress(Exception):  # Spark may be starting, ending, or gone: there is nothing to show then
+                look()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -46,6 +50,28 @@ def reported(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[
     finally:
         stopped.set()
         watcher.join()
+
+
+def tasks_done(spark: SparkSession) -> Standing | None:
+    """How many tasks of the present jobs are done, and of how many."""
+    tracker = spark.sparkContext.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    total = sum(info.numTasks for info in infos if info is not None)
+    return Standing(sum(info.numCompletedTasks for info in infos if info), "tasks", total) if total else None
+
+
+def rows_read(spark: SparkSession, bytes_total: int, rows_total: int | None) -> Standing | None:
+    """How many rows the present jobs have read from files. Executors tell it with their heartbeats."""
+    context: Any = spark.sparkContext
+    stages = context._jsc.sc().statusStore().activeStages()
+    present = [stages.apply(number) for number in range(stages.size())]
+    rows = sum(stage.inputRecords() for stage in present)
+    if not rows:
+        return None
+    if rows_total:
+        return Standing(rows, "rows", rows_total)
+    share = sum(stage.inputBytes() for stage in present) / bytes_total if bytes_total else None
+    return Standing(rows, "rows", share=share)
 
 
 def explained(error: BaseException) -> QueratorError:

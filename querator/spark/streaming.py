@@ -86,6 +86,12 @@ def held_in(offset: dict[str, Any]) -> dict[int, Held]:
     return {int(number): Held.parse(text) for number, text in offset.get("held", {}).items()}
 
 
+def ready(client: Client, queue: str, timeout: float | None = None) -> int:
+    """How many items of a queue wait for a lease."""
+    stats = client.stats(queue, timeout=timeout)
+    return sum(p.total - p.total_leased for q in stats.logical_queues for p in q.partitions)
+
+
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -104,8 +110,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """What is ready now is to be read; what comes meanwhile is for the next time."""
         with self._options.client() as client:
-            stats = client.stats(self._options.queue)
-            self._left = sum(p.total - p.total_leased for q in stats.logical_queues for p in q.partitions)
+            self._left = ready(client, self._options.queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Leases the next batch. Spark asks only when the batch that ends at `start` is done with."""
@@ -129,6 +134,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = held_in(end)
         self._started().hold(held)
         return [Batch(number, str(one)) for number, one in held.items()]
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How the query stands. Spark shows it in the query's progress, as `latestOffset` of the source."""
+        keeper = self._started()
+        try:
+            return {"lag": keeper.ready(), "leased": keeper.leased, "completed": keeper.completed}
+        except QueratorError:
+            return None  # progress is not worth waiting for a daemon that is away
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().complete(held_in(end))
@@ -181,6 +194,10 @@ class Keeper:
         self._lease_seconds = options.lease_seconds
         self._client: Client = options.client()
         self._held: set[str] = set()
+        self._leased: set[str] = set()
+        """Besides those held, items of the batch that Spark has not noted yet."""
+        self.completed = 0
+        """Items that this query has completed since it was started."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(
@@ -198,6 +215,7 @@ class Keeper:
             texts = [item.id for item in answer.items]
             self._extend(texts, min(NOTED_SECONDS, self._lease_seconds))
             leased.setdefault(answer.partition, []).extend(texts)
+            self._leased.update(texts)
             most -= len(texts)
         return leased
 
@@ -210,6 +228,7 @@ class Keeper:
                 self._extend(some, self._lease_seconds)
                 with self._lock:
                     self._held.update(some)
+                    self._leased.update(some)
 
     def complete(self, held: dict[int, Held]) -> None:
         """Spark will not ask for these again. Completing what is completed already does nothing."""
@@ -221,7 +240,17 @@ class Keeper:
                     some, lambda part, number=number: self._client.complete(self._queue, part, partition=number)
                 )
                 with self._lock:
+                    self.completed += len(self._leased.intersection(some))
                     self._held.difference_update(some)
+                    self._leased.difference_update(some)
+
+    @property
+    def leased(self) -> int:
+        return len(self._leased)
+
+    def ready(self) -> int:
+        """How many items wait for a lease. Raises at once when the daemon does not answer."""
+        return ready(self._client, self._queue, timeout=LOOK_SECONDS)
 
     def _extend(self, texts: list[str], seconds: int) -> None:
         self._one_by_one_if_needed(

@@ -147,7 +147,7 @@ def test_what_cannot_be_imported_is_told_in_a_line(
         (("import", queue, str(tmp_path / "nothing")), "does not exist", 2),
         (("import", queue, text), f"reading file file:{text}. Could not read footer", 1),
         (("import", queue, str(tmp_path / "torn")), f"{tmp_path / 'torn'}", 1),
-        (("import", queue, str(tmp_path / "half.json"), "--format", "json"), "Malformed records", 1),
+        (("import", queue, str(tmp_path / "half.json"), "--format", "json"), "half.json, line 2: not json", 1),
         (("import", queue, str(tmp_path / "nulls")), "column 'payload' has rows without a value", 1),
         (("import", queue, text, "--format", "text", "--payload", "nope"), "nope", 2),
         (("import", queue, text, "--format", "text", "--payload", "value +"), "does not parse", 2),
