@@ -3,11 +3,12 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions jobs items sql pipeline top check doctor context config version completion help' ;;
+    '') echo 'daemon queues queue partitions storages jobs items sql pipeline top check doctor context config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats clear wait' ;;
     'partitions') echo 'list show pause resume drain offline reload migrate backup restore verify compact jobs cancel' ;;
+    'storages') echo 'list' ;;
     'jobs') echo 'list show cancel' ;;
     'items') echo 'list inspect delete redrive export import' ;;
     'pipeline') echo 'import export copy redrive report stream' ;;
@@ -57,6 +58,8 @@ _querator_options() {
     'partitions compact') echo '--wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions jobs') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions cancel') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'storages') echo '--help -h' ;;
+    'storages list') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'jobs') echo '--help -h' ;;
     'jobs list') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'jobs show') echo '--wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -413,6 +416,14 @@ _querator_value() {
     'partitions cancel --context') echo 'contexts' ;;
     'partitions cancel --token-file') echo 'files' ;;
     'partitions cancel --timeout') echo 'none' ;;
+    'storages list --output') echo '=table json ndjson name' ;;
+    'storages list -o') echo '=table json ndjson name' ;;
+    'storages list --columns') echo 'none' ;;
+    'storages list --endpoint') echo 'none' ;;
+    'storages list --socket') echo 'files' ;;
+    'storages list --context') echo 'contexts' ;;
+    'storages list --token-file') echo 'files' ;;
+    'storages list --timeout') echo 'none' ;;
     'jobs list --interval') echo 'none' ;;
     'jobs list --output') echo '=table json ndjson name' ;;
     'jobs list -o') echo '=table json ndjson name' ;;

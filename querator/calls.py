@@ -333,6 +333,11 @@ def list_partitions(queue: str = "", *, timeout: float | None = None) -> Call[li
     return Call("partitions.list", request, _items(m.PartitionsListResponse), timeout=timeout)
 
 
+def list_storages(*, timeout: float | None = None) -> Call[list[m.StorageStatus]]:
+    """The daemon's storages: where they lie, what is in them, and how much room is left."""
+    return Call("storages.list", m.StoragesListRequest(), _items(m.StoragesListResponse), timeout=timeout)
+
+
 def pause_partitions(
     queue: str, partitions: Sequence[int] = (), *, for_: Duration | None = None, timeout: float | None = None
 ) -> Call[None]:

@@ -92,6 +92,7 @@ class _Calls:
     sql = Method(calls.sql)
     sql_bytes = Method(calls.sql_bytes)
     list_partitions = Method(calls.list_partitions)
+    list_storages = Method(calls.list_storages)
     pause_partitions = Method(calls.pause_partitions)
     resume_partitions = Method(calls.resume_partitions)
     drain_partitions = Method(calls.drain_partitions)
@@ -167,13 +168,13 @@ class Client(_Calls):
         address, headers = _address_and_headers(endpoint, token)
         self.address = address
         self.timeout = timeout
-        self._patient = patient
+        self.patient = patient
         self._pool = ConnectionPool(address, headers)
 
     def send(self, call: Call[T]) -> T:
         """Make a call of `calls.py`."""
         timeout = self.timeout if call.timeout is None else call.timeout
-        attempts = Attempts(call, timeout, patient=self._patient or self._pool.has_connected)
+        attempts = Attempts(call, timeout, patient=self.patient or self._pool.has_connected)
         while True:
             body, listen = _body(call, attempts.remaining)
             try:
@@ -274,7 +275,7 @@ class AsyncClient(_Calls):
             endpoint = "http://localhost"
         self.address, headers = _address_and_headers(endpoint, token)
         self.timeout = timeout
-        self._patient = patient
+        self.patient = patient
         self._has_connected = False
         if transport is None and self.address.socket:
             transport = httpx.AsyncHTTPTransport(uds=self.address.socket)
@@ -286,7 +287,7 @@ class AsyncClient(_Calls):
         import asyncio  # costs a command half of its time, and commands are synchronous
 
         timeout = self.timeout if call.timeout is None else call.timeout
-        attempts = Attempts(call, timeout, patient=self._patient or self._has_connected)
+        attempts = Attempts(call, timeout, patient=self.patient or self._has_connected)
         while True:
             body, listen = _body(call, attempts.remaining)
             try:

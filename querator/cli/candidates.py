@@ -46,7 +46,7 @@ def _candidates(kind: str, queue: str, words: Sequence[str]) -> Iterable[str]:
     if kind == "jobs":
         return (one["job_id"] for one in daemon.ask("jobs.list"))
     if kind == "storages":
-        return sorted({one["storage"] for one in daemon.ask("partitions.list")})
+        return (one["storage"] for one in daemon.ask("storages.list"))
     if not queue:
         return ()
     partitions = [int(one.get("partition", 0)) for one in daemon.ask("partitions.list", queue_name=queue)]

@@ -35,7 +35,8 @@ OUTPUT: Final = {
     "-o table": "columns; boxes, colour and relative times only on a terminal, never cut when piped",
     "-o json": "one JSON document; errors are an object on standard error",
     "-o ndjson": "one JSON document per line, as they come",
-    "-o name": "names or ids alone; -q does the same and keeps silent otherwise",
+    "-o name": "names or ids alone",
+    "-q": "no remarks: a command that lists prints ids alone, one that changes or waits prints nothing; errors stay",
     "--columns a,b": "only these fields, in this order",
 }
 

@@ -84,10 +84,10 @@ class Verdicts:
 
         `stopped_by` is what came between, when there are ids of which nothing can be said.
         """
-        if session.output.form.value != "table":
+        if session.format.value != "table":
             records = [{"id": id, "ok": True, "error": ""} for id in self.done]
             records += [{"id": id, "ok": False, "error": text} for id, text in self.failed.items()]
-            session.output.records([one for one in records if one["ok"]] if session.quiet else records, (), name="id")
+            session.output.records(records, (), name="id")
         if not session.for_a_script:
             for id, text in self.failed.items():
                 session.streams.note(f"{id}: {text}")

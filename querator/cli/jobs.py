@@ -64,7 +64,8 @@ def list_(session: Session, watch: Watch = False, interval: Interval = "2s") -> 
 def show(session: Session, job: JobId, wait: Wait = False) -> None:
     """Show a job; with --wait, wait for its end first."""
     found = wait_for(session, job) if wait else session.client.show_job(job)
-    session.output.record(job_record(found), name="job_id")
+    if not (wait and session.quiet):
+        session.output.record(job_record(found), name="job_id")
 
 
 @command(app, "cancel")

@@ -36,17 +36,20 @@ def _shared(annotation: Any, *declarations: str, help: str, **settings: Any) -> 
     return Annotated[annotation, typer.Option(*declarations, help=help, rich_help_panel=SHARED_PANEL, **settings)]
 
 
+_TIMEOUT_HELP: Final = "How long to try (30s). If given, also how long to wait for a daemon that is away."
+
+
 @cache
 def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
     return {
         "output": (_shared(formats, "-o", "--output", help="How the answer is printed."), formats("table")),
-        "quiet": (_shared(bool, "-q", "--quiet", help="Ids only; silent when there is nothing to tell."), False),
+        "quiet": (_shared(bool, "-q", "--quiet", help="Print ids if the command lists, nothing if it acts."), False),
         "columns": (_shared(str | None, "--columns", metavar="A,B", help="Only these fields."), None),
         "endpoint": (_shared(str | None, "--endpoint", metavar="URL", help="Daemon, as http://host:port."), None),
         "socket": (_shared(str | None, "--socket", metavar="PATH", help="Daemon, by its Unix socket."), None),
         "context": (_shared(str | None, "--context", metavar="CONTEXT", help="Daemon, by its context's name."), None),
         "token_file": (_shared(str | None, "--token-file", metavar="FILE", help="File that holds the API key."), None),
-        "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help="How long to try (30s)."), None),
+        "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help=_TIMEOUT_HELP), None),
         "debug": (_shared(bool, "--debug", help="Show where an error came from."), False),
     }
 

@@ -43,8 +43,12 @@ def list_(session: Session, queue: OptionalQueue = None) -> None:
 
 @command(app, "show")
 def show(session: Session, queue: Queue, partition: Partition) -> None:
-    """Show everything known of one partition."""
-    session.output.record(_find(session, queue, partition), name="partition")
+    """Show everything known of one partition, with the path of its file."""
+    found = _find(session, queue, partition)
+    directories = {one.storage: one.directory for one in session.client.list_storages()}
+    if found["file"] and found["storage"] in directories:
+        found["file"] = f"{directories[found['storage']]}/{found['file']}"
+    session.output.record(found, name="partition")
 
 
 def _find(session: Session, queue: str, partition: int) -> dict[str, Any]:

@@ -54,17 +54,25 @@ class Session:
         return self.make_client()
 
     def make_client(self, *, patient: bool = False) -> Client:
-        """A client of the daemon that the settings name. An operator's command fails at once when nobody is there."""
+        """A client of the daemon that the settings name.
+
+        A command fails at once when no daemon is there, unless --timeout says how long to try.
+        """
         from querator.client import Client
 
         settings = self.settings
         return Client(
-            str(settings.address.value), token=settings.token(), timeout=self.timeout_seconds, patient=patient
+            str(settings.address.value),
+            token=settings.token(),
+            timeout=self.timeout_seconds,
+            patient=patient or self.timeout_given,
         )
 
     def waiting_limit(self) -> float | None:
         """For commands that wait: --timeout is for the waiting as a whole, and each question has time of its own."""
-        self.client.timeout = max(self.client.timeout, QUESTION_SECONDS)
+        if self.client.timeout < QUESTION_SECONDS:
+            self.client.timeout = QUESTION_SECONDS
+            self.client.patient = False  # a daemon that is away would be waited for longer than --timeout says
         return self.timeout_seconds if self.timeout_given else None
 
     def done(self, text: str, record: Mapping[str, Any], *, name: str) -> None:

@@ -43,10 +43,11 @@ def top(
     """A live view of queues and partitions.
 
     Keys: n r l s i o a sort by name, ready, leased, scheduled, in, out and age; the arrows choose a queue, Return opens
-    it and Escape goes back; q ends it. Without a terminal it prints a JSON document per queue and look.
+    it and Escape goes back; q ends it. Without a terminal it prints a JSON document per queue and look; with --once it
+    prints a table.
     """
     pause = max(0.1, duration(interval, "--interval"))
-    if not session.streams.fancy and session.output.form in (Format.TABLE, Format.JSON):
+    if not session.streams.fancy and not once and session.output.form in (Format.TABLE, Format.JSON):
         session.output.form = Format.NDJSON
     sampler = Sampler()
     if once or not session.streams.fancy or session.output.form is not Format.TABLE:

@@ -27,6 +27,7 @@ NOUNS: Final = {
     "queues": Noun("querator.cli.queues", "Create, list, change and delete queues."),
     "queue": Noun("querator.cli.queue", "Produce to a queue, lease from it, complete and retry."),
     "partitions": Noun("querator.cli.partitions", "Pause, drain, reload, migrate and back up partitions."),
+    "storages": Noun("querator.cli.storages", "Directories that hold partitions: where they lie, and their room."),
     "jobs": Noun("querator.cli.jobs", "Long maintenance work: list it, wait for it, cancel it."),
     "items": Noun("querator.cli.items", "Look at stored items, redrive, delete, import and export them."),
     "sql": Noun("querator.cli.sql", "Ask a queue's live partitions with SQL, read-only."),

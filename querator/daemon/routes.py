@@ -78,6 +78,7 @@ _TABLE: Final[tuple[Route, ...]] = (
     Route("partitions.backup", messages.PartitionsBackupRequest, limits.BODY_BYTES_MAX),
     Route("partitions.restore", messages.PartitionsRestoreRequest, limits.BODY_BYTES_MAX),
     Route("jobs.list", messages.JobsListRequest, limits.BODY_BYTES_MAX),
+    Route("storages.list", messages.StoragesListRequest, limits.BODY_BYTES_MAX),
     *_routes("jobs.show", "jobs.cancel", message=messages.JobRequest),
     # The test clock
     Route("clock.advance", messages.ClockAdvanceRequest, _SMALL, only_with_test_clock=True),

@@ -338,6 +338,26 @@ class PartitionStatus(Message):
     file: str = ""
 
 
+class StoragesListRequest(Message):
+    pass
+
+
+class StorageStatus(Message):
+    storage: str = ""
+    directory: str = ""
+    partitions: Int32 = 0
+    partition_bytes: Int64 = 0
+    journal_bytes: Int64 = 0
+    unapplied_bytes: Int64 = 0
+    free_bytes: Int64 = 0
+    total_bytes: Int64 = 0
+    reason: str = ""
+
+
+class StoragesListResponse(Message):
+    items: list[StorageStatus] = []
+
+
 class PartitionsListResponse(Message):
     items: list[PartitionStatus] = []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client, errors
+from querator.attempts import Attempts
 from querator.cli import failures
 from querator.cli.tree import hoist_shared_options
 from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
@@ -22,6 +23,24 @@ def test_no_daemon_is_exit_6(lonely: CommandLine) -> None:
     assert (result.exit_code, result.stdout) == (6, "")
     assert result.stderr.startswith("error: no daemon at unix:")
     assert result.stderr.endswith("\n\nhint: querator daemon run\n")
+
+
+def test_a_timeout_is_also_for_a_daemon_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon starts when the first try has failed."""
+    started: list[Daemon] = []
+    delay_after = Attempts.delay_after
+
+    def start(attempts: Attempts, error: errors.QueratorError) -> float:
+        monkeypatch.setattr(Attempts, "delay_after", delay_after)
+        started.append(Daemon(tmp_path / "data"))
+        return attempts.delay_after(error)
+
+    monkeypatch.setattr(Attempts, "delay_after", start)
+    try:
+        cli = CommandLine(tmp_path, tmp_path / "data" / "querator.sock")
+        assert cli.json("queues", "list", "--timeout", "120s") == []
+    finally:
+        started[0].stop()
 
 
 def test_no_permission_is_told(lonely: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

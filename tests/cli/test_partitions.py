@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from querator import Client
+from querator.cli import candidates
 from tests.cli.running import CommandLine, Daemon
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 
@@ -330,3 +331,63 @@ def test_a_file_that_cannot_be_opened_comes_with_the_way_out(storages: Daemon, t
     paths[0].write_bytes(content)
     cli.ok("partitions", "reload", "q", "0")
     assert cli.json("partitions", "show", "q", "0")["ready"] == 1
+
+
+def test_storages_show_where_they_are_and_what_they_hold(cli: CommandLine, daemon: Daemon, wide_queue: str) -> None:
+    (storage,) = cli.json("storages", "list")
+    assert storage["storage"] == "default"
+    assert storage["directory"] == str(daemon.data / "partitions")
+    assert storage["partitions"] == len(cli.json("partitions", "list"))
+    assert storage["partition_bytes"] > 0
+    assert storage["journal_bytes"] > 0
+    assert 0 < storage["free_bytes"] <= storage["total_bytes"]
+    assert storage["reason"] == ""
+    header = cli.ok("storages", "list").splitlines()[0].split()
+    assert header == [
+        "STORAGE",
+        "DIRECTORY",
+        "PARTITIONS",
+        "PARTITION_BYTES",
+        "JOURNAL_BYTES",
+        "FREE_BYTES",
+        "REASON",
+    ]
+
+
+def test_storages_without_partitions_are_listed_and_completed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "querator.toml"
+    config.write_text(
+        '[[storages]]\nname = "fast"\ndirectory = "fast"\n\n[[storages]]\nname = "spare"\ndirectory = "spare"\n'
+    )
+    other = Daemon(tmp_path / "data", "--config", str(config))
+    try:
+        found = CommandLine(tmp_path, other.socket).json("storages", "list")
+        assert [(one["storage"], one["partitions"]) for one in found] == [("fast", 0), ("spare", 0)]
+        assert [one["directory"] for one in found] == [str(tmp_path / "fast"), str(tmp_path / "spare")]
+        monkeypatch.setattr(candidates, "ANSWER_SECONDS_MAX", 30)
+        assert candidates.answer(["storages", "s", "", "querator", "--socket", str(other.socket)]) == 0
+        assert capsys.readouterr().out == "spare\n"
+    finally:
+        other.stop()
+
+
+def test_a_storage_that_is_gone_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "querator.toml"
+    config.write_text('[[storages]]\nname = "fast"\ndirectory = "fast"\n')
+    other = Daemon(tmp_path / "data", "--config", str(config))
+    try:
+        (tmp_path / "fast").rename(tmp_path / "elsewhere")
+        (found,) = CommandLine(tmp_path, other.socket).json("storages", "list")
+        assert found["reason"] == "No such file or directory"
+    finally:
+        (tmp_path / "elsewhere").rename(tmp_path / "fast")
+        other.stop()
+
+
+def test_show_gives_the_whole_path_of_the_file(cli: CommandLine, wide_queue: str) -> None:
+    path = Path(cli.json("partitions", "show", wide_queue, "1")["file"])
+    assert path.is_absolute()
+    assert path.suffix == ".duckdb"
+    assert path.is_file()

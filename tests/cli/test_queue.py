@@ -213,3 +213,41 @@ def test_what_was_done_before_the_daemon_failed_is_told(tmp_path: Path) -> None:
         result = CommandLine(tmp_path, daemon.socket)("queue", "complete", "q", "-", input=ids)
     assert result.exit_code == 3
     assert result.stderr.startswith("error: completed 1,000 items, then: the disk is full\n\nhint: repeat the command")
+
+
+ACTING = [
+    ["queues", "create", "NEW"],
+    ["queues", "update", "QUEUE", "--reference", "x"],
+    ["queues", "delete", "QUEUE", "--yes"],
+    ["queue", "produce", "QUEUE", "x"],
+    ["queue", "complete", "QUEUE", "LEASED"],
+    ["queue", "retry", "QUEUE", "LEASED"],
+    ["queue", "extend", "QUEUE", "LEASED"],
+    ["queue", "clear", "QUEUE", "--queue", "--yes"],
+    ["queue", "wait", "QUEUE", "--for", "empty"],
+    ["items", "delete", "QUEUE", "LEASED", "--yes"],
+    ["items", "redrive", "QUEUE"],
+    ["partitions", "pause", "QUEUE", "0"],
+    ["partitions", "reload", "QUEUE", "0"],
+    ["partitions", "verify", "QUEUE"],
+    ["partitions", "verify", "QUEUE", "--wait"],
+]
+
+
+@pytest.mark.parametrize("words", ACTING, ids=" ".join)
+def test_quiet_commands_that_act_print_nothing(cli: CommandLine, client: Client, queue: str, words: list[str]) -> None:
+    item = leased_ids(client, queue, "a")[0] if "LEASED" in words else ""
+    typed = [{"NEW": fresh_name(), "QUEUE": queue, "LEASED": item}.get(word, word) for word in words]
+    result = cli(*typed, "-q")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_quiet_commands_that_list_print_ids(cli: CommandLine, client: Client, queue: str) -> None:
+    item = leased_ids(client, queue, "a")[0]
+    assert queue in cli.ok("queues", "list", "-q").splitlines()
+    assert cli.ok("queues", "show", queue, "-q") == f"{queue}\n"
+    assert cli.ok("items", "list", queue, "-q") == f"{item}\n"
+    assert cli.ok("partitions", "list", queue, "-q") == "0\n"
+    job = cli.json("partitions", "verify", queue)["job_id"]
+    assert cli.ok("jobs", "show", job, "--wait", "-q") == ""
+    assert job in cli.ok("jobs", "list", "-q").splitlines()

@@ -100,9 +100,17 @@ def test_more_queues_than_lines_are_shown_around_the_chosen_one() -> None:
 
 def test_piped_it_is_ndjson(cli: CommandLine, client: Client, queue: str) -> None:
     client.produce(queue, ["a", "b"])
-    records = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    records = [json.loads(line) for line in cli.ok("top", "--once", "-o", "ndjson").splitlines()]
     (mine,) = [one for one in records if one["queue_name"] == queue]
     assert (mine["ready"], mine["state"], mine["rate_in"]) == (2, "available", None)
+
+
+def test_once_is_a_table_in_a_pipe_too(cli: CommandLine, queue: str) -> None:
+    for words in (["top", "--once"], ["top", "--once", "-o", "table"]):
+        header, *lines = cli.ok(*words).splitlines()
+        assert header.split()[:3] == ["QUEUE_NAME", "STATE", "READY"]
+        assert queue in [line.split()[0] for line in lines]
+    assert queue in [one["queue_name"] for one in cli.json("top", "--once")]
 
 
 def test_once_on_a_terminal_is_a_table(cli: CommandLine, queue: str) -> None:

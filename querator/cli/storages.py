@@ -1,0 +1,41 @@
+"""`querator storages`: the directories that hold partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from querator.cli.options import command
+from querator.cli.session import Session
+from querator.cli.tree import NOUNS, noun
+
+if TYPE_CHECKING:
+    from querator.wire.messages import StorageStatus
+
+app = noun(NOUNS["storages"].help)
+
+COLUMNS = ("storage", "directory", "partitions", "partition_bytes", "journal_bytes", "free_bytes", "reason")
+
+
+def storage_record(status: StorageStatus) -> dict[str, Any]:
+    return {
+        "storage": status.storage,
+        "directory": status.directory,
+        "partitions": status.partitions,
+        "partition_bytes": status.partition_bytes,
+        "journal_bytes": status.journal_bytes,
+        "unapplied_bytes": status.unapplied_bytes,
+        "free_bytes": status.free_bytes,
+        "total_bytes": status.total_bytes,
+        "reason": status.reason,
+    }
+
+
+@command(app, "list")
+def list_(session: Session) -> None:
+    """List the storages: where they lie, what is in them, and how much room they have.
+
+    PARTITION_BYTES and JOURNAL_BYTES are what the partition files and the journal take on the disk. FREE_BYTES is the
+    room that is left. REASON says why a storage cannot be used.
+    """
+    records = map(storage_record, session.client.list_storages())
+    session.output.records(records, COLUMNS, name="storage", empty="no storages")

@@ -1,0 +1,52 @@
+"""What operators ask of storages: which there are, where they lie, and how much room they have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.config import StorageConfig
+    from querator.daemon.service import Service
+
+
+async def list_(service: Service, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
+    placed = [partition.placement for logical in service.logicals.values() for partition in logical.partitions]
+    partitions = Counter(placement.storage for placement in placed)
+    items = await service.blocking(lambda: [_look(one) for one in service.config.storages])
+    for item in items:
+        item.partitions = partitions[item.storage]
+        storage = service.storages.get(item.storage)
+        if storage is None:
+            item.reason = item.reason or "it cannot be used; the log says why"
+        else:
+            item.reason = item.reason or storage.failure
+            item.unapplied_bytes = storage.unapplied_bytes
+    return messages.StoragesListResponse(items=items)
+
+
+def _look(storage: StorageConfig) -> messages.StorageStatus:
+    """Blocking. Nothing is opened: closing a partition file again would drop the lock on it."""
+    status = messages.StorageStatus(storage=storage.name, directory=str(storage.directory))
+    try:
+        usage = shutil.disk_usage(storage.directory)
+        status.free_bytes, status.total_bytes = usage.free, usage.total
+        status.partition_bytes = _occupied(storage.directory)
+        status.journal_bytes = _occupied(storage.directory / "journal")
+    except OSError as error:
+        status.reason = error.strerror or str(error)
+    return status
+
+
+def _occupied(directory: Path) -> int:
+    """Bytes on the disk, of the files right below."""
+    with os.scandir(directory) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_blocks for entry in entries if entry.is_file()) * 512
+
+
+CALLS = {"storages.list": list_}
