@@ -389,6 +389,8 @@ class Engine:
 
     def _room_checked(self, disk: Disk, future: asyncio.Future[Room]) -> None:
         disk.checking_room = False
+        if future.cancelled():
+            return  # the daemon stops
         # A directory that cannot be looked at shows in the next write.
         disk.room = future.result() if future.exception() is None else None
         self._tell_room(disk)

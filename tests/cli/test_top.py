@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+
+import pytest
+from rich.console import Console, ConsoleDimensions
 
 from querator import Client
 from querator.cli import screen
@@ -96,6 +100,21 @@ def test_more_queues_than_lines_are_shown_around_the_chosen_one() -> None:
     assert screen.window(29, 30, 10) == range(20, 30)
     assert screen.window(5, 30, -3) == range(5, 6)
     assert screen.window(0, 0, 10) == range(0, 0)
+
+
+@pytest.mark.parametrize("opened", [None, "q"])
+def test_the_screen_says_why_a_partition_takes_nothing(opened: str | None) -> None:
+    sampler = Sampler()
+    broken = PartitionView(state="error", trouble="No space left on device")
+    soon = PartitionView(state="available", trouble="nearly full")
+    sampler.take({"q": QueueView("q", partitions={0: soon, 1: broken})}, 1.0)
+    shown = View(Order.NAME)
+    shown.opened = opened
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(screen.draw(sampler, sampler.rows, shown, "here", "", ConsoleDimensions(100, 20)))
+    text = console.export_text()
+    assert "error" in text and "q: No space left on device" in text
+    assert ("nearly full" in text) is (opened is not None)
 
 
 def test_piped_it_is_ndjson(cli: CommandLine, client: Client, queue: str) -> None:
