@@ -278,27 +278,29 @@ def reload(
 
 
 def _reload_all_queues(session: Session, limit: float, *, dry_run: bool) -> None:
-    """Every queue is tried; the first failure decides the exit code unless some succeeded."""
     names = [info.queue_name for info in all_queues(session.client)]
     if dry_run:
         session.note(f"would reload all partitions of {count(len(names), 'queue')} that are not offline")
         return
+    _for_each(names, "reloaded", lambda name: session.client.reload_partitions(name, keep_states=True, timeout=limit))
+    session.done(f"reloaded {count(len(names), 'queue')}", {"queues": names, "reloaded": len(names)}, name="reloaded")
+
+
+def _for_each(names: list[str], done: str, work: Callable[[str], Any]) -> None:
+    """Does something with every queue, even if it fails for some. If it fails for all, the kind of error is theirs."""
     failures: dict[str, QueratorError] = {}
     for name in names:
         try:
-            session.client.reload_partitions(name, keep_states=True, timeout=limit)
+            work(name)
         except QueratorError as error:
             failures[name] = error
     if not failures:
-        session.done(
-            f"reloaded {count(len(names), 'queue')}", {"queues": names, "reloaded": len(names)}, name="reloaded"
-        )
         return
     told = "; ".join(f"'{name}': {error.message}" for name, error in failures.items())
     if len({type(error) for error in failures.values()}) == 1 and len(failures) == len(names):
         only = next(iter(failures.values()))
         raise type(only)(told, hint=only.hint)
-    raise PartlyDone(f"reloaded {len(names) - len(failures)} of {count(len(names), 'queue')}; {told}")
+    raise PartlyDone(f"{done} {len(names) - len(failures)} of {count(len(names), 'queue')}; {told}")
 
 
 @command(app, "migrate")
@@ -333,14 +335,61 @@ def migrate(
 @command(app, "backup")
 def backup(
     session: Session,
-    queue: Queue,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="Directory on the daemon's machine.")],
+    queue: OptionalQueue = None,
     partitions: Partitions = None,
+    all_queues_: Annotated[
+        bool, typer.Option("--all-queues", help="All queues, each into a subdirectory of its own.")
+    ] = False,
     wait: Wait = False,
 ) -> None:
-    """Take a consistent snapshot of live partitions, as a job."""
+    """Take a consistent snapshot of live partitions, as a job.
+
+    The backup also holds the queue's settings and the states of its partitions. It replaces an earlier backup in the
+    same directory.
+
+    Example: querator partitions backup orders --to /srv/backup/orders --wait
+    """
+    if all_queues_:
+        if queue is not None or partitions:
+            raise UsageError("--all-queues stands alone")
+        _backup_all_queues(session, to, wait=wait)
+        return
+    if queue is None:
+        raise UsageError("name a queue, or say --all-queues", hint="querator queues list")
     job_id = session.client.backup_partitions(queue, to, partitions or [])
     jobs.started(session, job_id, f"back up {_named(queue, partitions or [])}", wait=wait)
+
+
+def _backup_all_queues(session: Session, to: str, *, wait: bool) -> None:
+    """With --wait one queue after the other; without it all jobs are started at once."""
+    names = [info.queue_name for info in all_queues(session.client)]
+    started = []
+
+    def start(name: str) -> None:
+        job_id = session.client.backup_partitions(name, f"{to}/{_directory_name(name)}")
+        started.append(jobs.wait_for(session, job_id) if wait else session.client.show_job(job_id))
+
+    try:
+        _for_each(names, "backed up", start)
+    finally:
+        if not wait:
+            session.output.records(map(jobs.job_record, started), jobs.COLUMNS, name="job_id", empty="no queues")
+    if wait:
+        session.done(
+            f"backed up {count(len(names), 'queue')}", {"queues": names, "backed_up": len(names)}, name="backed_up"
+        )
+
+
+def _directory_name(queue: str) -> str:
+    """A queue's name as a file system takes it: special characters in percent notation, and not too long."""
+    from hashlib import sha256
+    from urllib.parse import quote
+
+    name = quote(queue, safe="")
+    if name.startswith("."):
+        name = f"%2E{name[1:]}"
+    return name if len(name) <= 200 else f"{name[:180]}-{sha256(queue.encode()).hexdigest()[:16]}"
 
 
 @command(app, "restore")
@@ -351,19 +400,34 @@ def restore(
     partitions: Partitions = None,
     wait: Wait = False,
     yes: Yes = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the whole backup, and change nothing.")] = False,
 ) -> None:
-    """Verify a backup and bring it back, as a job. What the partitions hold now is replaced."""
-    from querator.cli.confirm import confirm_by_name
+    """Verify a backup and restore it, as a job. What the partitions hold now is replaced.
 
+    A queue that does not exist is created, with the settings and states in the backup, under any name.
+
+    Example: querator partitions restore orders-copy --from /srv/backup/orders --wait
+    """
     named = _named(queue, partitions or [])
     if dry_run:
-        _states(session, queue, partitions or [])
-        session.note(f"would restore {named} from {from_}")
+        limit = session.timeout_seconds if session.timeout_given else RELOAD_SECONDS_MAX
+        session.client.restore_partitions(queue, from_, partitions or [], dry_run=True, timeout=limit)
+        session.note(f"would restore {named} from {from_}: the backup is sound")
         return
-    confirm_by_name(session, queue, f"replace {named} by the backup in {from_}", yes=yes)
+    if not yes and _exists(session, queue):
+        from querator.cli.confirm import confirm_by_name
+
+        confirm_by_name(session, queue, f"replace {named} by the backup in {from_}", yes=yes)
     job_id = session.client.restore_partitions(queue, from_, partitions or [])
     jobs.started(session, job_id, f"restore {named}", wait=wait)
+
+
+def _exists(session: Session, queue: str) -> bool:
+    try:
+        session.client.queue_info(queue)
+    except NotFound:
+        return False
+    return True
 
 
 @command(app, "verify")

@@ -228,8 +228,6 @@ def test_where_to_migrate_must_be_said(cli: CommandLine, wide_queue: str) -> Non
 
 def test_a_dry_run_refuses_what_does_not_exist(cli: CommandLine, wide_queue: str) -> None:
     for words in (
-        ["restore", "nope", "--from", "/x"],
-        ["restore", wide_queue, "7", "--from", "/x"],
         ["migrate", wide_queue, "0", "--to", "7"],
         ["compact", wide_queue, "7"],
     ):
@@ -238,7 +236,6 @@ def test_a_dry_run_refuses_what_does_not_exist(cli: CommandLine, wide_queue: str
 
 def test_restore_asks_first(cli: CommandLine, wide_queue: str) -> None:
     assert cli("partitions", "restore", wide_queue, "--from", "/x").exit_code == 2
-    assert "would restore" in cli("partitions", "restore", wide_queue, "--from", "/x", "--dry-run").stderr
 
 
 # Against a daemon of its own, with two storages
@@ -391,3 +388,53 @@ def test_show_gives_the_whole_path_of_the_file(cli: CommandLine, wide_queue: str
     assert path.is_absolute()
     assert path.suffix == ".duckdb"
     assert path.is_file()
+
+
+def test_all_queues_are_backed_up_and_one_is_made_again_under_another_name(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    names = ["plain", "../up", ".", "with/slash", "x" * 500, "é:%"]
+    for name in names:
+        client.create_queue(name, partitions=2, reference=name[:20])
+        client.produce(name, [name])
+    to = tmp_path / "backups"
+    told = cli.json("partitions", "backup", "--all-queues", "--to", str(to), "--wait")
+    assert (sorted(told["queues"]), told["backed_up"]) == (sorted(names), len(names))
+    manifests = {
+        json.loads(path.read_text())["queue"]["queue_name"]: path.parent for path in to.glob("*/manifest.json")
+    }
+    assert sorted(manifests) == sorted(names) and len(list(tmp_path.glob("**/manifest.json"))) == len(names)
+    jobs = cli.json("partitions", "backup", "--all-queues", "--to", str(tmp_path / "again"))
+    assert sorted(job["queue_name"] for job in jobs) == sorted(names)
+
+    where = str(manifests["../up"])
+    dry = cli("partitions", "restore", "copy", "--from", where, "--dry-run")
+    assert dry.exit_code == 0 and "the backup is sound" in dry.stderr
+    # Nothing is replaced, so that nobody has to be asked.
+    assert cli.json("partitions", "restore", "copy", "--from", where, "--wait")["state"] == "done"
+    assert client.queue_info("copy").reference == "../up"
+    assert [item.payload for item in client.lease("copy", 1).items] == [b"../up"]
+
+
+def test_a_dry_run_of_a_restore_finds_what_is_wrong(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    client.create_queue("q", partitions=2)
+    to = tmp_path / "backup"
+    cli.ok("partitions", "backup", "q", "--to", str(to), "--wait")
+    assert cli("partitions", "restore", "q", "7", "--from", str(to), "--dry-run").exit_code == 4
+    (file,) = to.glob("partition-1-*.duckdb")
+    file.write_bytes(file.read_bytes()[:-1])
+    result = cli("partitions", "restore", "q", "--from", str(to), "--dry-run")
+    assert result.exit_code == 1 and "is not what its manifest says" in result.stderr
+
+
+def test_some_queues_cannot_be_backed_up(storages: Daemon, tmp_path: Path) -> None:
+    cli, client = CommandLine(tmp_path, storages.socket), storages.client
+    client.create_queue("good")
+    client.create_queue("bad")
+    client.offline_partitions("bad")
+    result = cli("partitions", "backup", "--all-queues", "--to", str(tmp_path / "b"), "--wait")
+    assert result.exit_code == 3
+    assert "backed up 1 of 2 queues; 'bad': " in result.stderr
+    assert (tmp_path / "b" / "good" / "manifest.json").exists()
+    assert cli("partitions", "backup", "--to", "/x").exit_code == 2
+    assert cli("partitions", "backup", "good", "--all-queues", "--to", "/x").exit_code == 2
