@@ -722,7 +722,7 @@ complete -c querator -n '__querator_at '\''pipeline'\''' -a import -d 'Produce t
 complete -c querator -n '__querator_at '\''pipeline'\''' -a export -d 'Write a queue'\''s items to files.'
 complete -c querator -n '__querator_at '\''pipeline'\''' -a copy -d 'Copy items between queues, of one daemon or two; they stay where they are, and their copies are not leased.'
 complete -c querator -n '__querator_at '\''pipeline'\''' -a redrive -d 'Send dead items back to the queue in which they died, repaired with SQL.'
-complete -c querator -n '__querator_at '\''pipeline'\''' -a report -d 'What died, of what, since when: counts by reason, kind and reference, ages, attempts, and a time line.'
+complete -c querator -n '__querator_at '\''pipeline'\''' -a report -d 'What died, of what, since when: counts by reason, failure, kind, reference, age and attempts, and a time line.'
 complete -c querator -n '__querator_at '\''pipeline'\''' -a stream -d 'Write a queue'\''s items to files for as long as this runs; they are completed once they are written.'
 complete -c querator -n '__querator_at '\''pipeline'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''pipeline import'\'' 0' -a '(__querator_ask queues)'

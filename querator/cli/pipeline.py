@@ -328,7 +328,9 @@ def redrive(
         rows = redriving.repaired(redriving.dead_items(running, options, state="ready"), transform, to)
         rows = rows.where(where) if where else rows
         if dry_run:
-            shown = rows.select("id", "target", "kind", "reason", "text", rows["repaired"].cast("string").alias("new"))
+            shown = rows.select(
+                "id", "target", "kind", "reason", "failure", "text", rows["repaired"].cast("string").alias("new")
+            )
             show(session, shown, f"would redrive '{queue}':")
             return
         started = time.monotonic()
@@ -358,7 +360,7 @@ def report(
     log_file: LogFile = None,
     verbose: Verbose = False,
 ) -> None:
-    """What died, of what, since when: counts by reason, kind and reference, ages, attempts, and a time line."""
+    """What died, of what, since when: counts by reason, failure, kind, reference, age and attempts, and a time line."""
     spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     if html is not None and not html.absolute().parent.is_dir():

@@ -1,8 +1,9 @@
 """`querator items redrive`: dead items go back to where they came from.
 
-The daemon knows no redrive, so it is done here, item by item: produce to the origin queue, then delete from the dead
-queue. The produce carries a request id made of the item's id, so that an interrupted run can be repeated: an item that
-was produced but not yet deleted is not produced again. Leased items are left to those who hold them.
+The daemon knows no redrive, so it is done here, a batch at a time: import into the origin queue with each item's
+history, then delete from the dead queue. Every item carries its dead id as its source, and the request id is made of
+the ids, so that an interrupted run can be repeated: what was imported but not yet deleted is not imported again.
+Leased items are left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -22,12 +24,17 @@ from querator.cli.reading import open_partitions
 from querator.cli.render import Format
 from querator.cli.session import Session
 from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, QueratorError, UsageError
+from querator.limits import NS_PER_US
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from querator.bulk import BulkClient
+    from querator.wire.messages import ItemsInspectResponse
+
 SIDE_BY_SIDE: Final = 8
 BATCH_ITEMS: Final = 200
+IMPORT_BYTES: Final = 4_000_000
 UNKNOWN_REASON: Final = "unknown"
 
 
@@ -37,6 +44,9 @@ class Dead(NamedTuple):
     record: dict[str, Any]
     origin: str
     reason: str
+    last_reason: str = ""
+    """The first line of why the last attempt failed."""
+    history: str = ""
 
 
 class Outcome(NamedTuple):
@@ -106,6 +116,39 @@ def _batches(records: Iterator[dict[str, Any]], rate: float | None) -> Iterator[
         yield batch
 
 
+def _runs(dead: list[Dead]) -> Iterator[list[Dead]]:
+    """Items that are imported together: not too many bytes at once."""
+    run: list[Dead] = []
+    size = 0
+    for one in dead:
+        if run and size + len(one.record["payload"]) > IMPORT_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(one)
+        size += len(one.record["payload"])
+    if run:
+        yield run
+
+
+def _history(found: ItemsInspectResponse) -> str:
+    """The item's failed attempts and deaths in the form in which an import takes them."""
+    import msgspec
+
+    from querator import durations
+    from querator.items import Event
+
+    events = [
+        Event(one.at or 0, one.reason, one.attempt, one.client_id, durations.parse(one.held) // NS_PER_US)
+        for one in found.failed_attempts
+    ]
+    events += [
+        Event(one.at or 0, one.reason, one.attempts, queue_name=one.queue_name, source_id=one.source_id)
+        for one in found.history
+    ]
+    # The sort is stable: an attempt stands before the death of the same moment.
+    return msgspec.json.encode(sorted(events, key=lambda event: event.at)).decode()
+
+
 class Run:
     """What has been done so far, and what failed."""
 
@@ -116,54 +159,81 @@ class Run:
         self._to = to
         self._dry_run = dry_run
         self.redriven = 0
-        self.groups: Counter[tuple[str, str, str]] = Counter()
+        self.groups: Counter[tuple[str, str, str, str]] = Counter()
         self.failed: dict[str, str] = {}
         self.interrupted = False
         self.stopped_by: QueratorError | None = None
         self._outcomes: list[Outcome] = []
 
     def handle(self, pool: ThreadPoolExecutor, batch: list[dict[str, Any]]) -> None:
-        for _ in pool.map(self._send, batch):
-            pass
+        by_origin: dict[str, list[Dead]] = {}
+        for outcome in pool.map(self._look, batch):
+            if outcome.error is not None:
+                self._outcomes.append(outcome)
+            else:
+                by_origin.setdefault(outcome.dead.origin, []).append(outcome.dead)
+        # In a thread, which an interruption lets finish: it is known then what was imported.
+        pool.submit(self._import_all, by_origin).result()
         self.settle()
 
+    def _import_all(self, by_origin: dict[str, list[Dead]]) -> None:
+        for origin, dead in by_origin.items():
+            for some in _runs(dead):
+                error = None if self._dry_run else self._import(origin, some)
+                self._outcomes += [Outcome(one, error) for one in some]
+
     def settle(self) -> None:
-        """Delete what has been produced; after an interruption, what the threads got done until then."""
+        """Delete what has been imported; after an interruption, what was imported until then."""
         outcomes = self._outcomes
         done = [outcome.dead for outcome in outcomes if outcome.error is None]
         self._delete(done)
         self._outcomes = []
         for dead in done:
-            self.groups[(dead.record["kind"], dead.reason, dead.origin)] += 1
+            self.groups[(dead.record["kind"], dead.reason, dead.last_reason, dead.origin)] += 1
         self.redriven += len(done)
         for outcome in outcomes:
             if outcome.error is not None:
                 self._fail(outcome.dead.record["id"], outcome.error)
 
-    def _send(self, record: dict[str, Any]) -> None:
+    def _look(self, record: dict[str, Any]) -> Outcome:
+        """Where an item goes; an error if that cannot be known."""
         dead = Dead(record, self._to or "", UNKNOWN_REASON)
         try:
-            history = self._client.inspect_item(self._queue, record["id"]).history
-            if history:
-                last = max(history, key=lambda death: death.at or 0)
-                dead = Dead(record, self._to or last.queue_name, last.reason)
-            if not dead.origin:
-                raise NotFound("its origin is not known", hint="--to says where to send it")
-            if not self._dry_run:
-                self._produce(dead)
+            found = self._client.inspect_item(self._queue, record["id"])
         except QueratorError as error:
-            self._outcomes.append(Outcome(dead, error))
-        else:
-            self._outcomes.append(Outcome(dead, None))
+            return Outcome(dead, error)
+        if found.history:
+            last = max(found.history, key=lambda death: death.at or 0)
+            failed = found.failed_attempts[-1].reason.partition("\n")[0] if found.failed_attempts else ""
+            dead = Dead(record, self._to or last.queue_name, last.reason, failed, _history(found))
+        unknown = None if dead.origin else NotFound("its origin is not known", hint="--to says where to send it")
+        return Outcome(dead, unknown)
 
-    def _produce(self, dead: Dead) -> None:
-        from querator import calls
+    def _import(self, origin: str, dead: list[Dead]) -> QueratorError | None:
+        import hashlib
 
-        record = dead.record
-        item = calls.produce_item(
-            bytes(record["payload"]), kind=record["kind"], reference=record["reference"], encoding=record["encoding"]
-        )
-        self._client.produce(dead.origin, item, request_id=f"redrive.{record['id']}")
+        import pyarrow as pa
+
+        from querator.wire import arrow
+
+        records = [one.record for one in dead]
+        columns: dict[str, list[Any]] = {
+            name: [record[name] for record in records] for name in ("kind", "reference", "encoding")
+        }
+        columns["payload"] = [bytes(record["payload"]) for record in records]
+        columns["source_id"] = [record["id"] for record in records]
+        columns["history"] = [one.history for one in dead]
+        items = arrow.fitted(pa.record_batch(columns), arrow.IMPORTED)
+        request_id = "redrive." + hashlib.sha256(" ".join(columns["source_id"]).encode()).hexdigest()
+        try:
+            self._bulk.import_(origin, [items], request_id)
+        except QueratorError as error:
+            return error
+        return None
+
+    @cached_property
+    def _bulk(self) -> BulkClient:
+        return self._session.make_bulk_client()
 
     def _delete(self, done: Iterable[Dead]) -> None:
         groups: dict[tuple[int, str], list[str]] = {}
@@ -187,8 +257,8 @@ class Run:
         if self.stopped_by is not None and not self.redriven:
             raise self.stopped_by
         groups = [
-            {"kind": kind, "reason": reason, "origin": origin, "items": number}
-            for (kind, reason, origin), number in self.groups.most_common()
+            {"kind": kind, "reason": reason, "last_reason": last, "origin": origin, "items": number}
+            for (kind, reason, last, origin), number in self.groups.most_common()
         ]
         verb = "would redrive" if self._dry_run else "redrove"
         text = f"{verb} {count(self.redriven, 'item')} of '{self._queue}'"
@@ -204,7 +274,7 @@ class Run:
                 name="queue_name",
             )
         elif groups and not session.quiet:
-            session.output.records(groups, ("kind", "reason", "origin", "items"), name="kind")
+            session.output.records(groups, ("kind", "reason", "last_reason", "origin", "items"), name="kind")
         go_on = "the same command goes on with the rest"
         if self.interrupted:
             raise Interrupted(f"interrupted: {text}", hint=go_on)

@@ -11,6 +11,7 @@ from querator.cli.streams import Streams
 from querator.errors import UsageError
 
 if TYPE_CHECKING:
+    from querator.bulk import BulkClient
     from querator.client import Client
     from querator.config import ClientSettings
 
@@ -67,6 +68,13 @@ class Session:
             timeout=self.timeout_seconds,
             patient=patient or self.timeout_given,
         )
+
+    def make_bulk_client(self) -> BulkClient:
+        """A client of the same daemon's bulk endpoints, for one thread."""
+        from querator.bulk import BulkClient
+
+        settings = self.settings
+        return BulkClient(str(settings.address.value), token=settings.token(), patience=self.timeout_seconds)
 
     def waiting_limit(self) -> float | None:
         """For commands that wait: --timeout is for the waiting as a whole, and each question has time of its own."""

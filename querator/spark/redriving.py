@@ -24,13 +24,19 @@ CHUNK_ITEMS: Final = 2_000
 
 
 def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
-    """The items of a dead queue, and what history says of the last death: `reason`, `origin`, `died_at` and `tried`."""
+    """The items of a dead queue, and what history says of the last death: `reason`, `origin`, `died_at` and `tried`.
+
+    `failure` is the first line of why the last attempt failed.
+    """
     from pyspark.sql import functions as f
 
     items = spark.read.format("querator").options(**options, **more).load()
-    last = f.element_at(f.from_json(f.col("history"), _HISTORY), -1)
+    events = f.from_json(f.col("history"), _HISTORY)
+    deaths = f.filter(events, lambda event: event["queue_name"].isNotNull())
+    attempts = f.filter(events, lambda event: event["queue_name"].isNull())
     return (
-        items.withColumn("_death", last)
+        items.withColumn("_death", f.try_element_at(deaths, f.lit(-1)))
+        .withColumn("failure", f.substring_index(f.try_element_at(attempts, f.lit(-1))["reason"], "\n", 1))
         .withColumn("reason", f.coalesce("_death.reason", f.lit("unknown")))
         .withColumn("origin", f.coalesce("_death.queue_name", f.lit("")))
         .withColumn("died_at", f.timestamp_micros("_death.at"))

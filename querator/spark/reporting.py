@@ -40,6 +40,7 @@ def report(spark: SparkSession, options: Mapping[str, str], splits: int) -> Repo
     try:
         sections = [
             _counted(dead, "Reasons", "reason"),
+            _counted(dead, "Failures", "failure"),
             _counted(dead, "Kinds", "kind"),
             _counted(dead, "References", "reference"),
             _counted(dead, "Origins", "origin"),

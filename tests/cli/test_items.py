@@ -208,7 +208,8 @@ def test_redrive_sends_dead_items_home(cli: CommandLine, client: Client) -> None
     kill(client, other, "c")
     record = cli.json("items", "redrive", dead)
     assert (record["redriven"], record["failed"]) == (3, 0)
-    assert {"kind": "k", "reason": "client", "origin": name, "items": 2} in record["groups"]
+    group = {"kind": "k", "reason": "client", "last_reason": "", "origin": name, "items": 2}
+    assert group in record["groups"]
     assert totals(client, dead) == (0, 0, 0)
     assert sorted(item.payload for item in client.list_items(name)) == [b"a", b"b"]
     assert [item.kind for item in client.list_items(name)] == ["k", "k"]
@@ -220,8 +221,30 @@ def test_redrive_dry_run_counts_by_kind_and_reason(cli: CommandLine, client: Cli
     kill(client, name, "a", "b", kind="k")
     result = cli("items", "redrive", dead, "--dry-run")
     assert "would redrive 2 items" in result.stderr
-    assert result.stdout.splitlines()[1].split() == ["k", "client", name, "2"]
+    assert result.stdout.splitlines()[1].split() == ["k", "client", "-", name, "2"]
     assert totals(client, dead) == (2, 0, 0)
+
+
+def test_redrive_groups_by_why_attempts_failed_and_keeps_what_happened(cli: CommandLine, client: Client) -> None:
+    name, dead = dead_pair(client)
+    for payload, reason in (("a", "timed out\nafter 5s"), ("b", "timed out\nafter 7s"), ("c", "no such table")):
+        client.produce(name, payload)
+        (leased,) = client.lease(name, client_id="ann").items
+        client.advance_clock("1500ms")
+        client.retry(name, [leased.id], dead=True, reason=reason)
+    groups = cli.json("items", "redrive", dead, "--dry-run")["groups"]
+    assert [(group["last_reason"], group["items"]) for group in groups] == [("timed out", 2), ("no such table", 1)]
+    assert cli.json("items", "redrive", dead, "--where", "last_reason like '%table'")["redriven"] == 1
+    (back,) = client.list_items(name)
+    told = cli.json("items", "inspect", name, back.id)
+    (failed,), (death,) = told["failed_attempts"], told["history"]
+    assert (failed["client_id"], failed["held"], failed["reason"]) == ("ann", "1.5s", "no such table")
+    assert (death["queue_name"], death["reason"], back.payload, back.attempts) == (name, "client", b"c", 0)
+    (leased,) = client.lease(name, client_id="bob").items
+    client.retry(name, [leased.id], reason="again")
+    (back,) = client.list_items(name)
+    attempts = client.inspect_item(name, back.id).failed_attempts
+    assert [(one.client_id, one.reason) for one in attempts] == [("ann", "no such table"), ("bob", "again")]
 
 
 def test_redrive_elsewhere_and_only_so_many(cli: CommandLine, client: Client, queue: str) -> None:

@@ -240,7 +240,7 @@ def dead(client: Client, queue: str) -> str:
             items = client.lease(queue, 100, timeout=0.2).items
         except RetryRequest:
             break
-        client.retry(queue, [item.id for item in items], dead=True)
+        client.retry(queue, [item.id for item in items], dead=True, reason="exit status 9\nno such table")
     return name
 
 
@@ -275,8 +275,20 @@ def test_redrive_with_an_expression_that_fails_for_some_payloads(
     assert (broken.exit_code, "no way with" in broken.output) == (1, True), broken.output
     assert "the same command goes on" in broken.output and len(broken.stderr.splitlines()) <= 3
     assert len(payloads(bulk, dead)) == 6
-    assert pipeline.json("redrive", dead, "--where", "kind = 'good'")["items"] == 1
+    assert pipeline.json("redrive", dead, "--where", "failure = 'another'")["items"] == 0
+    assert pipeline.json("redrive", dead, "--where", "kind = 'good' and last_reason like '%table'")["items"] == 1
     assert len(payloads(bulk, queue)) == 30
+
+
+def test_an_attempt_in_the_dead_queue_does_not_hide_how_an_item_died(
+    pipeline: Pipeline, client: Client, queue: str, dead: str
+) -> None:
+    items = client.lease(dead, 100).items
+    client.retry(dead, [item.id for item in items], reason="looked at")
+    rows = pipeline.json("report", dead)
+    counts = {(row["section"], row["value"]): row["items"] for row in rows}
+    assert (counts["Reasons", "client"], counts["Origins", queue]) == (35, 35)
+    assert counts["Failures", "looked at"] == len(items)
 
 
 def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, dead: str, tmp_path: Path) -> None:
@@ -284,13 +296,14 @@ def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, de
     rows = pipeline.json("report", dead, "--html", str(page))
     counts = {(row["section"], row["value"]): row["items"] for row in rows}
     assert counts["Reasons", "client"] == 35
+    assert counts["Failures", "exit status 9"] == 35
     assert counts["Kinds", "good"] == 30
     assert counts["References", "r2"] == 5
     assert counts["Origins", queue] == 35
     assert counts["Attempts", "1"] == 35
     assert sum(n for (section, _), n in counts.items() if section == "Time line") == 35
     text = page.read_text()
-    assert text.count("<svg") == 7
+    assert text.count("<svg") == 8
     assert "http" not in text.replace("http-equiv", "")
 
 
