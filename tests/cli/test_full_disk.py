@@ -114,7 +114,7 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
     assert NO_SPACE in cli.json("partitions", "show", "q", "0")["reason"]
     (partition,) = cli.json("queue", "stats", "q")["partitions"]
     assert partition["state"] == "error" and NO_SPACE in partition["reason"]
-    (idle, q) = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    (idle, q) = [json.loads(line) for line in cli.ok("top", "--once", "-o", "ndjson").splitlines()]
     assert q["state"] == idle["state"] == "error" and NO_SPACE in q["reason"]
     checked = cli("check", "partitions")
     assert checked.exit_code == 2 and "q/0 error: " in checked.stdout and NO_SPACE in checked.stdout
@@ -147,7 +147,7 @@ def test_a_disk_that_is_nearly_full_is_a_warning(cli: CommandLine, daemon: Daemo
     assert cli("check", "daemon").exit_code == 1
     health = client.health()
     assert health["status"] == "warn" and "nearly full" in health["checks"]["queues:storage"][0]["output"]
-    (row,) = [json.loads(line) for line in cli.ok("top", "--once").splitlines()]
+    (row,) = [json.loads(line) for line in cli.ok("top", "--once", "-o", "ndjson").splitlines()]
     assert row["state"] == "available" and "nearly full" in row["reason"]
     findings = {one["check"]: one["status"] for one in json.loads(cli("doctor", "-o", "json").stdout)}
     assert findings["daemon"] == "warn"
