@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from querator.cli import examples
 from querator.cli.describe import Command, Parameter
 from querator.cli.failures import EXIT_CODES
 from querator.cli.help import ENVIRONMENT, OUTPUT
@@ -56,6 +57,13 @@ def _lines(command: Command, root: Command) -> Iterator[str]:
     yield from _parameters("ARGUMENTS", command.arguments)
     yield from _parameters("OPTIONS", [option for option in command.options if not option.shared])
     yield from _parameters("SHARED OPTIONS", [option for option in command.options if option.shared])
+    if found := examples.of(command.name):
+        yield ".SH EXAMPLES"
+        for example in found:
+            yield ".PP"
+            yield ".nf"
+            yield escaped(example)
+            yield ".fi"
     if not command.path:
         yield from _table("OUTPUT", OUTPUT)
         yield from _table("ENVIRONMENT", ENVIRONMENT)

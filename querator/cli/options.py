@@ -86,6 +86,12 @@ class SharedCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from querator.cli import examples
+
+        super().format_epilog(ctx, formatter)
+        examples.write(ctx, formatter)
+
 
 def command(
     app: typer.Typer, name: str, *, formats: type = Format, **settings: Any

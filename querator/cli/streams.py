@@ -106,8 +106,12 @@ class Streams:
         return self.terminals.stdin and self.terminals.stderr
 
     def note(self, text: str, *, label: str = "") -> None:
-        """A remark that is not data, on a line of its own. The label is our own, and may have colour."""
-        self.stderr.write(f"{label}{visible(text)}\n")
+        """A remark that is not data. The label is our own, and may have colour.
+
+        Further lines are indented, so that no text from elsewhere looks like a remark of its own.
+        """
+        shown = "\n  ".join(visible(line) for line in text.split("\n"))
+        self.stderr.write(f"{label}{shown}\n")
         self.stderr.flush()
 
 

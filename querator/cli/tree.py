@@ -71,6 +71,12 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return quickened(super().get_params(ctx))
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from querator.cli import examples
+
+        super().format_epilog(ctx, formatter)
+        examples.write(ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise unknown_command(args[0], self.understood(ctx), ctx.command_path)

@@ -156,9 +156,9 @@ def test_queue_and_queues_take_each_other_s_verbs(cli: CommandLine, queue: str, 
     typed = [queue if word == "QUEUE" else word for word in words]
     other = {"queue": "queues", "queues": "queue"}[words[0]]
     assert cli(*typed).exit_code == 0
-    assert cli(*typed, "--help").stdout == cli(other, *typed[1:], "--help").stdout.replace(
-        f"querator {other} ", f"querator {words[0]} "
-    )
+    usage = cli(*typed, "--help").stdout.splitlines()
+    assert usage[0].strip().startswith(f"Usage: querator {words[0]} {words[1]} ")
+    assert usage[1:] == cli(other, *typed[1:], "--help").stdout.splitlines()[1:]
 
 
 def test_a_verb_that_neither_has_is_told(cli: CommandLine) -> None:
