@@ -22,7 +22,7 @@ from querator.daemon.jobs import Kind
 from querator.daemon.store import copies
 from querator.daemon.store.base import Store
 from querator.daemon.store.files import sync_directory
-from querator.daemon.store.snapshot import Snapshot
+from querator.daemon.store.snapshot import Snapshot, SnapshotLost
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import json as wire_json
@@ -96,11 +96,18 @@ async def _run(service: Service, job: Job) -> None:
             placement = partition.placement
             snapshots.append((placement, await maintenance.at_store(logical, partition, _take)))
         settings = queues.describe(logical.queue)
-        entries = []
-        for placement, snapshot in snapshots:
+        entries: list[manifest.Entry] = []
+        while len(entries) < len(snapshots):
+            placement, snapshot = snapshots[len(entries)]
             job.partition = placement.number
             writing = asyncio.ensure_future(service.blocking(_write, service, job, placement, snapshot, building))
-            entries.append(await asyncio.shield(writing))
+            try:
+                entries.append(await asyncio.shield(writing))
+            except SnapshotLost:
+                again = await maintenance.at_store(logical, logical.partitions[placement.number], _take)
+                snapshots[len(entries)] = placement, again
+                await service.blocking(snapshot.close)
+                continue
             failpoint("backup.written")
         found = manifest.Manifest(
             querator_version=__version__,
@@ -171,7 +178,13 @@ def _write(service: Service, job: Job, placement: Placement, snapshot: Snapshot,
         job.done = before + done
         service.jobs.check(job)
 
-    written = copies.write_snapshot(snapshot, path, check)
+    try:
+        written = copies.write_snapshot(snapshot, path, check)
+    except SnapshotLost:
+        job.done = before
+        for half in (path, path.with_name(path.name + ".wal")):
+            half.unlink(missing_ok=True)
+        raise
     job.done = before + written.rows["items"] + written.rows["scheduled"]
     return manifest.Entry(
         partition=placement.number,

@@ -267,7 +267,7 @@ def _look_up(logical: Logical, request: Complete | Retry | Extend, unknown: Unkn
             ended()
 
         def work(store: Any = store, seqs: dict[str, int] = seqs) -> dict[int, Found]:
-            found: dict[int, Found] = store.find(list(seqs.values()))
+            found: dict[int, Found] = store.find(list(seqs.values()), payloads=False)
             return found
 
         logical.read(partition, work, done, flush=True, failed=failed)

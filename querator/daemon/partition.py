@@ -23,7 +23,7 @@ from querator.daemon import distribution, lifecycle
 from querator.daemon.requests import EXACT_PREFIXES
 from querator.daemon.schedule import NEVER, Schedule
 from querator.daemon.states import ALLOWS, HELD, Allows, restricted
-from querator.daemon.store.base import Batch, Leased, Rows, Store, Summary
+from querator.daemon.store.base import Batch, Due, Leased, Rows, Store, Summary
 from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.window import Window
 from querator.items import NOBODY, ZERO_TIME_US, Counts, Hold, Item, Placement, State
@@ -82,7 +82,7 @@ class Snapshot(msgspec.Struct):
 
     summary: Summary
     leased: list[Leased]
-    scheduled: list[Item]
+    scheduled: Due
     ready: list[Item]
     newest_keys: list[tuple[str, int]]
     keys: Fingerprints
@@ -104,7 +104,7 @@ def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
 
 def empty_snapshot() -> Snapshot:
     """What there is to know of a partition that was created just now; reading that from its file takes milliseconds."""
-    return Snapshot(Summary(0, 0, 0, 0, 0, None, None), [], [], [], [], Fingerprints(array("Q")))
+    return Snapshot(Summary(0, 0, 0, 0, 0, None, None), [], Due([], True), [], [], Fingerprints(array("Q")))
 
 
 class Partition:
@@ -558,12 +558,12 @@ class Partition:
         more = schedule.count > len(self.departing)
         return more and not schedule.items and not schedule.loading and self.store is not None
 
-    def scheduled_loaded(self, items: list[Item]) -> None:
+    def scheduled_loaded(self, due: Due) -> None:
         """The items that are due first have been read, everything stored taken into account."""
         store = self.store
         assert store is not None
-        horizon = items[-1].enqueue_at if len(items) == SCHEDULED_WINDOW_ITEMS_MAX else NEVER
-        present = [i for i in items if not store.is_removed(i.seq, "scheduled") and i.seq not in self.departing]
+        horizon = NEVER if due.are_all else due.items[-1].enqueue_at
+        present = [i for i in due.items if not store.is_removed(i.seq, "scheduled") and i.seq not in self.departing]
         self.schedule.loaded(present, horizon)
 
     # -- moving into another partition

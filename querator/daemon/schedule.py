@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from querator.items import Item
-from querator.limits import SCHEDULED_WINDOW_ITEMS_MAX
+from querator.limits import SCHEDULED_WINDOW_BYTES_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
 NEVER: Final = 1 << 62
 
@@ -18,6 +20,8 @@ class Schedule:
         self._order: list[tuple[int, int]] = []
         self.count = 0
         """All of them, wherever they are."""
+        self._bytes = 0
+        """Of the payloads in memory."""
         self._horizon = NEVER
         """Every item due before this is in memory."""
         self.loading = False
@@ -29,7 +33,7 @@ class Schedule:
     def add(self, items: Sequence[Item]) -> None:
         self.count += len(items)
         self.remember(items)
-        if len(self.items) > 2 * SCHEDULED_WINDOW_ITEMS_MAX:
+        if len(self.items) > 2 * SCHEDULED_WINDOW_ITEMS_MAX or self._bytes > 2 * SCHEDULED_WINDOW_BYTES_MAX:
             self._shorten()
 
     def remember(self, items: Iterable[Item]) -> None:
@@ -37,14 +41,23 @@ class Schedule:
         for item in items:
             if item.enqueue_at < self._horizon:
                 self.items[item.seq] = item
+                self._bytes += len(item.payload)
                 heapq.heappush(self._order, (item.enqueue_at, item.seq))
 
     def _shorten(self) -> None:
         """Keeps what is due first in memory; the rest is read again when its time comes."""
-        kept = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
-        self._horizon = kept[SCHEDULED_WINDOW_ITEMS_MAX][0]
-        self._order = [entry for entry in kept if entry[0] < self._horizon]
-        self.items = {seq: self.items[seq] for _, seq in self._order}
+        entries = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
+        sizes = accumulate(len(self.items[seq].payload) for _, seq in entries)
+        fitting = bisect_right(list(sizes), SCHEDULED_WINDOW_BYTES_MAX)
+        self._horizon = entries[min(fitting, SCHEDULED_WINDOW_ITEMS_MAX)][0]
+        self._keep([self.items[seq] for enqueue_at, seq in entries if enqueue_at < self._horizon])
+
+    def _keep(self, items: Iterable[Item]) -> None:
+        """These, and no others, are in memory."""
+        self.items = {item.seq: item for item in items}
+        self._bytes = sum([len(item.payload) for item in self.items.values()])
+        self._order = [(item.enqueue_at, item.seq) for item in self.items.values()]
+        heapq.heapify(self._order)
 
     def due(self, now_us: int, items_max: int) -> list[Item]:
         """What is due, in the order of its times; it stays scheduled until `remove`."""
@@ -58,22 +71,22 @@ class Schedule:
     def remove(self, items: Sequence[Item]) -> None:
         self.count -= len(items)
         for item in items:
-            self.items.pop(item.seq, None)
+            if self.items.pop(item.seq, None) is not None:
+                self._bytes -= len(item.payload)
 
     def take(self, items_max: int) -> list[Item]:
         """Those that are due first leave memory, but are still counted."""
         first = heapq.nsmallest(items_max, [(item.enqueue_at, seq) for seq, item in self.items.items()])
-        return [self.items.pop(seq) for _, seq in first]
+        taken = [self.items.pop(seq) for _, seq in first]
+        self._bytes -= sum([len(item.payload) for item in taken])
+        return taken
 
     def loaded(self, items: Iterable[Item], horizon: int) -> None:
         """All items due before the horizon have been read. What was scheduled meanwhile may be in memory only."""
-        self.items |= {item.seq: item for item in items}
-        self._order = [(item.enqueue_at, item.seq) for item in self.items.values()]
-        heapq.heapify(self._order)
+        self._keep([*self.items.values(), *items])
         self._horizon = horizon
 
     def clear(self) -> None:
-        self.items.clear()
-        self._order.clear()
+        self._keep([])
         self.count = 0
         self._horizon = NEVER

@@ -258,7 +258,7 @@ async def delete_items(service: Service, request: messages.StorageItemsDeleteReq
         decoded = decode(text)
         if ids.is_own(partition.prefix, text, decoded):
             wanted[decoded.seq] = text
-    found = await read(logical, partition, lambda store: store.find(wanted))
+    found = await read(logical, partition, lambda store: store.find(wanted, payloads=False))
     deleted = await change(logical, [partition], lambda now: _delete(partition, wanted, found))
     if deleted:
         purpose = request.purpose[:PURPOSE_CHARACTERS_MAX]

@@ -13,6 +13,7 @@ from querator.daemon import arrivals
 from querator.daemon.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
 from querator.daemon.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep, failed
 from querator.daemon.schedule import NEVER
+from querator.daemon.store.base import Due
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
@@ -99,10 +100,10 @@ def _load_scheduled(logical: Logical, partition: Partition) -> None:
     assert store is not None
     partition.schedule.loading = True
 
-    def done(items: list[Item]) -> None:
+    def done(due: Due) -> None:
         if partition.store is store:
             partition.schedule.loading = False
-            partition.scheduled_loaded(items)
+            partition.scheduled_loaded(due)
             logical.wake()
 
     logical.read(partition, lambda: store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX), done, flush=True)

@@ -185,7 +185,7 @@ class Mover:
         source, logical = self._source, self._logical
         keys = [key for key in logical.remembered.exact if key.startswith(self._prefix)]
         seqs = [seq for key in keys for seq in _sequences(key)]
-        found = await read(logical, source, lambda store: store.find(seqs)) if seqs else {}
+        found = await read(logical, source, lambda store: store.find(seqs, payloads=False)) if seqs else {}
         items = [one.item for one in found.values() if one.item is not None and one.state != "leased"]
 
         def run(now_us: int) -> None:

@@ -12,7 +12,7 @@ from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.requests import Change
 from querator.daemon.store.base import StorageError, Store
-from querator.daemon.store.snapshot import Snapshot
+from querator.daemon.store.snapshot import Snapshot, SnapshotLost
 from querator.daemon.stored import CHANGE_TIMEOUT_NS
 from querator.errors import QueratorError, RequestFailed
 from querator.items import Job
@@ -47,16 +47,26 @@ async def _run(service: Service, job: Job) -> None:
     logical = service.logicals[job.queue]
     partitions = [logical.partitions[number] for number in job.details["partitions"]]
     job.done, job.total = 0, sum(partition.total + partition.scheduled_count for partition in partitions)
-    wrong = []
+    wrong: list[str] = []
     for partition in partitions:
         service.jobs.check(job)
         job.partition = partition.number
-        believed, snapshot = await _at_one_moment(logical, partition)
-        reading = asyncio.ensure_future(service.blocking(_compare, believed, snapshot))
-        wrong += [f"partition '{partition.number}' {reason}" for reason in await asyncio.shield(reading)]
-        job.done += believed.items + believed.scheduled
+        job.done += await _check(service, logical, partition, wrong)
     if wrong:
         raise RequestFailed("; ".join(wrong))
+
+
+async def _check(service: Service, logical: Logical, partition: Partition, wrong: list[str]) -> int:
+    """Adds what is wrong with one partition. Returns how many items it has."""
+    while True:
+        believed, snapshot = await _at_one_moment(logical, partition)
+        reading = asyncio.ensure_future(service.blocking(_compare, believed, snapshot))
+        try:
+            reasons = await asyncio.shield(reading)
+        except SnapshotLost:
+            continue
+        wrong += [f"partition '{partition.number}' {reason}" for reason in reasons]
+        return believed.items + believed.scheduled
 
 
 async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, Snapshot]:
@@ -106,6 +116,8 @@ def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
     """Blocking: everything that is wrong."""
     try:
         audit = snapshot.audit()
+    except SnapshotLost:
+        raise
     except StorageError as error:
         return [str(error)]
     finally:

@@ -113,7 +113,7 @@ class TestBackup:
         filled(house)
         for n in range(10):
             house.produce(*(f"{n} {m}" for m in range(1000)))
-        monkeypatch.setattr("querator.daemon.store.copies.ROWS_PER_INSERT", 1000)
+        monkeypatch.setattr("querator.daemon.store.stretches.SLICE_ROWS_MAX", 1000)
         insert = copies.Instance.cursor
 
         class Full:
@@ -146,7 +146,7 @@ class TestBackup:
         filled(house)
         for n in range(10):
             house.produce(*(f"{n} {m}" for m in range(1000)))
-        monkeypatch.setattr("querator.daemon.store.copies.ROWS_PER_INSERT", 1000)
+        monkeypatch.setattr("querator.daemon.store.stretches.SLICE_ROWS_MAX", 1000)
         write, under_way, cancelled = copies.write_snapshot, threading.Event(), threading.Event()
 
         def slow(snapshot, path, check):

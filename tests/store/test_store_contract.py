@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
-from querator.daemon.store.base import Batch, Found, Leased, Rows, Storage, StorageError, Store, Summary
+from querator.daemon.store.base import Batch, Due, Found, Leased, Rows, Storage, StorageError, Store, Summary
 from querator.daemon.store.fingerprints import fingerprint
 from querator.items import NOBODY, ZERO_TIME_US, Hold
 from querator.wire.arrow import encode_batches
@@ -28,7 +28,7 @@ class TestEffects:
         assert store.summary() == Summary(0, 0, 0, 0, 0, None, None)
         assert ready_seqs(store) == []
         assert store.leased() == []
-        assert store.scheduled(10) == []
+        assert store.scheduled(10) == Due([], True)
         assert store.expired(YEAR_9999_US, 10) == []
         assert store.find([1, 2]) == {}
         assert store.page(False, 0, 10) == store.page(True, 0, 10) == []
@@ -52,7 +52,7 @@ class TestEffects:
         later = item(8, enqueue_at=YEAR_9999_US, payload=b"\xff\x00", birth=2)
         put(storage, store, Batch(add=[full], schedule=[later], last_seq=8))
         assert store.ready(0, None, 10, NO_BYTES_MAX) == [full]
-        assert store.scheduled(10) == [later]
+        assert store.scheduled(10) == Due([later], True)
 
     def test_items_in_columns_come_back_like_all_others(self, storage: Storage, store: Store) -> None:
         times = pa.array([None, ZERO_TIME_US, YEAR_9999_US], pa.int64()).view(pa.timestamp("us"))
@@ -139,7 +139,7 @@ class TestEffects:
         if flushed:
             store.flush()
         put(storage, store, Batch(unschedule=[2], add=[item(3)], last_seq=3))
-        assert [found.seq for found in store.scheduled(10)] == [1]
+        assert [found.seq for found in store.scheduled(10).items] == [1]
         assert ready_seqs(store) == [3]
 
     def test_removing_what_is_not_there_does_nothing(self, storage: Storage, store: Store) -> None:
@@ -183,7 +183,7 @@ class TestClear:
         put(storage, full, clear)
         assert ready_seqs(full) == ([6] if ready else [2, 6])
         assert [found.item.seq for found in full.leased()] == ([] if leases else [1])
-        assert [found.seq for found in full.scheduled(10)] == ([7] if scheduled else [5, 7])
+        assert [found.seq for found in full.scheduled(10).items] == ([7] if scheduled else [5, 7])
         summary = full.summary()
         assert (summary.ready, summary.leased, summary.scheduled) == (
             1 if ready else 2,
@@ -238,7 +238,7 @@ class TestReading:
     def test_scheduled_by_due_time(self, storage: Storage, store: Store) -> None:
         items = [item(1, enqueue_at=9), item(2, enqueue_at=3), item(3, enqueue_at=3)]
         put(storage, store, Batch(schedule=items, last_seq=3))
-        assert [found.seq for found in store.scheduled(2)] == [2, 3]
+        assert [found.seq for found in store.scheduled(2).items] == [2, 3]
 
     def test_expired(self, storage: Storage, store: Store) -> None:
         put(storage, store, added(1, 2, 3, 4), leased((1, 1, 5)))
@@ -446,7 +446,7 @@ class TestPartitions:
         again = storage.open(UUID, "orders")
         assert ready_seqs(again) == [1, 3]
         assert again.leased() == [Leased(item(2), 1, 900)]
-        assert again.scheduled(5) == [item(4, enqueue_at=8)]
+        assert again.scheduled(5) == Due([item(4, enqueue_at=8)], True)
         assert again.find([9]) == {9: Found("lost", None, 0, 0)}
         assert again.request_ids(0, 100, ()) == [("r", 7)]
         assert again.summary().last_seq == again.applied_through == 4

@@ -75,7 +75,7 @@ def contents(store: Any, lost: set[int]) -> dict[str, Any]:
     ready = store.ready(0, None, 10_000, 1 << 40)
     assert [leased.item for leased in page if leased.item.seq not in leases] == ready
     summary = store.summary()
-    scheduled = store.scheduled(10_000)
+    scheduled = store.scheduled(10_000).items
     assert (summary.ready, summary.leased, summary.scheduled) == (len(ready), len(leases), len(scheduled))
     assert summary.created_sum == sum(leased.item.created_at for leased in page)
     assert summary.next_expiry == store.next_expiry() == min((item.expire_deadline for item in ready), default=None)

@@ -111,6 +111,14 @@ class Leased(NamedTuple):
     hold: Hold = NOBODY
 
 
+class Due(NamedTuple):
+    """The scheduled items that are due first, by (enqueue_at, seq)."""
+
+    items: list[Item]
+    are_all: bool
+    """Whether no other item is scheduled."""
+
+
 class Found(NamedTuple):
     """Where a sequence was found. `item` is None for a lost lease."""
 
@@ -167,18 +175,22 @@ class Store(Protocol):
     def leased(self) -> list[Leased]:
         """Every lease with its item, by deadline."""
 
-    def scheduled(self, items_max: int) -> list[Item]:
-        """The scheduled items that are due first, by (enqueue_at, seq)."""
+    def scheduled(self, items_max: int) -> Due:
+        """The scheduled items that are due first: at most so many, fewer if they are large."""
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
-        """Un-leased items with expire_deadline < now, oldest first."""
+        """Un-leased items with expire_deadline < now, oldest first; at most so many, fewer if they are large."""
 
     def next_expiry(self) -> int | None: ...
 
-    def find(self, seqs: Iterable[int]) -> dict[int, Found]: ...
+    def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
+        """Where these sequences are. Without `payloads` the items have neither payload, history nor texts."""
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        """For listing, ascending from from_seq: items (leased or not; deadline 0 when not) or scheduled ones."""
+        """For listing, ascending from from_seq: items (leased or not; deadline 0 when not) or scheduled ones.
+
+        At most so many, and fewer if they are large; at least one if there is one.
+        """
 
     def sources(self, source_ids: Iterable[str]) -> set[str]:
         """Which of these source ids some item here, leased, ready or scheduled, has."""

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from querator.daemon.store.partition_file import PartitionFile
-from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
+from querator.daemon.store.stretches import next_stretch
+from querator.limits import SLICE_BYTES_MAX
 from querator.wire import arrow
 
 ITEMS: Final = "items"
@@ -82,6 +83,11 @@ class Scan(NamedTuple):
         """How many columns of the result hold the payload."""
         return ("payload" in self.columns) + ("text" in self.columns)
 
+    @property
+    def content_copies(self) -> int:
+        """How many times the result holds what may be large of an item."""
+        return self.payload_copies or int("history" in self.columns)
+
 
 class Slice(NamedTuple):
     batch: pa.RecordBatch
@@ -105,7 +111,9 @@ class Split(NamedTuple):
 
 def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> Slice:
     """The next rows of a scan; blocking."""
-    last = _slice_end(file, scan)
+    content_of = (SCHEDULED if scan.table == SCHEDULED else ITEMS) if scan.content_copies else ""
+    bytes_max = SLICE_BYTES_MAX // max(1, scan.content_copies)
+    last = next_stretch(file, scan.table, scan.after, scan.upto, content_of=content_of, bytes_max=bytes_max).last
     wanted = scan.schema
     names = [name for name in wanted.names if name not in ("id", "partition")]
     sql = _SQL[scan.table]
@@ -120,8 +128,8 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
         )
     elif scan.table == LEASES and scan.payload_copies:
         source += (
-            f" LEFT JOIN (SELECT seq, payload FROM {{file}}.items WHERE seq > {scan.after:d} AND seq <= {last:d})"
-            " AS stored ON stored.seq = items.seq"
+            f" LEFT JOIN (SELECT seq, payload FROM {{file}}.items WHERE seq > {scan.after:d} AND seq <= {last:d}"
+            " AND seq IN (SELECT seq FROM {file}.leases)) AS stored ON stored.seq = items.seq"
         )
     selected = "".join([f", {sql[name]} AS {name}" for name in names])
     rows = file.select(
@@ -147,35 +155,6 @@ def _batch(rows: pa.Table, wanted: pa.Schema, prefix: int, partition: int) -> pa
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _slice_end(file: PartitionFile, scan: Scan) -> int:
-    """The sequence up to which a slice goes, so that it has neither too many rows nor too many bytes.
-
-    Without an order DuckDB stops at the first rows that it finds. They are the lowest ones unless somebody has added
-    rows by hand; then there are more rows up to the highest of them, and we let DuckDB put them in order for once.
-    """
-    copies = scan.payload_copies
-    rows_max = SLICE_ROWS_MAX
-    size = f"coalesce(sum(octet_length(payload)), 0) * {copies:d}" if copies else "0"
-    column = ", payload" if copies and scan.table != LEASES else ""
-    stretch = f"FROM {{file}}.{scan.table} WHERE seq > {scan.after:d} AND seq <= {scan.upto:d}"
-    while True:
-        first = f"SELECT seq{column} {stretch} LIMIT {rows_max:d}"
-        if copies and scan.table == LEASES:
-            first = f"SELECT seq, payload FROM ({first}) LEFT JOIN {{file}}.items USING (seq)"
-        ((last, rows, size_bytes),) = file.rows(f"SELECT max(seq), count(*), {size} FROM ({first})")
-        if not rows:
-            return scan.upto
-        if size_bytes <= SLICE_BYTES_MAX or rows == 1:
-            break
-        rows_max = max(1, min(rows - 1, rows * SLICE_BYTES_MAX // size_bytes))
-    ((present,),) = file.rows(
-        f"SELECT count(*) FROM {{file}}.{scan.table} WHERE seq > {scan.after:d} AND seq <= {last:d}"
-    )
-    if present > rows:
-        ((last,),) = file.rows(f"SELECT max(seq) FROM (SELECT seq {stretch} ORDER BY seq LIMIT {rows_max:d})")
-    return scan.upto if rows < rows_max and present == rows else int(last)
 
 
 def split_table(file: PartitionFile, table: str, upto: int, parts: int) -> Split:

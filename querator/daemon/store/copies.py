@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from querator.daemon.store import soundness
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duckdb import Instance
 from querator.daemon.store.files import open_regular, private, sync_file
-from querator.daemon.store.partition_file import TABLES, Cursor
+from querator.daemon.store.partition_file import MEASURED_TABLES, TABLES, Cursor, with_room
 from querator.daemon.store.snapshot import Contents, Snapshot, read_contents
+from querator.daemon.store.stretches import stretches
 from querator.daemon.store.tables import SCHEMA_VERSION
 
 CHUNK_BYTES: Final = 4 << 20
@@ -29,9 +31,9 @@ ROWS_PER_INSERT: Final = 100_000
 
 def contents(path: Path) -> Contents:
     """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, damaged or unsound."""
-    with inspected(path) as cursor:
-        soundness.check(cursor, "file")
-        return read_contents(cursor, "file")
+    with _attached(path) as instance:
+        soundness.check(instance.cursor(), "file")
+        return with_room(instance, lambda: read_contents(instance.cursor(), "file"))
 
 
 def row_counts(path: Path) -> dict[str, int]:
@@ -43,6 +45,12 @@ def row_counts(path: Path) -> dict[str, int]:
 @contextmanager
 def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
     """A file that nobody has open, attached as `file` to an instance of its own."""
+    with _attached(path, writable) as instance:
+        yield instance.cursor()
+
+
+@contextmanager
+def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
     if not path.is_file():
         raise StorageError(f"{path} is missing")
     instance = Instance(path.parent, is_brief=True)
@@ -54,7 +62,7 @@ def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
             version = cursor.execute("SELECT schema_version FROM file.meta").fetchall()
             if version != [(SCHEMA_VERSION,)]:
                 raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
-            yield cursor
+            yield instance
             cursor.execute("DETACH file")
         except StorageError:
             raise
@@ -95,21 +103,30 @@ def _write_snapshot(
         cursor.execute("UPDATE file.meta SET applied = ?, last_seq = ?", [wanted.applied, wanted.last_seq])
         done = 0
         for table in TABLES:
-            reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
-            # Until it is closed, the snapshot cannot be.
-            with reader:
-                for rows in reader:
-                    check(done)
-                    cursor.register("fresh", rows)
-                    cursor.execute(f"INSERT INTO file.{table} BY NAME SELECT * FROM fresh")
-                    cursor.unregister("fresh")
-                    done += rows.num_rows
-        written = read_contents(cursor, "file")
-        file.checkpoint()
+            for rows in _rows(snapshot, table):
+                check(done)
+                with_room(instance, lambda rows=rows, table=table: file.add_rows(table, rows))  # type: ignore[misc]
+                done += rows.num_rows
+        written = with_room(instance, lambda: read_contents(cursor, "file"))
+        with_room(instance, file.checkpoint)
         instance.detach("file")
     finally:
         instance.close()
     return written, done
+
+
+def _rows(snapshot: Snapshot, table: str) -> Iterator[pa.Table]:
+    """A table of a snapshot in pieces that fit in memory."""
+    if table in MEASURED_TABLES:
+        for stretch in stretches(snapshot, table):
+            yield snapshot.select(f"SELECT * FROM {{file}}.{table} WHERE {stretch.condition}")
+        return
+    with snapshot.reading():
+        reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
+        # Until it is closed, the snapshot cannot be.
+        with reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
 
 
 def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable[[int], None]) -> str:

@@ -28,9 +28,17 @@ from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import make_directory, sync_directory, sync_file, write_file
 from querator.daemon.store.history import History
 from querator.daemon.store.journal import Entry, Journal
-from querator.daemon.store.partition_file import Meta, PartitionFile, is_lack_of_memory, with_room
+from querator.daemon.store.partition_file import (
+    MEASURED_TABLES,
+    TABLES,
+    Meta,
+    PartitionFile,
+    is_lack_of_memory,
+    with_room,
+)
 from querator.daemon.store.quarantine import Quarantine
-from querator.daemon.store.snapshot import Snapshot, read_contents
+from querator.daemon.store.snapshot import Contents, Snapshot, read_contents
+from querator.daemon.store.stretches import stretches
 from querator.items import Room
 
 _log = logging.getLogger(__name__)
@@ -45,13 +53,13 @@ class Instance:
         """`is_brief`: made for one job and gone after it, so that it may take more memory at once."""
         self._database = priority.standing_back(lambda: duckdb.connect(":memory:"))
         self._cursors = threading.local()
-        self._memory_bytes = limits.DUCKDB_MEMORY_BYTES
+        self.memory_bytes = limits.DUCKDB_MEMORY_BYTES
         if is_brief:
-            self._memory_bytes = min(limits.DUCKDB_JOB_MEMORY_BYTES, _memory_bytes_max())
+            self.memory_bytes = min(limits.DUCKDB_JOB_MEMORY_BYTES, _memory_bytes_max())
         self._raising = threading.Lock()
         place = str(directory).replace("'", "''")
         for setting in (
-            f"memory_limit = '{self._memory_bytes} B'",
+            f"memory_limit = '{self.memory_bytes} B'",
             f"temp_directory = '{place}/tmp'",
             # A commit that trips over a checkpoint waits for it. Checkpoints happen when we say so.
             "checkpoint_threshold = '1TB'",
@@ -82,27 +90,27 @@ class Instance:
         with_room(self, lambda: self.cursor().execute(f"ATTACH '{place}' AS {name} {options}"))
         return PartitionFile(name, self)
 
-    def make_room(self, error: Exception) -> bool:
-        """Lets DuckDB have more memory if that is what it failed for, and if there is more to have.
+    def make_room(self, had_bytes: int) -> bool:
+        """Lets DuckDB use twice as much memory as it had, up to its share of the machine. False if it has all of that.
 
-        It holds the payloads of 2,048 neighbouring rows at once, however large they are. Most are small, and then it
-        would fill what it may have with what it need not keep.
+        It unpacks the payloads of 2,048 neighbouring rows at once, however large they are. Most payloads are small, and
+        with a high limit from the start DuckDB would fill its memory with blocks that it does not need.
         """
-        if not is_lack_of_memory(error):
-            return False
         with self._raising:
-            wanted = min(2 * self._memory_bytes, _memory_bytes_max())
-            if wanted <= self._memory_bytes:
+            if self.memory_bytes > had_bytes:
+                return True  # another thread has asked for more meanwhile
+            wanted = min(2 * had_bytes, _memory_bytes_max())
+            if wanted <= had_bytes:
                 return False
             self.cursor().execute(f"SET memory_limit = '{wanted} B'")
-            self._memory_bytes = wanted
-        _log.warning("DuckDB needs more memory, for large payloads; it may have %d MB now", wanted // 1_000_000)
+            self.memory_bytes = wanted
+        _log.warning("DuckDB needs more memory for large payloads; it may use %d MB now", wanted // 1_000_000)
         return True
 
     def forget_blocks(self) -> None:
         """Lets go of the blocks that DuckDB keeps in case it needs them again."""
         with self._raising:
-            for allowed in (limits.DUCKDB_RESTING_BYTES, self._memory_bytes):
+            for allowed in (limits.DUCKDB_RESTING_BYTES, self.memory_bytes):
                 # Should something be under way after all, it keeps what it needs.
                 with contextlib.suppress(duckdb.Error):
                     self.cursor().execute(f"SET memory_limit = '{allowed} B'")
@@ -481,7 +489,7 @@ class DuckStorage:
         store.file, _ = self._attach(store.uuid, self._journal.history(), accept_loss=False)
 
     def snapshot(self, store: DuckStore) -> Snapshot:
-        return Snapshot(self._instance.new_cursor(), store.file.name)
+        return Snapshot(self._instance, self._instance.new_cursor(), store.file.name)
 
     def compact(self, store: DuckStore) -> None:
         """Copies a file without the room that deleted rows have left in it, and puts the copy in its place."""
@@ -490,11 +498,10 @@ class DuckStorage:
         name, copy = store.file.name, store.file.name + "_copy"
         try:
             file = self._instance.attach(copy, fresh)
-            cursor = self._instance.cursor()
-            file.copy_from(name)
-            if read_contents(cursor, copy) != read_contents(cursor, name):
+            _copy_rows(store.file, file)
+            if self._contents(copy) != self._contents(name):
                 raise StorageError(f"the copy of {path} does not hold what it should", [store.uuid])
-            file.checkpoint()
+            with_room(self._instance, file.checkpoint)
             self._instance.detach(copy)
             fresh.chmod(0o600)
             sync_file(fresh)
@@ -511,6 +518,9 @@ class DuckStorage:
             shutil.rmtree(staging, ignore_errors=True)
             self._instance.detach(name)
             store.switched(self._instance.attach(name, path))
+
+    def _contents(self, name: str) -> Contents:
+        return with_room(self._instance, lambda: read_contents(self._instance.cursor(), name))
 
     def closed(self, store: DuckStore) -> None:
         self._detach(store.uuid)
@@ -557,6 +567,14 @@ class DuckStorage:
                 _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
         self._instance.close()
         self._journal.close()
+
+
+def _copy_rows(source: PartitionFile, target: PartitionFile) -> None:
+    """Everything of a file into one that is empty. COPY FROM DATABASE would forget how columns are compressed."""
+    target.create_tables()
+    for table in ("meta", *TABLES):
+        for stretch in stretches(source, table) if table in MEASURED_TABLES else [None]:
+            target.copy_rows(source.name, table, stretch)
 
 
 def _may_pass(error: duckdb.Error) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from querator import limits
-from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
+from querator.daemon.store.base import Batch, Due, Found, Leased, StorageError, Summary
 from querator.daemon.store.bulk import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import Fingerprints
@@ -153,7 +153,7 @@ class DuckStore(UnappliedStore):
         with self._home.failures(self.uuid):
             return self.file.leased()
 
-    def scheduled(self, items_max: int) -> list[Item]:
+    def scheduled(self, items_max: int) -> Due:
         with self._home.failures(self.uuid):
             return self.file.scheduled(items_max)
 
@@ -165,9 +165,9 @@ class DuckStore(UnappliedStore):
         with self._home.failures(self.uuid):
             return self.file.next_expiry()
 
-    def find(self, seqs: Iterable[int]) -> dict[int, Found]:
+    def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
         with self._home.failures(self.uuid):
-            return self.file.find(list(seqs))
+            return self.file.find(list(seqs), payloads=payloads)
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
         with self._home.failures(self.uuid):

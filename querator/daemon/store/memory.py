@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from querator.daemon.store import tables
-from querator.daemon.store.base import Batch, Found, Leased, StorageError, Summary
+from querator.daemon.store.base import Batch, Due, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.snapshot import Snapshot
@@ -95,8 +95,9 @@ class MemoryStore(UnappliedStore):
         found = [Leased(self._items[seq], *lease) for seq, lease in self._leases.items()]
         return sorted(found, key=lambda leased: (leased.deadline, leased.item.seq))
 
-    def scheduled(self, items_max: int) -> list[Item]:
-        return nsmallest(items_max, self._scheduled.values(), key=lambda item: (item.enqueue_at, item.seq))
+    def scheduled(self, items_max: int) -> Due:
+        items = nsmallest(items_max, self._scheduled.values(), key=lambda item: (item.enqueue_at, item.seq))
+        return Due(items, are_all=len(items) == len(self._scheduled))
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
         found = (item for item in self._ready_items() if item.expire_deadline < now_us)
@@ -105,7 +106,7 @@ class MemoryStore(UnappliedStore):
     def next_expiry(self) -> int | None:
         return min((item.expire_deadline for item in self._ready_items()), default=None)
 
-    def find(self, seqs: Iterable[int]) -> dict[int, Found]:
+    def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
         found: dict[int, Found] = {}
         for seq in seqs:
             if item := self._items.get(seq):

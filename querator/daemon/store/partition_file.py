@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import duckdb
 import pyarrow as pa
 
 from querator import limits
 from querator.daemon.store import tables
-from querator.daemon.store.base import Found, Leased, Summary
+from querator.daemon.store.base import Due, Found, Leased, Summary
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
-from querator.items import Item
+from querator.daemon.store.stretches import SEQ_MAX, Stretch, count_fitting, first_seqs, pieces, rows_of
+from querator.items import NOBODY, Hold, Item
 
 TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
-_SEQ_MAX: Final = (1 << 63) - 1
+MEASURED_TABLES: Final = ("items", "scheduled")
+"""Those with payloads, which are read in stretches that fit in memory."""
 _seq_of = attrgetter("seq")
 T = TypeVar("T")
 
@@ -44,23 +47,35 @@ class Database(Protocol):
     def cursor(self) -> Cursor:
         """The calling thread's own."""
 
-    def make_room(self, error: Exception) -> bool: ...
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it may use."""
+
+    def make_room(self, had_bytes: int) -> bool:
+        """Sees to it that it may use more than `had_bytes`. False if that is not possible."""
 
 
 def with_room(database: Database, work: Callable[[], T]) -> T:
-    """Does something that changes nothing if it fails, again with more memory if that is what it takes."""
+    """Does `work`, which must change nothing when it fails, again with more memory for as long as it lacks memory."""
     while True:
+        had_bytes = database.memory_bytes
         try:
             return work()
-        except Exception as error:
-            if not database.make_room(error):
+        except duckdb.Error as error:
+            if not is_lack_of_memory(error) or not database.make_room(had_bytes):
                 raise
 
 
-def is_lack_of_memory(error: Exception) -> bool:
-    """Each statement wraps this in an error of its own. A file that has to be attached anew names what it was once."""
-    text = str(error)
-    return ("failed to pin block" in text or "failed to allocate" in text) and "reattach" not in text
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether DuckDB had too little memory.
+
+    A statement raises that as OutOfMemoryException, but a commit, a checkpoint and an attach wrap it in an error of
+    their own kind. What they wrap always ends with the advice to raise this setting. An error that asks for the file to
+    be attached anew may quote an earlier lack of memory, and more memory does not help then.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return True
+    return isinstance(error, duckdb.Error) and "SET memory_limit=" in str(error) and "reattach" not in str(error)
 
 
 class Meta(NamedTuple):
@@ -71,14 +86,6 @@ class Meta(NamedTuple):
     last_seq: int
 
 
-class First(NamedTuple):
-    """The first rows that were found: the highest sequence, how many, and how large their payloads are."""
-
-    last: int
-    rows: int
-    size: int
-
-
 class PartitionFile:
     """An attached file. `name` is what it is attached as."""
 
@@ -87,10 +94,16 @@ class PartitionFile:
         self.database = database
         self._cursor = database.cursor
 
-    def select(self, query: str, *parameters: object) -> pa.Table:
-        """For many rows: they come as columns."""
-        text, values = query.format(file=self.name), list(parameters)
-        return with_room(self.database, lambda: self._cursor().sql(text, params=values).to_arrow_table())
+    def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
+        """For many rows: they come as columns. A query can read the table `wanted`, whose column is seq."""
+        text, values, cursor = query.format(file=self.name), list(parameters), self._cursor()
+        if wanted:
+            cursor.register("wanted", pa.table({"seq": tables.keys(wanted)}))
+        try:
+            return with_room(self.database, lambda: cursor.sql(text, params=values).to_arrow_table())
+        finally:
+            if wanted:
+                cursor.unregister("wanted")
 
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """For few rows: costs less per statement, and more per row."""
@@ -109,16 +122,18 @@ class PartitionFile:
             f"INSERT INTO {self.name}.meta VALUES (?, ?, ?, 0, 0)", [uuid, queue, tables.SCHEMA_VERSION]
         )
 
-    def copy_from(self, other: str) -> None:
-        """Everything of another attached file. COPY FROM DATABASE would forget how columns are compressed."""
-        with self._transaction() as cursor:
-            self._create_tables(cursor)
-            for table in ("meta", *TABLES):
-                cursor.execute(f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}")
-
     def _create_tables(self, cursor: Cursor) -> None:
         for statement in tables.SCHEMA:
             cursor.execute(statement.format(file=self.name))
+
+    def copy_rows(self, other: str, table: str, stretch: Stretch | None = None) -> None:
+        """Adds rows of another attached file: those of a stretch, or all."""
+        where = f" WHERE {stretch.condition}" if stretch else ""
+        query = f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}{where}"
+        with_room(self.database, lambda: self._cursor().execute(query))
+
+    def add_rows(self, table: str, rows: pa.Table) -> None:
+        self._insert(self._cursor(), table, rows)
 
     def meta(self) -> Meta:
         rows = self.rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")
@@ -177,8 +192,10 @@ class PartitionFile:
 
     def _insert(self, cursor: Cursor, name: str, rows: pa.Table) -> None:
         cursor.register("fresh", rows)
-        cursor.execute(f"INSERT INTO {self.name}.{name} BY NAME SELECT * FROM fresh")
-        cursor.unregister("fresh")
+        try:
+            cursor.execute(f"INSERT INTO {self.name}.{name} BY NAME SELECT * FROM fresh")
+        finally:
+            cursor.unregister("fresh")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Cursor]:
@@ -269,65 +286,56 @@ class PartitionFile:
         )
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        before = _SEQ_MAX if before is None else before
-        found = self._first_unleased(after, before, items_max)
-        while found.size > bytes_max and found.rows > 1:
-            fewer = min(found.rows - 1, found.rows * bytes_max // found.size)
-            found = self._first_unleased(after, before, max(1, fewer))
-        if not found.rows:
+        before = SEQ_MAX if before is None else before
+        unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
+        seqs = first_seqs(self, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)
+        return self._first_items("items", seqs, bytes_max)
+
+    def _first_items(self, table: str, seqs: Sequence[int], bytes_max: int) -> list[Item]:
+        """The items with these sequences, from the first on, that unpack to at most so much; ascending."""
+        return self._items(table, seqs[: count_fitting(self, table, seqs, bytes_max)])
+
+    def _all_items(self, table: str, seqs: Sequence[int]) -> Iterator[Item]:
+        """The items with these sequences, however large they are together."""
+        for piece in pieces(self, table, seqs, limits.READY_WINDOW_BYTES_MAX):
+            yield from self._items(table, piece)
+
+    def _items(self, table: str, seqs: Sequence[int], columns: str = tables.ITEM) -> list[Item]:
+        """The items with these sequences, ascending. The caller knows that they fit in memory."""
+        if not seqs:
             return []
-        leases = self.rows(f"SELECT seq FROM {{file}}.leases WHERE seq > {after:d} AND seq <= {found.last:d}")
-        held = {seq for (seq,) in leases}
-        rows = self._range(after, found.last, found.rows + len(held) + 1)
-        if rows.num_rows > found.rows + len(held):
-            rows = self._range(after, self._last_in_order(after, before, found.rows), found.rows + len(held))
-        items = sorted(tables.items_of(rows), key=_seq_of)
-        return [item for item in items if item.seq not in held] if held else items
+        is_due = table == "scheduled"
+        rows = rows_of(self, table, columns + (", epoch_us(items.enqueue_at)" if is_due else ""), seqs)
+        items = tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)) if is_due else tables.items_of(rows)
+        return sorted(items, key=_seq_of)
 
-    def _first_unleased(self, after: int, before: int, rows_max: int) -> First:
-        # Without an order, DuckDB stops at the first rows it finds, and does not look at the millions behind them. They
-        # are the lowest ones, because sequences rise as rows are added. Where somebody has added rows by hand they may
-        # not be: then there turn out to be more rows up to `last`, and we let DuckDB put them in order for once.
-        ((last, rows, size),) = self.rows(
-            "SELECT coalesce(max(seq), 0), count(*), coalesce(sum(octet_length(payload)), 0)"
-            " FROM (SELECT seq, payload FROM {file}.items"
-            f" ANTI JOIN {{file}}.leases USING (seq) WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d})"
+    def _leases_among(self, condition: str, wanted: Sequence[int] = ()) -> dict[int, tuple[int, int, Hold]]:
+        """Attempts, deadlines and holds of leases, by sequence."""
+        rows = self.select(
+            f"SELECT seq, attempts, epoch_us(deadline), {tables.HOLD} FROM {{file}}.leases WHERE {condition}",
+            wanted=wanted,
         )
-        return First(last, rows, size)
-
-    def _last_in_order(self, after: int, before: int, rows_max: int) -> int:
-        last: int = self.rows(
-            "SELECT max(seq) FROM (SELECT seq FROM {file}.items ANTI JOIN {file}.leases USING (seq)"
-            f" WHERE seq > {after:d} AND seq < {before:d} ORDER BY seq LIMIT {rows_max:d})"
-        )[0][0]
-        return last
-
-    def _range(self, after: int, last: int, rows_max: int) -> pa.Table:
-        return self.select(
-            f"SELECT {tables.ITEM} FROM {{file}}.items WHERE seq > {after:d} AND seq <= {last:d} LIMIT {rows_max:d}"
-        )
+        terms = zip(tables.column(rows, 1), tables.column(rows, 2), tables.holds_in(rows, 3), strict=True)
+        return dict(zip(tables.column(rows), terms, strict=True))
 
     def leased(self) -> list[Leased]:
-        rows = self.select(
-            f"SELECT {tables.ITEM}, leases.attempts, epoch_us(leases.deadline), {tables.HOLD}"
-            " FROM {file}.leases JOIN {file}.items USING (seq) ORDER BY leases.deadline, leases.seq"
-        )
-        return _leased(rows)
+        leases = self._leases_among("seq IN (SELECT seq FROM {file}.items)")
+        found = [Leased(item, *leases[item.seq]) for item in self._all_items("items", sorted(leases))]
+        return sorted(found, key=lambda leased: (leased.deadline, leased.item.seq))
 
-    def scheduled(self, items_max: int) -> list[Item]:
-        rows = self.select(
-            f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
-            f" ORDER BY items.enqueue_at, items.seq LIMIT {items_max:d}"
-        )
-        return list(tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)))
+    def scheduled(self, items_max: int) -> Due:
+        query = f"SELECT seq FROM {{file}}.scheduled ORDER BY enqueue_at, seq LIMIT {items_max + 1:d}"
+        seqs = tables.column(self.select(query))
+        items = self._first_items("scheduled", seqs[:items_max], limits.SCHEDULED_WINDOW_BYTES_MAX)
+        return Due(sorted(items, key=lambda item: (item.enqueue_at, item.seq)), are_all=len(items) == len(seqs))
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
         rows = self.select(
-            f"SELECT {tables.ITEM} FROM {{file}}.items WHERE items.expire_deadline < make_timestamp(?)"
-            f" AND items.seq NOT IN (SELECT seq FROM {{file}}.leases) ORDER BY items.seq LIMIT {items_max:d}",
+            "SELECT seq FROM {file}.items WHERE expire_deadline < make_timestamp(?)"
+            f" AND seq NOT IN (SELECT seq FROM {{file}}.leases) ORDER BY seq LIMIT {items_max:d}",
             now_us,
         )
-        return list(tables.items_of(rows))
+        return self._first_items("items", tables.column(rows), limits.SLICE_BYTES_MAX)
 
     def next_expiry(self) -> int | None:
         earliest: int | None = self.rows(
@@ -335,54 +343,39 @@ class PartitionFile:
         )[0][0]
         return earliest
 
-    def find(self, seqs: Sequence[int]) -> dict[int, Found]:
+    def find(self, seqs: Sequence[int], *, payloads: bool = True) -> dict[int, Found]:
         found: dict[int, Found] = {}
-        rows = self.select(
-            f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0),"
-            f" {tables.HOLD}, leases.seq IS NOT NULL FROM {{file}}.items LEFT JOIN {{file}}.leases"
-            " ON leases.seq = items.seq WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
-            seqs,
-        )
-        for one, is_leased in zip(
-            _leased(rows), tables.column(rows, tables.ITEM_COLUMNS + 2 + tables.HOLD_COLUMNS), strict=True
-        ):
-            found[one.item.seq] = Found("leased" if is_leased else "ready", *one)
-        if seqs := [seq for seq in seqs if seq not in found]:
-            rows = self.select(
-                f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
-                " WHERE items.seq IN (SELECT unnest(?::BIGINT[]))",
-                seqs,
+        rest = sorted(set(seqs))
+        leases = self._leases_among("seq IN (SELECT seq FROM wanted)", rest) if rest else {}
+        for table in MEASURED_TABLES:
+            if not rest:
+                break
+            present = self.select(
+                f"SELECT DISTINCT seq FROM {{file}}.{table} WHERE seq IN (SELECT seq FROM wanted)", wanted=rest
             )
-            for scheduled in tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)):
-                found[scheduled.seq] = Found("scheduled", scheduled, scheduled.attempts, 0)
-        if seqs := [seq for seq in seqs if seq not in found]:
-            lost = self.rows("SELECT seq FROM {file}.lost WHERE seq IN (SELECT unnest(?::BIGINT[]))", seqs)
-            found.update((seq, Found("lost", None, 0, 0)) for (seq,) in lost)
+            here = sorted(tables.column(present))
+            read = self._all_items(table, here) if payloads else self._items(table, here, tables.ITEM_WITHOUT_CONTENT)
+            for item in read:
+                if table == "scheduled":
+                    found[item.seq] = Found("scheduled", item, item.attempts, 0)
+                elif item.seq in leases:
+                    found[item.seq] = Found("leased", item, *leases[item.seq])
+                else:
+                    found[item.seq] = Found("ready", item, item.attempts, 0)
+            rest = [seq for seq in rest if seq not in found]
+        if rest:
+            lost = self.select("SELECT seq FROM {file}.lost WHERE seq IN (SELECT seq FROM wanted)", wanted=rest)
+            found.update((seq, Found("lost", None, 0, 0)) for seq in tables.column(lost))
         return found
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        if scheduled:
-            rows = self.select(
-                f"SELECT {tables.ITEM}, epoch_us(items.enqueue_at) FROM {{file}}.scheduled AS items"
-                f" WHERE items.seq >= {from_seq:d} ORDER BY items.seq LIMIT {items_max:d}"
-            )
-            return [
-                Leased(item, item.attempts, 0)
-                for item in tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS))
-            ]
-        ((last,),) = self.rows(
-            f"SELECT max(seq) FROM (SELECT seq FROM {{file}}.items WHERE seq >= {from_seq:d}"
-            f" ORDER BY seq LIMIT {items_max:d})"
-        )
-        if last is None:
-            return []
-        rows = self.select(
-            f"SELECT {tables.ITEM}, coalesce(leases.attempts, items.attempts), coalesce(epoch_us(leases.deadline), 0),"
-            f" {tables.HOLD}"
-            " FROM {file}.items LEFT JOIN {file}.leases ON leases.seq = items.seq"
-            f" WHERE items.seq >= {from_seq:d} AND items.seq <= {last:d} ORDER BY items.seq"
-        )
-        return _leased(rows)
+        table = "scheduled" if scheduled else "items"
+        seqs = first_seqs(self, f"{{file}}.{table} WHERE seq >= {from_seq:d}", items_max)
+        items = self._first_items(table, seqs, limits.PAGE_BYTES_MAX)
+        if scheduled or not items:
+            return [Leased(item, item.attempts, 0) for item in items]
+        leases = self._leases_among(f"seq >= {from_seq:d} AND seq <= {items[-1].seq:d}")
+        return [Leased(item, *leases.get(item.seq, (item.attempts, 0, NOBODY))) for item in items]
 
     def sources(self, source_ids: Sequence[str]) -> set[str]:
         rows = self.rows(
@@ -418,10 +411,3 @@ class PartitionFile:
             now_us,
         )
         return {request_id for (request_id,) in rows}
-
-
-def _leased(rows: pa.Table) -> list[Leased]:
-    """From an item, its attempts, the deadline of its lease and its hold."""
-    width = tables.ITEM_COLUMNS
-    terms = (tables.column(rows, width), tables.column(rows, width + 1), tables.holds_in(rows, width + 2))
-    return list(map(Leased, tables.items_of(rows), *terms))

@@ -66,6 +66,13 @@ HOLD: Final = (
 HOLD_COLUMNS: Final = 4
 """What `holds_in` wants to be selected."""
 
+ITEM_WITHOUT_CONTENT: Final = (
+    "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), ''::BLOB, '', '', '',"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB,"
+    " coalesce(epoch_us(items.imported_deadline), 0)"
+)
+"""The same for callers that only have to know which items they are."""
+
 _MICROSECONDS: Final = pa.timestamp("us")
 
 

@@ -1,0 +1,128 @@
+"""Which rows of a partition file to read next, so that one read fits in memory.
+
+DuckDB unpacks the payloads of 2,048 neighbouring rows together, and a LIMIT, an ORDER BY or a join keeps every payload
+that passes through it. So a read has three steps: choose sequences without looking at payloads, measure what their rows
+unpack to, and read the rows that fit as one range of sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
+
+SEQ_MAX: Final = (1 << 63) - 1
+VECTOR_ROWS: Final = 2_048
+"""DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
+_SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + strlen(encoding)"
+"""The columns that have no limit of their own."""
+
+
+class Readable(Protocol):
+    """What is used of a partition file. `{file}` in a query stands for its name."""
+
+    def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
+        """The rows of a query, in columns. The query finds the sequences that are wanted in the table `wanted`."""
+
+    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]: ...
+
+
+class Stretch(NamedTuple):
+    """The rows with after < seq <= last."""
+
+    after: int
+    last: int
+
+    @property
+    def condition(self) -> str:
+        return f"seq > {self.after:d} AND seq <= {self.last:d}"
+
+
+def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
+    """The lowest sequences of `source`, which is a FROM clause that ends in a WHERE clause; ascending.
+
+    Without an order DuckDB stops at the first rows that it finds, instead of looking at the millions behind them. They
+    have the lowest sequences, because sequences rise as rows are added. Only rows that an operator added by hand can
+    break that rule. Then more rows turn up below the highest sequence, and DuckDB has to sort.
+    """
+    query = f"SELECT seq FROM {source}"
+    seqs = _seqs(file.select(f"{query} LIMIT {rows_max:d}"))
+    if seqs:
+        ((present,),) = file.rows(f"SELECT count(*) FROM {source} AND seq <= {seqs[-1]:d}")
+        if present > len(seqs):
+            seqs = _seqs(file.select(f"{query} ORDER BY seq LIMIT {rows_max:d}"))
+    return seqs
+
+
+def _seqs(rows: pa.Table) -> list[int]:
+    return sorted(rows.column(0).to_pylist())
+
+
+def rows_of(file: Readable, table: str, columns: str, seqs: Sequence[int]) -> pa.Table:
+    """The rows with these sequences, in no order; `columns` are of a table that goes by the name of items."""
+    stretch = f"{{file}}.{table} AS items WHERE items.seq >= {min(seqs):d} AND items.seq <= {max(seqs):d}"
+    if file.rows(f"SELECT count(*) FROM {stretch}")[0][0] == len(seqs):
+        return file.select(f"SELECT {columns} FROM {stretch}")
+    return file.select(f"SELECT {columns} FROM {stretch} AND items.seq IN (SELECT seq FROM wanted)", wanted=seqs)
+
+
+def count_fitting(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> int:
+    """How many of these sequences, from the first on, have rows that unpack to at most `bytes_max`; one at least."""
+    measured = size = 0
+    step = VECTOR_ROWS
+    while measured < len(seqs):
+        part = seqs[measured : measured + step]
+        sizes = _sizes(file, table, part)
+        fitting: int = pc.sum(pc.less_equal(pc.cumulative_sum(sizes), bytes_max - size)).as_py()
+        if fitting < len(part):
+            return max(1, measured + fitting)
+        size += pc.sum(sizes).as_py()
+        measured += len(part)
+        # The rows so far tell how many more may fit.
+        step = max(VECTOR_ROWS, (bytes_max - size) * measured // max(size, 1))
+    return measured
+
+
+def pieces(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> Iterator[Sequence[int]]:
+    """All of these sequences, in runs whose rows unpack to at most `bytes_max`, or are one row."""
+    for start in range(0, len(seqs), VECTOR_ROWS):
+        part = seqs[start : start + VECTOR_ROWS]
+        first = size = 0
+        for place, row_bytes in enumerate(_sizes(file, table, part).to_pylist()):
+            if size + row_bytes > bytes_max and place > first:
+                yield part[first:place]
+                first, size = place, 0
+            size += row_bytes
+        yield part[first:]
+
+
+def _sizes(file: Readable, table: str, seqs: Sequence[int]) -> pa.Array:
+    rows = rows_of(file, table, f"items.seq, {_SIZE}", seqs)
+    places = pc.index_in(pa.array(seqs, pa.int64()), value_set=rows.column(0))
+    return pc.fill_null(rows.column(1).combine_chunks().take(places), 0)
+
+
+def next_stretch(
+    file: Readable, table: str, after: int, upto: int, *, content_of: str = "", bytes_max: int = SLICE_BYTES_MAX
+) -> Stretch:
+    """The rows that a read of (after, upto] takes next. The last stretch ends at `upto`, and may be empty.
+
+    `content_of` is the table whose payloads the read wants: their rows have at most `bytes_max`.
+    """
+    seqs = first_seqs(file, f"{{file}}.{table} WHERE seq > {after:d} AND seq <= {upto:d}", SLICE_ROWS_MAX)
+    fitting = count_fitting(file, content_of, seqs, bytes_max) if content_of else len(seqs)
+    is_last = fitting == len(seqs) < SLICE_ROWS_MAX
+    return Stretch(after, upto if is_last else seqs[fitting - 1])
+
+
+def stretches(file: Readable, table: str) -> Iterator[Stretch]:
+    """A whole table, in reads that fit in memory."""
+    last = -SEQ_MAX
+    while last < SEQ_MAX:
+        stretch = next_stretch(file, table, last, SEQ_MAX, content_of=table)
+        yield stretch
+        last = stretch.last
