@@ -116,6 +116,8 @@ REMEMBERED_HEAD_BYTES_MAX = 2_048
 PIPELINED_BYTES_MAX = 65_536
 LISTEN_BACKLOG = 2_048
 KEEP_ALIVE_SECONDS = 75
+UNREAD_SECONDS_MAX = 60.0
+"""A client that reads nothing of a long answer for this long loses its connection."""
 LINGER_SECONDS = 2.0
 """How long a connection that we end stays open for a client that is still sending."""
 DURATION_SAMPLES_MAX = 1_024
@@ -178,6 +180,8 @@ SQL_PROCESS_BYTES_MAX = 2_000_000_000
 SQL_TIMEOUT_SECONDS = 30.0
 SQL_TIMEOUT_SECONDS_MAX = 900.0
 SQL_WORKER_IDLE_SECONDS = 300.0
+SQL_FRAME_BYTES_MAX = 1_000_000
+"""What a worker process hands over at once: the daemon holds no more of a result for a client that reads slowly."""
 SQL_HELD_BACK_BYTES = 4_000_000
 """So much of a result is kept until the query is known to go well; what is longer is sent as it comes."""
 

@@ -25,7 +25,7 @@ from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.store.bulk import ITEMS, SCHEDULED, Scan, SlicedStore
-from querator.daemon.transport import NOSNIFF, ClientGone, send_reply
+from querator.daemon.transport import NOSNIFF, ClientGone, CutOff, send_reply, until_read
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import arrow, bulk, content
@@ -84,8 +84,7 @@ class Endpoint:
         finally:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if begun:
-            # Too late for an error: a body without an end is what is left to say that it is not whole.
-            raise ConnectionAbortedError(error.message)
+            raise CutOff(error.message)
         await send_reply(send, content.JSON, error, close=True)
 
 
@@ -195,6 +194,7 @@ async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterat
         await send({"type": "http.response.body", "body": start, "more_body": True})
         while first is not None and not gone.done():
             await send({"type": "http.response.body", "body": first, "more_body": True})
+            await until_read(send)
             first = await anext(parts, None)
         if not gone.done():
             await send({"type": "http.response.body", "body": arrow.STREAM_END})

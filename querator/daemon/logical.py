@@ -35,7 +35,7 @@ from querator.daemon.requests import (
     failing,
 )
 from querator.daemon.schedule import NEVER
-from querator.daemon.store.base import Store
+from querator.daemon.store.base import Store, is_harmless
 from querator.daemon.store.fingerprints import Fingerprints
 from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
@@ -408,8 +408,13 @@ class Logical:
         *,
         flush: bool = False,
         failed: Callable[[Exception], None] | None = None,
+        for_client: bool = False,
     ) -> None:
-        """Asks the driver to do something blocking with a partition's open store; a failure fails the partition."""
+        """Asks the driver to do something blocking with a partition's open store.
+
+        A read that the queue needs fails its partition when it fails, whatever the reason. A read `for_client` does so
+        only when the store is at fault.
+        """
         store = partition.store
         self.reads_open += 1
 
@@ -419,7 +424,7 @@ class Logical:
 
         def on_failure(error: Exception) -> None:
             self.reads_open -= 1
-            if partition.store is store:
+            if partition.store is store and not (for_client and is_harmless(error)):
                 self.partition_failed(partition, str(error))
             if failed is not None:
                 failed(error)

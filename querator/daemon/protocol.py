@@ -352,6 +352,7 @@ class QueratorProtocol(HttpToolsProtocol):
             self._refuse_http("missing required Host header")
             return
         super().on_headers_complete()
+        self.scope["state"]["cut_off"] = self.cut_off
         if b"transfer-encoding" in names:
             self._chunked_end = ChunkedEnd()
         elif b"content-length" in names:
@@ -392,6 +393,14 @@ class QueratorProtocol(HttpToolsProtocol):
         if self._phase == PARSED_BODY and not self._is_received:
             self._linger()
         elif self._phase != LINGER:
+            self._raw.close()
+
+    def cut_off(self, is_unread: bool) -> None:
+        """Ends a connection in the middle of an answer; uvicorn need not know."""
+        self.cycle.disconnected = True
+        if is_unread:
+            self._raw.abort()  # close() would wait for a client that does not read
+        else:
             self._raw.close()
 
     def _linger(self) -> None:

@@ -5,7 +5,8 @@ Deadlines of requests (`deadline_ns`) are real, monotonic time; everything else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
@@ -15,7 +16,7 @@ from querator.wire.messages import Reply
 if TYPE_CHECKING:
     from querator.daemon.partition import Lease, Partition
     from querator.daemon.store.base import Found, Store
-    from querator.wire.messages import QueueProduceItem, QueueRetryItem
+    from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
 
 BULK_PREFIX: Final = "bulk "
 DEAD_PREFIX: Final = "dead "
@@ -39,6 +40,20 @@ Respond = Callable[[Any], None]
 def key_of(request_id: str) -> str:
     """What a client's request id is remembered as. Whatever it says, it is none of ours."""
     return _CLIENT_PREFIX + request_id if request_id.startswith(_RESERVED) else request_id
+
+
+class AnswerInParts:
+    """An answer that is too large to be made at once: messages that together are one list."""
+
+    def __init__(self, known: list[Message], rest: AsyncGenerator[Message, None]) -> None:
+        self._known, self._rest = known, rest
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async with aclosing(self._rest) as rest:
+            while self._known:
+                yield self._known.pop(0)
+            async for part in rest:
+                yield part
 
 
 class Request:

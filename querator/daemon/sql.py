@@ -25,7 +25,7 @@ from querator.daemon.calls import Calls, Refused
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.store.bulk import SCHEMAS, Scan
-from querator.daemon.transport import NOSNIFF, ClientGone, read_body, send_reply
+from querator.daemon.transport import NOSNIFF, ClientGone, CutOff, read_body, send_reply
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
     NS_PER_SECOND,
@@ -271,8 +271,7 @@ class SqlEndpoint:
         finally:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if answer.has_begun:
-            # Too late for an error: a body without an end is what is left to say that it is not whole.
-            raise ConnectionAbortedError(error.message)
+            raise CutOff(error.message)
         await send_reply(send, codec, error, close=close)
 
     async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from querator import durations, ids
 from querator.daemon import lifecycle, logs, validation
 from querator.daemon.logical import STOPPING, Logical
 from querator.daemon.partition import Partition
-from querator.daemon.requests import Change, failing
-from querator.daemon.store.base import Found, Leased, Store
-from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.daemon.requests import AnswerInParts, Change, failing
+from querator.daemon.store.base import Found, LackOfMemory, Leased, Store, is_harmless
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Hold, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
 from querator.wire import messages
@@ -46,10 +47,16 @@ async def read(logical: Logical, partition: Partition, work: Callable[[Store], T
             future.set_result(result)
 
     def failed(error: Exception) -> None:
-        if not future.done():
+        if future.done():
+            return
+        if isinstance(error, LackOfMemory):
+            future.set_exception(RequestFailed(f"partition '{partition.number}' cannot be read; {error}"))
+        elif is_harmless(error):
+            future.set_exception(InternalError())
+        else:
             future.set_exception(RetryRequest(failing(partition.number)))
 
-    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed)
+    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed, for_client=True)
     logical.wake()
     return await future
 
@@ -73,19 +80,18 @@ async def change(logical: Logical, partitions: Sequence[Partition], run: Callabl
 # -- lists
 
 
-async def list_items(service: Service, request: messages.StorageItemsListRequest) -> messages.StorageItemsListResponse:
+Listed = messages.StorageItemsListResponse | AnswerInParts
+
+
+async def list_items(service: Service, request: messages.StorageItemsListRequest) -> Listed:
     return await _list(service, request, scheduled=False)
 
 
-async def list_scheduled(
-    service: Service, request: messages.StorageItemsListRequest
-) -> messages.StorageItemsListResponse:
+async def list_scheduled(service: Service, request: messages.StorageItemsListRequest) -> Listed:
     return await _list(service, request, scheduled=True)
 
 
-async def _list(
-    service: Service, request: messages.StorageItemsListRequest, scheduled: bool
-) -> messages.StorageItemsListResponse:
+async def _list(service: Service, request: messages.StorageItemsListRequest, scheduled: bool) -> Listed:
     logical = service.find(request.queue_name)
     partition = service.partition(logical, request.partition)
     from_seq = 0
@@ -95,10 +101,26 @@ async def _list(
     limit = request.limit or LIST_LIMIT_DEFAULT
     if limit < 0:
         return messages.StorageItemsListResponse()
-    rows = await read(logical, partition, lambda store: store.page(scheduled, from_seq, limit))
-    texts = ids.encode_many(partition.prefix, [row.item.seq for row in rows])
-    items = [describe(text, row) for text, row in zip(texts, rows, strict=True)]
-    return messages.StorageItemsListResponse(items=items)
+    pages = _pages(logical, partition, scheduled, from_seq, limit)
+    first = await anext(pages, messages.StorageItemsListResponse())
+    second = await anext(pages, None)
+    return first if second is None else AnswerInParts([first, second], pages)
+
+
+async def _pages(
+    logical: Logical, partition: Partition, scheduled: bool, from_seq: int, limit: int
+) -> AsyncGenerator[messages.StorageItemsListResponse, None]:
+    """The items of a list, as many at a time as are read at once."""
+    flush = True
+    while limit > 0:
+        page = methodcaller("page", scheduled, from_seq, limit)
+        rows: list[Leased] = await read(logical, partition, page, flush=flush)
+        if not rows:
+            return
+        seqs = [row.item.seq for row in rows]
+        items = map(describe, ids.encode_many(partition.prefix, seqs), rows)
+        yield messages.StorageItemsListResponse(items=list(items))
+        from_seq, limit, flush = seqs[-1] + 1, limit - len(rows), False
 
 
 def decode(text: str) -> ids.Decoded:

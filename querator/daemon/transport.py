@@ -23,7 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from querator import __version__
 from querator.daemon.calls import Call, Calls, Refused, encode, over_limit
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
-from querator.errors import InternalError, RequestFailed
+from querator.daemon.requests import AnswerInParts
+from querator.errors import InternalError, QueratorError, RequestFailed
+from querator.limits import UNREAD_SECONDS_MAX
 from querator.wire import content
 from querator.wire.content import Codec
 
@@ -53,8 +55,21 @@ class ClientGone(Exception):
     """Nobody is left to answer."""
 
 
+class CutOff(Exception):
+    """An answer cannot go on, and it is too late for an error: a body without an end says that it is not whole."""
+
+    def __init__(self, reason: str, *, is_unread: bool = False) -> None:
+        super().__init__(reason)
+        self.is_unread = is_unread
+        """Whether what was sent so far is not read either, so that nothing waits for that."""
+
+
 class UntilTheEnd:
-    """Answers who is still sending when the daemon stops: uvicorn cancels, and would call that an internal error."""
+    """Ends what uvicorn would call an internal error.
+
+    Clients that are still sending when the daemon stops get an answer, and an answer that is cut off is one line in the
+    log.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -72,6 +87,9 @@ class UntilTheEnd:
         except asyncio.CancelledError:
             if not begun:
                 await send_reply(send, content.JSON, RequestFailed("service is shutting down"), close=True)
+        except CutOff as cut:
+            log.warning("an answer was cut off", extra={"path": scope["path"], "reason": str(cut)})
+            scope["state"]["cut_off"](cut.is_unread)
 
 
 class CallEndpoint:
@@ -95,7 +113,10 @@ class CallEndpoint:
             log.exception("request failed", extra={"path": scope["path"]})
             result = InternalError()
         self._calls.metrics.durations(scope["path"]).observe(perf_counter() - started)
-        await send_reply(send, codec, result, close=close)
+        if isinstance(result, AnswerInParts):
+            await send_parts(receive, send, codec, result)
+        else:
+            await send_reply(send, codec, result, close=close)
 
     async def _result(self, call: Call, body: bytes, receive: Receive) -> Any:
         """The service's answer; abandons the call when the client goes before it comes."""
@@ -152,6 +173,35 @@ async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = Fal
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerInParts) -> None:
+    """Sends an answer part by part, as fast as the client reads. Stops when the client goes."""
+    gone = asyncio.ensure_future(receive())
+    try:
+        headers = [(b"content-type", codec.content_type.encode()), NOSNIFF]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        is_first = True
+        async for part in answer:
+            if gone.done():
+                return
+            await send({"type": "http.response.body", "body": codec.part(part, is_first), "more_body": True})
+            await until_read(send)
+            is_first = False
+        await send({"type": "http.response.body", "body": codec.end_of_parts})
+    except QueratorError as error:
+        raise CutOff(error.message) from None
+    finally:
+        gone.cancel()
+
+
+async def until_read(send: Send) -> None:
+    """Waits until the client has read most of what it was sent, so that no second part waits in memory meanwhile."""
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS_MAX):
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+    except TimeoutError:
+        raise CutOff(f"the client has read nothing for {UNREAD_SECONDS_MAX:g}s", is_unread=True) from None
 
 
 async def internal_error(request: Request, error: Exception) -> Response:

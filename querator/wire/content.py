@@ -18,9 +18,22 @@ class Codec(NamedTuple):
     content_type: str
     decode: Callable[[type[Any], bytes], Any]
     encode: Callable[[Message], bytes]
+    between_parts: bytes = b""
+    end_of_parts: bytes = b""
+
+    def part(self, message: Message, is_first: bool) -> bytes:
+        """One of several messages that have nothing but a list, which together are one message with all of the lists.
+
+        After the last of them comes `end_of_parts`. None of the lists may be empty.
+        """
+        encoded = self.encode(message)
+        if not self.end_of_parts:
+            return encoded
+        start = 0 if is_first else encoded.index(b"[") + 1
+        return (b"" if is_first else self.between_parts) + encoded[start : -len(self.end_of_parts)]
 
 
-JSON: Final = Codec("application/json", json.decode, json.encode)
+JSON: Final = Codec("application/json", json.decode, json.encode, b",", b"]}")
 PROTOBUF: Final = Codec("application/protobuf", protobuf.decode, protobuf.encode)
 
 _CODECS: Final = {

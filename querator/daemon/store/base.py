@@ -325,3 +325,12 @@ class StorageError(Exception):
     def __init__(self, message: str, uuids: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.uuids = frozenset(uuids)
+
+
+class LackOfMemory(StorageError):
+    """A store may not use as much memory as it would take. It is fine otherwise: only what was asked of it fails."""
+
+
+def is_harmless(error: Exception) -> bool:
+    """Whether a store is as good as before though something that was asked of it has failed."""
+    return isinstance(error, LackOfMemory) or not isinstance(error, StorageError)

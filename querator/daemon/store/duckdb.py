@@ -23,7 +23,7 @@ from querator import limits
 from querator.daemon import priority
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
-from querator.daemon.store.base import Batch, StorageError
+from querator.daemon.store.base import Batch, LackOfMemory, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import make_directory, sync_directory, sync_file, write_file
 from querator.daemon.store.history import History
@@ -532,6 +532,11 @@ class DuckStorage:
         try:
             yield
         except (duckdb.Error, OSError, ValueError) as error:
+            if is_lack_of_memory(error):
+                megabytes = self._instance.memory_bytes // 1_000_000
+                raise LackOfMemory(
+                    f"it takes more than the {megabytes} MB of memory that DuckDB may use", [uuid]
+                ) from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if isinstance(error, duckdb.Error) and not self._instance.is_alive():
                 # DuckDB gives up as a whole when it cannot know what is on disk.

@@ -345,7 +345,7 @@ class PartitionFile:
 
     def find(self, seqs: Sequence[int], *, payloads: bool = True) -> dict[int, Found]:
         found: dict[int, Found] = {}
-        rest = sorted(set(seqs))
+        rest = sorted({seq for seq in seqs if seq <= SEQ_MAX})
         leases = self._leases_among("seq IN (SELECT seq FROM wanted)", rest) if rest else {}
         for table in MEASURED_TABLES:
             if not rest:

@@ -363,7 +363,8 @@ def run(pipe: Pipe, query: Query) -> None:
             (batch.rename_columns(names) for batch in reader),
         )
         for piece in written(reader, query.format, query.limit):
-            pipe.send(ROWS, piece)
+            for start in range(0, len(piece), limits.SQL_FRAME_BYTES_MAX):
+                pipe.send(ROWS, piece[start : start + limits.SQL_FRAME_BYTES_MAX])
 
 
 def answer(pipe: Pipe, query: Query) -> None:

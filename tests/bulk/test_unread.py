@@ -1,0 +1,89 @@
+"""Long answers wait for their readers, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from querator.client import Client
+from querator.wire import messages, protobuf
+from tests.bulk.daemons import Daemon
+
+PAYLOAD = b"0123456789" * 4_000
+ITEMS = 800
+READERS = 12
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    running = Daemon(tmp_path)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def filled(daemon: Daemon) -> Daemon:
+    """A partition with 32 MB of items."""
+    with daemon.client() as client:
+        client.create_queue("q", partitions=1)
+        for _ in range(ITEMS // 50):
+            client.produce("q", [PAYLOAD] * 50)
+    return daemon
+
+
+def ids_in_pages(client: Client) -> list[str]:
+    ids: list[str] = []
+    while True:
+        page = client.list_items("q", pivot=ids[-1] if ids else "", limit=20)
+        fresh = [item.id for item in page if item.id not in ids[-1:]]
+        if not fresh:
+            return ids
+        ids += fresh
+
+
+def test_a_long_list_is_whole_in_json_and_in_protobuf(filled: Daemon) -> None:
+    with filled.client() as client, httpx.Client(base_url=filled.endpoint, timeout=60) as plain:
+        wanted = ids_in_pages(client)
+        assert len(wanted) == ITEMS
+        answer = plain.post("/v1/storage/items.list", json={"queue_name": "q", "limit": ITEMS + 1})
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert [item["id"] for item in answer.json()["items"]] == wanted
+        answer = plain.post(
+            "/v1/storage/items.list",
+            json={"queue_name": "q", "limit": ITEMS - 1},
+            headers={"accept": "application/protobuf"},
+        )
+        items = protobuf.decode(messages.StorageItemsListResponse, answer.content).items
+        assert [item.id for item in items] == wanted[:-1]
+        assert {item.payload for item in items} == {PAYLOAD}
+
+
+def test_memory_does_not_follow_what_clients_do_not_read(filled: Daemon) -> None:
+    body = json.dumps({"queue_name": "q", "limit": ITEMS}).encode()
+    request = b"POST /v1/storage/items.list HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    before = memory_bytes(filled)
+    with ExitStack() as stack, filled.client() as client:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(READERS)]
+        host, port = filled.http.split(":")
+        for one in sockets:
+            one.settimeout(60)
+            one.connect((host, int(port)))
+            one.sendall(request)
+        for one in sockets:
+            assert one.recv(12) == b"HTTP/1.1 200"
+        # Everybody has a first part by now, and the daemon goes on.
+        assert len(client.list_items("q", limit=10)) == 10
+        grown = memory_bytes(filled) - before
+    assert grown < READERS * ITEMS * len(PAYLOAD) // 2, f"{grown // 1_000_000} MB"
+
+
+def memory_bytes(daemon: Daemon) -> int:
+    """The most that the daemon has used so far."""
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

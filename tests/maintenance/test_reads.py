@@ -1,0 +1,92 @@
+"""What a client reads fails alone, unless the storage is at fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from house import House
+
+from querator import ids
+from querator.daemon.store.base import LackOfMemory, StorageError
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.wire import messages as m
+
+BEYOND_64_BITS = (1 << 63) + 5
+LIST = m.StorageItemsListRequest(queue_name="q")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "state"),
+    [
+        (LackOfMemory("it takes too much"), RequestFailed, "available"),
+        (ValueError("a mistake of the daemon"), InternalError, "available"),
+        (StorageError("the disk is gone"), RetryRequest, "error"),
+    ],
+)
+def test_only_a_failing_store_fails_its_partition(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception, answer: type[QueratorError], state: str
+) -> None:
+    house.create()
+    house.produce("a")
+
+    def failing(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("querator.daemon.store.duckstore.DuckStore.page", failing)
+        assert isinstance(house.refusal("storage/items.list", LIST), answer)
+        assert house.states() == [state]
+    house.until(lambda: house.states() == ["available"])
+    assert house.contents() == ["a"]
+
+
+def test_ids_with_sequences_beyond_64_bits_are_unknown_ids(house: House) -> None:
+    house.create()
+    house.produce("a")
+    (held,) = house.lease()
+    item_id = ids.encode(house.partition(0).prefix, BEYOND_64_BITS)
+    inspect = m.ItemsInspectRequest(queue_name="q", id=item_id)
+    assert "does not exist" in str(house.refusal("items.inspect", inspect))
+    assert house.call("storage/items.list", m.StorageItemsListRequest(queue_name="q", pivot=item_id)).items == []
+    house.call("storage/items.delete", m.StorageItemsDeleteRequest(queue_name="q", ids=[item_id]))
+    assert house.complete(item_id).result(5) is None
+    extend = m.QueueExtendRequest(queue_name="q", ids=[item_id])
+    assert isinstance(house.refusal("queue.extend", extend), InvalidRequest)
+    assert house.states() == ["available"]
+    assert house.complete(held.id).result(5) is None
+
+
+def test_a_list_that_no_memory_is_left_for_is_refused_and_the_queue_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real payloads and a real DuckDB, whose share of the machine is smaller than one vector of payloads."""
+    house.create()
+    for _ in range(10):
+        house.produce(*["x" * 40_000] * 100)
+    store = house.partition(0).store
+    assert store is not None
+    store.flush()
+    store.checkpoint(force=True)
+    instance = house.service.storage("default")._instance  # type: ignore[attr-defined]
+    instance.cursor().execute("SET memory_limit = '10 MB'")
+    monkeypatch.setattr(instance, "make_room", lambda had_bytes: False)
+    refused = house.refusal("storage/items.list", LIST)
+    assert isinstance(refused, RequestFailed) and "memory" in refused.message
+    assert house.states() == ["available"]
+    (held,) = house.lease()
+    assert house.complete(held.id).result(5) is None
+    monkeypatch.undo()
+
+
+def test_a_long_list_comes_in_parts_that_are_one_list(house: House) -> None:
+    house.create()
+    for _ in range(5):
+        house.produce(*["x" * 40_000] * 100)
+    parts = house.call("storage/items.list", LIST)
+
+    async def gather() -> list[int]:
+        return [len(part.items) async for part in parts]
+
+    sizes = house.run(gather())
+    assert sum(sizes) == 500 and max(sizes) * 40_000 <= 2_000_000
