@@ -75,22 +75,27 @@ async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believ
         await maintenance.at_store(logical, partition, lambda store: store.flush())
         believed = await _count(logical, partition)
         snapshot = await maintenance.at_store(logical, partition, _apply)
-        if snapshot.applied == believed.record:
+        if believed is not None and snapshot.applied == believed.record:
             return believed, snapshot
         snapshot.close()
     raise RequestFailed(f"partition '{partition.number}' changes too fast to be compared, try again")
 
 
-async def _count(logical: Logical, partition: Partition) -> Believed:
-    """Between two passes memory says what is durable; what is durable then is set aside, to be applied as it is."""
-    counted: asyncio.Future[Believed] = asyncio.get_running_loop().create_future()
+async def _count(logical: Logical, partition: Partition) -> Believed | None:
+    """The counters between two passes, when memory holds what is durable and nothing else. That is set aside, to be
+    applied as it is. None if the next pass was faster."""
+    loop = asyncio.get_running_loop()
+    counted: asyncio.Future[Believed | None] = loop.create_future()
 
-    def respond(result: Any) -> None:
+    def count() -> None:
         store = partition.store
         if counted.done():
             return
-        if isinstance(result, QueratorError) or store is None:
-            counted.set_exception(result or RequestFailed(f"partition '{partition.number}' failed"))
+        if store is None:
+            counted.set_exception(RequestFailed(f"partition '{partition.number}' failed"))
+            return
+        if store.has_staged or partition.batch is not None:
+            counted.set_result(None)
             return
         store.freeze()
         counted.set_result(
@@ -102,6 +107,14 @@ async def _count(logical: Logical, partition: Partition) -> Believed:
                 partition.created_sum,
             )
         )
+
+    def respond(result: Any) -> None:
+        if isinstance(result, QueratorError):
+            if not counted.done():
+                counted.set_exception(result)
+            return
+        # What this pass itself has changed, such as items that came due, counts as durable only after all answers.
+        loop.call_soon(count)
 
     logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, [partition], lambda now_us: None))
     return await counted

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from house import SECOND, House
 
-from querator.daemon import compaction
+from querator.daemon import compaction, maintenance
 from querator.daemon.store import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
@@ -280,6 +280,28 @@ class TestVerify:
         job = house.job("verify", partitions=[0])
         assert job.state == "failed"
         assert job.reason.startswith("partition '0' holds 50 items, not 51")
+
+    def test_items_that_come_due_while_the_counters_are_taken_are_no_damage(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The pass that takes the counters also enqueues what is due, and its own changes are not in the file yet."""
+        house.create()
+        due = house.clock.now_us() + SECOND
+        house.produce("a", "b")
+        house.produce("c", "d", "e", at=due)
+        at_store, calls = maintenance.at_store, []
+
+        async def with_a_clock_that_moves(*args: Any) -> Any:
+            result = await at_store(*args)
+            if not calls:
+                house.clock.set(due + 1)
+            calls.append(args)
+            return result
+
+        monkeypatch.setattr("querator.daemon.verify.maintenance.at_store", with_a_clock_that_moves)
+        job = house.job("verify")
+        assert (job.state, job.reason) == ("done", "")
+        assert house.statuses()[0].total == 5 and len(calls) >= 2
 
     def test_while_the_queue_is_busy(self, house: House):
         filled(house)

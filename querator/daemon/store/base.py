@@ -145,6 +145,10 @@ class Store(Protocol):
         """
 
     @property
+    def has_staged(self) -> bool:
+        """Whether a batch was committed that does not count as durable yet."""
+
+    @property
     def applied_through(self) -> int:
         """Every item added with a sequence up to this one can be read back (unless it was removed)."""
 

@@ -59,6 +59,10 @@ class UnappliedStore:
         return delta
 
     @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
+
+    @property
     def applied_through(self) -> int:
         return self._applied_through
 
