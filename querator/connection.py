@@ -20,6 +20,10 @@ IDLE_CONNECTIONS_MAX: Final = 64
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 
 
+_CODE: Final = b'{"code":'
+"""How an error begins on the wire."""
+
+
 class ConnectionLost(Unreachable):
     """The connection broke before the answer came."""
 
@@ -101,6 +105,19 @@ class Answer(NamedTuple):
     body: bytes
 
 
+def _read(response: http.client.HTTPResponse) -> Answer:
+    """The whole answer. One that the daemon cut off ends with a line that says why, and that is the answer then."""
+    try:
+        return Answer(response.status, response.getheader("Content-Type", ""), response.read())
+    except http.client.IncompleteRead as error:
+        reason = error.partial.rpartition(b"\n")[2]
+        code = reason.removeprefix(_CODE)[:3]
+        if not reason.startswith(_CODE) or not code.isdigit():
+            raise
+        response.will_close = True
+        return Answer(int(code), "application/json", reason)
+
+
 class ConnectionPool:
     """Keep-alive connections to one daemon; safe to share between threads."""
 
@@ -127,7 +144,7 @@ class ConnectionPool:
                 raise Aborted
             connection.request(method, self.address.prefix + path, body, self._headers | headers)
             response = connection.getresponse()
-            answer = Answer(response.status, response.getheader("Content-Type", ""), response.read())
+            answer = _read(response)
         except TimeoutError:
             connection.close()
             raise TimedOut(f"no answer from {self.address} within {timeout:.3g}s", hint="querator doctor") from None

@@ -25,7 +25,7 @@ from querator.daemon.calls import Calls, Refused
 from querator.daemon.logical import Logical
 from querator.daemon.partition import Partition
 from querator.daemon.store.bulk import SCHEMAS, Scan
-from querator.daemon.transport import NOSNIFF, ClientGone, CutOff, read_body, send_reply
+from querator.daemon.transport import NOSNIFF, ClientGone, cut_off, read_body, send_reply
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
     NS_PER_SECOND,
@@ -271,7 +271,7 @@ class SqlEndpoint:
         finally:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if answer.has_begun:
-            raise CutOff(error.message)
+            await cut_off(send, error, tell=answer.is_text)
         await send_reply(send, codec, error, close=close)
 
     async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:
@@ -319,8 +319,10 @@ class Answer:
         self._held_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self.has_begun = False
+        self.is_text = False
 
     def describe(self, content_type: str, left_out: list[int]) -> None:
+        self.is_text = content_type != arrow.CONTENT_TYPE
         self._headers = [(b"content-type", content_type.encode()), NOSNIFF]
         if left_out:
             numbers = ",".join(map(str, left_out))

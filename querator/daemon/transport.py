@@ -10,7 +10,7 @@ import datetime
 import logging
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,7 +25,7 @@ from querator.daemon.calls import Call, Calls, Refused, encode, over_limit
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.requests import AnswerInParts
 from querator.errors import InternalError, QueratorError, RequestFailed
-from querator.limits import UNREAD_SECONDS_MAX
+from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content
 from querator.wire.content import Codec
 
@@ -190,9 +190,21 @@ async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerI
             is_first = False
         await send({"type": "http.response.body", "body": codec.end_of_parts})
     except QueratorError as error:
-        raise CutOff(error.message) from None
+        await cut_off(send, error, tell=codec is content.JSON)
     finally:
         gone.cancel()
+
+
+async def cut_off(send: Send, error: QueratorError, *, tell: bool) -> NoReturn:
+    """Ends an answer that has begun. With `tell`, which is for texts, its last line is the error as a reply."""
+    if tell:
+        _, reply = encode(content.JSON, error)
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await send({"type": "http.response.body", "body": b"\n" + reply, "more_body": True})
+        except TimeoutError:
+            raise CutOff(error.message, is_unread=True) from None
+    raise CutOff(error.message)
 
 
 async def until_read(send: Send) -> None:
