@@ -64,13 +64,11 @@ def test_a_list_that_no_memory_is_left_for_is_refused_and_the_queue_goes_on(
     house.create()
     for _ in range(10):
         house.produce(*["x" * 40_000] * 100)
-    store = house.partition(0).store
-    assert store is not None
-    store.flush()
-    store.checkpoint(force=True)
+    house.ask("reload")  # everything is in the file now
     instance = house.service.storage("default")._instance  # type: ignore[attr-defined]
-    instance.cursor().execute("SET memory_limit = '10 MB'")
     monkeypatch.setattr(instance, "make_room", lambda had_bytes: False)
+    monkeypatch.setattr(instance, "memory_bytes", 10_000_000)
+    instance.forget_blocks()
     refused = house.refusal("storage/items.list", LIST)
     assert isinstance(refused, RequestFailed) and "memory" in refused.message
     assert house.states() == ["available"]
