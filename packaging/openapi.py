@@ -431,6 +431,11 @@ def page(described: Mapping[str, Any]) -> str:
         "| 500, 501, 512 | a defect, an unknown path, a body that broke off |",
         "",
         "An error's body is a [Reply](#reply).",
+        "",
+        "Lists, rows of SQL and scans that are long come with `Transfer-Encoding: chunked`, as fast as the client"
+        " reads. A client that reads nothing for a minute loses its connection. An answer that has begun and cannot go"
+        " on breaks off without its last chunk; the last line of a list in JSON and of rows of SQL is then the error,"
+        " as a [Reply](#reply).",
     ]
     calls = [(path, verb, call) for path, verbs in described["paths"].items() for verb, call in verbs.items()]
     for group in dict.fromkeys(call["tags"][0] for _, _, call in calls):

@@ -148,7 +148,7 @@ full."""
 
 # Bulk data.
 SLICE_ROWS_MAX = 20_000
-SLICE_BYTES_MAX = 8_000_000
+SLICE_BYTES_MAX = 4_000_000
 """What one step of a scan reads."""
 BULK_CHUNK_ROWS_MAX = 1_000
 BULK_CHUNK_BYTES_MAX = 250_000

@@ -271,7 +271,7 @@ class SqlEndpoint:
         finally:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if answer.has_begun:
-            await cut_off(send, error, tell=answer.is_text)
+            await cut_off(send, error, tell=True)
         await send_reply(send, codec, error, close=close)
 
     async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:
@@ -319,10 +319,8 @@ class Answer:
         self._held_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self.has_begun = False
-        self.is_text = False
 
     def describe(self, content_type: str, left_out: list[int]) -> None:
-        self.is_text = content_type != arrow.CONTENT_TYPE
         self._headers = [(b"content-type", content_type.encode()), NOSNIFF]
         if left_out:
             numbers = ",".join(map(str, left_out))

@@ -196,7 +196,7 @@ async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerI
 
 
 async def cut_off(send: Send, error: QueratorError, *, tell: bool) -> NoReturn:
-    """Ends an answer that has begun. With `tell`, which is for texts, its last line is the error as a reply."""
+    """Ends an answer that has begun. With `tell` its last line is the error as a reply."""
     if tell:
         _, reply = encode(content.JSON, error)
         try:
