@@ -95,8 +95,9 @@ class Remembered:
         self._in_files: dict[str, Fingerprints] = {}
         """By the partition's UUID, everything that its file had when it was opened."""
         self.is_used = False
-        self.version = 0
-        """Rises when a file was read. What was looked up before that says nothing about this file."""
+        self.version = 1
+        """Rises when a file was read: what was looked up before says nothing about that file. A request that was never
+        looked up has 0."""
 
     def put(self, key: str, until: int) -> None:
         self.is_used = True

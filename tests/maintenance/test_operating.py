@@ -227,6 +227,26 @@ class TestOffline:
             house.ask("reload", 0)
         assert [s.total for s in house.statuses()] == [1, 0]
 
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_request_ids_that_are_no_longer_in_memory_are_found_in_the_files(self, house: House, monkeypatch, restarts):
+        monkeypatch.setattr("querator.daemon.remembered.REQUEST_IDS_NEWEST_MAX", 0)
+        house.create(partitions=2)
+        item = m.QueueProduceItem(utf8="a")
+        requests = [
+            m.QueueProduceRequest(queue_name="q", request_timeout="1m", items=[item], request_id=f"{n}")
+            for n in range(6)
+        ]
+        for _ in range(3):
+            for request in requests:
+                house.call("queue.produce", request)
+            assert [s.total for s in house.statuses()] == [3, 3]
+            if restarts:
+                house.restart()
+        house.ask("offline", 0)
+        for request in requests:
+            house.call("queue.produce", request)
+        assert [s.total for s in house.statuses()] == [3, 3]
+
     def test_request_ids_that_cannot_be_read_make_repetitions_wait(self, house: House):
         """A file that is missing after a restart: nobody knows which requests it took."""
         house.create(partitions=2)
