@@ -66,7 +66,8 @@ class Spark:
             verbose=self._verbose,
         )
         self._standing = None
-        with Progress(self._session.streams, what) as progress, every_so_often(lambda: self._show(progress)):
+        with Progress(self._session.streams, what) as progress, every_so_often(self._show):
+            self._progress = progress
             try:
                 with started as spark:
                     self.watch(lambda: tasks_done(spark))
@@ -84,14 +85,13 @@ class Spark:
     def watch(self, standing: Callable[[], Standing | None]) -> None:
         """From now on the progress line shows this."""
         self._standing = standing
+        self._progress.restart()
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self) -> None:
         if self._standing is None:
-            progress.say("starting Spark")
-        elif (now := self._standing()) is None:
-            progress.say("Spark is planning")
-        else:
-            progress.update(now.done, now.total, share=now.share, unit=now.unit, note=now.note)
+            self._progress.say("starting Spark")
+        elif (now := self._standing()) is not None:
+            self._progress.update(now.done, now.total, share=now.share, unit=now.unit, note=now.note)
 
 
 def setting(text: str, option: str) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def import_(
         _malformed(running, paths, format, reading),
     ):
         from querator.spark import moving
-        from querator.spark.running import rows_read
+        from querator.spark.running import Standing
 
         given_id, request_id = request_id, request_id or moving.new_request_id()
         rows = moving.read_files(running, paths, format.value, reading)
@@ -123,8 +123,10 @@ def import_(
             show(session, items, f"would import to '{queue}':")
             return
         before = held(session, queue)
-        size = moving.size_of(rows, format.value)
-        spark.watch(lambda: rows_read(running, size.bytes, size.rows))
+        if session.streams.progress:
+            # Spark tells how far a task is only when the task has ended. The queue tells it all the time.
+            total = rows.count()
+            spark.watch(lambda: Standing(max(0, held(session, queue) - before), "rows", total))
         started = time.monotonic()
         how = f"the same command with --request-id {request_id} adds what is missing"
         with going_on(how, lambda: f"the queue holds {held(session, queue) - before:,} items more than before"):

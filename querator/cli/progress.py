@@ -35,10 +35,13 @@ class Progress:
             self._draw(progress_line(self._what, done, total, seconds, share=share, unit=unit, note=note))
 
     def say(self, text: str) -> None:
-        """What happens before there is anything to count. Rates and times left are counted from its end."""
-        self._started = time.monotonic()
+        """What happens before there is anything to count."""
         if self._is_time():
             self._draw(f"{self._what}  {text}")
+
+    def restart(self) -> None:
+        """Rates and times left are counted from now on."""
+        self._started = time.monotonic()
 
     def _is_time(self) -> bool:
         return self._streams.progress and time.monotonic() - self._drawn_at >= REDRAW_SECONDS
@@ -82,7 +85,7 @@ def progress_line(
         filled = int(share * BAR_COLUMNS)
         parts.append("█" * filled + "░" * (BAR_COLUMNS - filled) + f" {share:4.0%}")
     parts.append(f"{done:,} of {total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip())
-    if seconds > 0 and done:
+    if seconds > 0 and done >= seconds:
         parts.append(f"{done / seconds:,.0f}/s")
     if note:
         parts.append(note)

@@ -110,19 +110,6 @@ def read_files(spark: SparkSession, paths: Sequence[str], form: str, options: Ma
     return reader.load(paths[0])
 
 
-class Size(NamedTuple):
-    bytes: int
-    rows: int | None
-
-
-def size_of(rows: DataFrame, form: str) -> Size:
-    """How much there is to read. Formats with an index of their rows can be counted without reading them."""
-    if form not in _FORMAT_OPTIONS and form not in ("json", "text"):
-        return Size(0, rows.count())
-    plan: Any = rows._jdf.queryExecution().optimizedPlan()
-    return Size(int(plan.stats().sizeInBytes()), None)
-
-
 def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
     """The columns of new items. Without an expression the payload is the row itself: its text, or all of it as JSON."""
     from pyspark.sql import functions as f

@@ -60,20 +60,6 @@ def tasks_done(spark: SparkSession) -> Standing | None:
     return Standing(sum(info.numCompletedTasks for info in infos if info), "tasks", total) if total else None
 
 
-def rows_read(spark: SparkSession, bytes_total: int, rows_total: int | None) -> Standing | None:
-    """How many rows the present jobs have read from files. Executors tell it with their heartbeats."""
-    context: Any = spark.sparkContext
-    stages = context._jsc.sc().statusStore().activeStages()
-    present = [stages.apply(number) for number in range(stages.size())]
-    rows = sum(stage.inputRecords() for stage in present)
-    if not rows:
-        return None
-    if rows_total:
-        return Standing(rows, "rows", rows_total)
-    share = sum(stage.inputBytes() for stage in present) / bytes_total if bytes_total else None
-    return Standing(rows, "rows", share=share)
-
-
 def explained(error: BaseException) -> QueratorError:
     """What Spark says in a page, in a line: the innermost reason there is."""
     text = str(error)

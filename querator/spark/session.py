@@ -103,17 +103,11 @@ def session(
         log4j = Path(scratch, "log4j2.properties")
         log4j.write_text(_LOG4J.format(level="info" if verbose else "warn", file=log_file))
         builder = SparkSession.builder.appName(name).master(master or "local[*]")
-        # Executors of this machine say twice a second how far they are, so that progress moves.
-        pulse = {"spark.executor.heartbeatInterval": "500ms"} if not master or master.startswith("local") else {}
-        settings = (
-            DEFAULTS
-            | pulse
-            | {
-                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} {NO_PERF_DATA}",
-                "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
-                **(conf or {}),
-            }
-        )
+        settings = DEFAULTS | {
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} {NO_PERF_DATA}",
+            "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
+            **(conf or {}),
+        }
         for key, value in settings.items():
             builder = builder.config(key, value)
         before = log_file.stat().st_size if log_file.exists() else 0

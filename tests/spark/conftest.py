@@ -25,7 +25,8 @@ def log_handlers_go_back_to_pytest(request: pytest.FixtureRequest) -> Iterator[N
     """It lends them to every logger that does not propagate, and Spark's make everything JSON that they get."""
     yield
     for name in PYTHON_LOGGERS:
-        logging.getLogger(name).propagate = True
+        if name in logging.Logger.manager.loggerDict:  # it must be Spark that creates them
+            logging.getLogger(name).propagate = True
     lender = request.config.pluginmanager.get_plugin("logging-plugin")
     for handler in (lender.caplog_handler, lender.report_handler):
         handler.setFormatter(lender.formatter)
