@@ -7,7 +7,7 @@ _querator_commands() {
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats clear wait' ;;
-    'partitions') echo 'list show pause resume drain offline reload migrate backup restore verify compact jobs cancel' ;;
+    'partitions') echo 'list show pause resume drain offline reload migrate backup restore accept-loss verify compact jobs cancel' ;;
     'storages') echo 'list' ;;
     'jobs') echo 'list show cancel' ;;
     'items') echo 'list inspect delete redrive export import' ;;
@@ -54,6 +54,7 @@ _querator_options() {
     'partitions migrate') echo '--to --to-storage --wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions backup') echo '--to --all-queues --wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions restore') echo '--from --wait --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'partitions accept-loss') echo '--yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions verify') echo '--wait --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions compact') echo '--wait --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions jobs') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -383,6 +384,14 @@ _querator_value() {
     'partitions restore --context') echo 'contexts' ;;
     'partitions restore --token-file') echo 'files' ;;
     'partitions restore --timeout') echo 'none' ;;
+    'partitions accept-loss --output') echo '=table json ndjson name' ;;
+    'partitions accept-loss -o') echo '=table json ndjson name' ;;
+    'partitions accept-loss --columns') echo 'none' ;;
+    'partitions accept-loss --endpoint') echo 'none' ;;
+    'partitions accept-loss --socket') echo 'files' ;;
+    'partitions accept-loss --context') echo 'contexts' ;;
+    'partitions accept-loss --token-file') echo 'files' ;;
+    'partitions accept-loss --timeout') echo 'none' ;;
     'partitions verify --output') echo '=table json ndjson name' ;;
     'partitions verify -o') echo '=table json ndjson name' ;;
     'partitions verify --columns') echo 'none' ;;
@@ -767,6 +776,8 @@ _querator_argument() {
     'partitions backup '*) echo 'partitions' ;;
     'partitions restore 0') echo 'queues' ;;
     'partitions restore '*) echo 'partitions' ;;
+    'partitions accept-loss 0') echo 'queues' ;;
+    'partitions accept-loss 1') echo 'partitions' ;;
     'partitions verify 0') echo 'queues' ;;
     'partitions verify '*) echo 'partitions' ;;
     'partitions compact 0') echo 'queues' ;;

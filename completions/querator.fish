@@ -1,7 +1,7 @@
 # Written by packaging/generate.py from the command tree; do not edit.
 # fish completion for querator
 
-set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
+set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
 set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --option --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far lead to this command and, if a number is given, to that argument of it.
@@ -359,6 +359,7 @@ complete -c querator -n '__querator_at '\''partitions'\''' -a reload -d 'Close, 
 complete -c querator -n '__querator_at '\''partitions'\''' -a migrate -d 'Move a partition to another storage, or its items into another partition, as a job.'
 complete -c querator -n '__querator_at '\''partitions'\''' -a backup -d 'Take a consistent snapshot of live partitions, as a job.'
 complete -c querator -n '__querator_at '\''partitions'\''' -a restore -d 'Verify a backup and restore it, as a job. What the partitions hold now is replaced.'
+complete -c querator -n '__querator_at '\''partitions'\''' -a accept-loss -d 'Open a partition that cannot be trusted, without what it lost. Copies of its damaged files stay in quarantine.'
 complete -c querator -n '__querator_at '\''partitions'\''' -a verify -d 'Read everything and compare it with what the daemon believes, as a job.'
 complete -c querator -n '__querator_at '\''partitions'\''' -a compact -d 'Give the space of deleted items back, as a job, while the queue goes on.'
 complete -c querator -n '__querator_at '\''partitions'\''' -a jobs -d 'List the jobs that run, and those that ended lately.'
@@ -511,6 +512,20 @@ complete -c querator -n '__querator_at '\''partitions restore'\''' -l token-file
 complete -c querator -n '__querator_at '\''partitions restore'\''' -l timeout -x -d 'How long to try (30s). If given, also how long to wait for a daemon that is away.'
 complete -c querator -n '__querator_at '\''partitions restore'\''' -l debug -d 'Show where an error came from.'
 complete -c querator -n '__querator_at '\''partitions restore'\''' -l help -s h -d 'Show this message and exit.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\'' 0' -a '(__querator_ask queues)'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\'' 1' -a '(__querator_ask partitions)'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l yes -s y -d 'Do not ask.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l dry-run -d 'Say what would be done, and do nothing.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l output -s o -x -a 'table json ndjson name' -d 'How the answer is printed.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l quiet -s q -d 'Print ids if the command lists, nothing if it acts.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l columns -x -d 'Only these fields.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l endpoint -x -d 'Daemon, as http://host:port.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l socket -r -F -d 'Daemon, by its Unix socket.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l context -x -a '(__querator_ask contexts)' -d 'Daemon, by its context'\''s name.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l token-file -r -F -d 'File that holds the API key.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l timeout -x -d 'How long to try (30s). If given, also how long to wait for a daemon that is away.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l debug -d 'Show where an error came from.'
+complete -c querator -n '__querator_at '\''partitions accept-loss'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''partitions verify'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''partitions verify'\''' -a '(__querator_ask partitions)'
 complete -c querator -n '__querator_at '\''partitions verify'\''' -l wait -d 'Wait until it is done; --timeout says how long.'

@@ -61,6 +61,9 @@ CALLS: dict[str, Said] = {
     "partitions.compact": Said("Give the space of deleted rows back.", m.JobReply),
     "partitions.migrate": Said("Move a partition to a storage, or its items into another partition.", m.JobReply),
     "partitions.backup": Said("Snapshot live partitions into a directory of the daemon's machine.", m.JobReply),
+    "partitions.accept_loss": Said(
+        "Open a partition that cannot be trusted, without what it lost.", m.PartitionsAcceptLossResponse
+    ),
     "partitions.restore": Said("Bring a backup back.", m.JobReply),
     "storages.list": Said("Where storages lie, what is in them, and how much room they have.", m.StoragesListResponse),
     "jobs.list": Said("Jobs that run, and those that ended lately.", m.JobsListResponse),
@@ -84,6 +87,7 @@ GROUPS = {
 }
 
 FIELDS: dict[str, str] = {
+    "applied": "The last journal record that the partition's file has.",
     "attempts": "How often it was leased.",
     "average_age": "Mean age of the items, as a duration.",
     "average_leased_age": "Mean time left to the leases, as a duration.",
@@ -163,6 +167,7 @@ FIELDS: dict[str, str] = {
     "reason": "Why: of a death `max_attempts`, `expired` or `client`; of a state or job a sentence; of a failed attempt"
     " what the client said, at most 2,000 bytes.",
     "reference": "A note of the caller's own.",
+    "replayed": "How many later records the journal still has.",
     "request_id": "A repeated request with it adds nothing for an hour; up to 256 bytes.",
     "request_timeout": "How long the caller waits, as a duration; up to 15m.",
     "requested_partitions": "How many partitions, from 1 to 1000.",

@@ -413,6 +413,18 @@ def restore_partitions(
     return Call("partitions.restore", request, _job_id, repeatable=False, timeout=timeout)
 
 
+def accept_loss(
+    queue: str, partition: int, *, dry_run: bool = False, timeout: float | None = None
+) -> Call[m.PartitionsAcceptLossResponse]:
+    """Open a partition that cannot be trusted, without what it lost. With `dry_run`, only tell what that is."""
+    request = m.PartitionsAcceptLossRequest(queue_name=queue, partition=partition, dry_run=dry_run)
+    return Call("partitions.accept_loss", request, _loss, repeatable=False, timeout=timeout)
+
+
+def _loss(body: bytes) -> m.PartitionsAcceptLossResponse:
+    return wire_json.decode(m.PartitionsAcceptLossResponse, body)
+
+
 def verify_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[str]:
     """Read everything and compare with what the daemon believes. Returns the job's id."""
     request = m.PartitionsRequest(queue_name=queue, partitions=list(partitions))

@@ -103,6 +103,7 @@ class _Calls:
     restore_partitions = Method(calls.restore_partitions)
     verify_partitions = Method(calls.verify_partitions)
     compact_partitions = Method(calls.compact_partitions)
+    accept_loss = Method(calls.accept_loss)
     list_jobs = Method(calls.list_jobs)
     show_job = Method(calls.show_job)
     cancel_job = Method(calls.cancel_job)

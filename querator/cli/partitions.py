@@ -430,6 +430,42 @@ def _exists(session: Session, queue: str) -> bool:
     return True
 
 
+@command(app, "accept-loss")
+def accept_loss(
+    session: Session, queue: Queue, partition: Partition, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Open a partition that cannot be trusted, without what it lost. Copies of its damaged files stay in quarantine.
+
+    A backup may have more of it: see `querator partitions restore`.
+
+    Example: querator partitions accept-loss orders 0 --dry-run
+    """
+    import msgspec
+
+    from querator.cli.confirm import confirm_by_name
+
+    named = _named(queue, [partition])
+    loss = session.client.accept_loss(queue, partition, dry_run=True)
+    items = count(loss.ready + loss.leased + loss.scheduled, "item")
+    what = (
+        f"give up what {named} lost: {loss.reason}\n"
+        f"Its file has {items} and every record up to {loss.applied};"
+        f" the journal still has {count(loss.replayed, 'later record')}."
+        " How many items the missing records held is not known."
+    )
+    if dry_run:
+        session.note(f"would {what}")
+        return
+    confirm_by_name(session, queue, what, yes=yes)
+    loss = session.client.accept_loss(queue, partition, timeout=RELOAD_SECONDS_MAX)
+    left = count(loss.ready + loss.leased + loss.scheduled, "item")
+    session.done(
+        f"{named}: gave up {loss.reason}; {left} left",
+        {"queue_name": queue, "partition": partition, **msgspec.structs.asdict(loss)},
+        name="queue_name",
+    )
+
+
 @command(app, "verify")
 def verify(session: Session, queue: Queue, partitions: Partitions = None, wait: Wait = False) -> None:
     """Read everything and compare it with what the daemon believes, as a job."""

@@ -360,6 +360,28 @@ async def reloaded(service: Service, partition: Partition) -> Placement:
     return new
 
 
+# -- loss
+
+
+async def accept_loss(
+    service: Service, request: messages.PartitionsAcceptLossRequest
+) -> messages.PartitionsAcceptLossResponse:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    check_free(service, [partition])
+    storage = await usable(service, partition.placement.storage)
+    uuid = partition.placement.uuid
+    try:
+        loss = await service.blocking(storage.loss, uuid)
+        if not request.dry_run:
+            async with closed(service, logical, partition, "accepting a loss"):
+                loss = await service.blocking(storage.accept_loss, uuid, logical.queue.name)
+            logs.changed("loss accepted", logical.queue.name, [partition.number], loss._asdict())
+    except StorageError as error:
+        raise Conflict(f"loss cannot be accepted; {error}") from error
+    return messages.PartitionsAcceptLossResponse(**loss._asdict())
+
+
 # -- list
 
 
@@ -436,5 +458,6 @@ CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
     "partitions.drain": drain,
     "partitions.offline": offline,
     "partitions.reload": reload,
+    "partitions.accept_loss": accept_loss,
     "queue.reload": reload_queue,
 }

@@ -74,6 +74,7 @@ _TABLE: Final[tuple[Route, ...]] = (
         message=messages.PartitionsRequest,
     ),
     Route("partitions.reload", messages.PartitionsReloadRequest, limits.BODY_BYTES_MAX),
+    Route("partitions.accept_loss", messages.PartitionsAcceptLossRequest, limits.BODY_BYTES_MAX),
     Route("partitions.migrate", messages.PartitionsMigrateRequest, limits.BODY_BYTES_MAX),
     Route("partitions.backup", messages.PartitionsBackupRequest, limits.BODY_BYTES_MAX),
     Route("partitions.restore", messages.PartitionsRestoreRequest, limits.BODY_BYTES_MAX),

@@ -404,6 +404,24 @@ class PartitionsRestoreRequest(Message):
     """Run every check, change nothing, and start no job."""
 
 
+class PartitionsAcceptLossRequest(Message):
+    queue_name: str = ""
+    partition: Int32 = 0
+    dry_run: bool = False
+    """Tell what would be given up, and change nothing."""
+
+
+class PartitionsAcceptLossResponse(Message):
+    """What was given up, and what the partition still has."""
+
+    reason: str = ""
+    applied: Int64 = 0
+    replayed: Int64 = 0
+    ready: Int64 = 0
+    leased: Int64 = 0
+    scheduled: Int64 = 0
+
+
 class JobReply(Message):
     job_id: str = ""
 

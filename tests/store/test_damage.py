@@ -163,3 +163,36 @@ def test_damage_while_the_journal_is_in_use(kind: str, in_use: Path, tmp_path: P
 def test_damage_at_rest(kind: str, resting: Path, tmp_path: Path) -> None:
     shutil.copytree(resting, tmp_path / "storage")
     check(tmp_path / "storage", *RESTING[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given_up", "left"),
+    [
+        ("the log is gone", "records 2 to 2 are missing", [1, 3, 4]),
+        ("the log is cut", "wal is damaged", [1, 3, 4]),
+        ("the journal is gone", "records after 2 may be missing", [1, 2]),
+        ("the segment is emptied", "records after 2 may be missing", [1, 2]),
+    ],
+)
+def test_a_loss_that_is_accepted(kind: str, given_up: str, left: list[int], in_use: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "storage"
+    shutil.copytree(in_use, directory)
+    IN_USE[kind][0](directory)
+    open_all(directory)
+    before = {path.name: path.read_bytes() for path in directory.glob("*.duckdb*")}
+    storage = DuckStorage("disk", directory)
+    storage.recover()
+    loss = storage.loss(UUID)
+    assert given_up in loss.reason
+    assert before == {path.name: path.read_bytes() for path in directory.glob("*.duckdb*")}
+    assert storage.accept_loss(UUID, "orders").ready == len(left)
+    with pytest.raises(StorageError, match="was not put aside"):
+        storage.loss(UUID)
+    storage.close()
+    for _ in range(2):
+        storage = DuckStorage("disk", directory)
+        storage.recover()
+        assert ready_seqs(storage.open(UUID, "orders")) == left
+        storage.close()
+    kept = [path.read_bytes() for path in (directory / "quarantine").glob(f"{UUID}.duckdb.*")]
+    assert before[f"{UUID}.duckdb"] in kept

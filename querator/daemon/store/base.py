@@ -239,6 +239,20 @@ class Store(Protocol):
         """Flushes and closes the file, so that another process may open it."""
 
 
+class Loss(NamedTuple):
+    """What is given up when a partition that was put aside is opened again, and what is left of it."""
+
+    reason: str
+    """Which records are missing, as far as that can be known."""
+    applied: int
+    """The last record that the partition's file has."""
+    replayed: int
+    """How many later records the journal still has."""
+    ready: int
+    leased: int
+    scheduled: int
+
+
 class Storage(Protocol):
     """A named directory of partitions."""
 
@@ -261,6 +275,14 @@ class Storage(Protocol):
 
         Raises StorageError when it cannot be trusted.
         """
+
+    def loss(self, uuid: str) -> Loss:
+        """What a partition that was put aside has lost. Changes nothing; counts what is in the file, without the
+        records that the journal has. Raises StorageError when it was not put aside."""
+
+    def accept_loss(self, uuid: str, queue: str) -> Loss:
+        """Makes do with what is left of a partition that was put aside, for good; leaves it closed. The damaged files
+        stay in quarantine. Raises StorageError."""
 
     def release(self, uuid: str) -> None:
         """Lets go of a partition as it is, open or not, so that another process may open its file."""

@@ -23,7 +23,7 @@ from querator import limits
 from querator.daemon import priority
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store import records, tables
-from querator.daemon.store.base import Batch, LackOfMemory, StorageError
+from querator.daemon.store.base import Batch, LackOfMemory, Loss, StorageError
 from querator.daemon.store.duckstore import DuckStore, log_path
 from querator.daemon.store.files import make_directory, sync_directory, sync_file, write_file
 from querator.daemon.store.history import History
@@ -279,8 +279,8 @@ class DuckStorage:
             raise StorageError(f"{path} is missing", [uuid])
         if accept_loss:
             for untouched in (path, log_path(path)):
-                self._quarantine.copy(untouched)
-            self._quarantine.lift(uuid)
+                if not self._quarantine.copy(untouched):
+                    raise StorageError(f"there is no room for a copy of {untouched} in quarantine", [uuid])
         elif reason := self._quarantine.reason(uuid):
             raise StorageError(f"partition {uuid} cannot be trusted: {reason}", [uuid])
         history = self._history_of(uuid)
@@ -304,11 +304,37 @@ class DuckStorage:
         file.drop_orphans()
         if accept_loss:
             self._journal.append_closed({partition: store.record_applied}, always=True)
+            self._quarantine.lift(uuid)
         self.applied(store)
         self._unopened.discard(uuid)
         self._history.places.pop(partition, None)
         self._stores[uuid] = store
         return store
+
+    def loss(self, uuid: str) -> Loss:
+        reason = self._quarantine.reason(uuid)
+        if not reason:
+            raise StorageError(f"partition {uuid} was not put aside", [uuid])
+        path = self._path(uuid)
+        if not path.is_file():
+            raise StorageError(f"{path} is missing", [uuid])
+        instance = Instance(self.directory, trust_torn_logs=True, is_brief=True)
+        try:
+            with self.failures(uuid):
+                file = instance.attach(_name(uuid), path, "(READ_ONLY)")
+                applied, there = _checked_meta(file, uuid, path).applied, file.summary()
+                instance.detach(_name(uuid))
+        finally:
+            instance.close()
+        replayed = len(self._history_of(uuid).replay(UUID(uuid).bytes, applied))
+        return Loss(reason, applied, replayed, there.ready, there.leased, there.scheduled)
+
+    def accept_loss(self, uuid: str, queue: str) -> Loss:
+        loss = self.loss(uuid)
+        store = self.open(uuid, queue, accept_loss=True)
+        there = store.summary()
+        store.close()
+        return loss._replace(ready=there.ready, leased=there.leased, scheduled=there.scheduled)
 
     def _history_of(self, uuid: str) -> History:
         if uuid in self._unopened:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from querator.daemon.store import tables
-from querator.daemon.store.base import Batch, Due, Found, Leased, StorageError, Summary
+from querator.daemon.store.base import Batch, Due, Found, Leased, Loss, StorageError, Summary
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.snapshot import Snapshot
@@ -197,6 +197,12 @@ class MemoryStorage:
             raise StorageError(f"partition {uuid} is not in storage {self.name}", [uuid])
         store.flush()
         return store
+
+    def loss(self, uuid: str) -> Loss:
+        raise StorageError(f"partition {uuid} was not put aside", [uuid])
+
+    def accept_loss(self, uuid: str, queue: str) -> Loss:
+        return self.loss(uuid)
 
     def release(self, uuid: str) -> None:
         pass  # nothing holds on to it

@@ -1,0 +1,78 @@
+"""A partition that lost something in a crash, and what an operator can do about it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from tests.cli.running import TERMINAL, CommandLine, Daemon
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """It was killed after ten items, and five more, which are in the journal only; then the journal was emptied."""
+    killed = Daemon(tmp_path / "data")
+    cli = CommandLine(tmp_path, killed.socket)
+    cli.ok("queues", "create", "orders")
+    cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(10)))
+    cli.ok("partitions", "reload", "orders", "--all")
+    cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(5)))
+    killed.client.close()
+    killed.process.send_signal(signal.SIGKILL)
+    killed.process.wait(30)
+    for segment in (killed.data / "partitions" / "journal").glob("*.seg"):
+        segment.write_bytes(b"")
+    daemon = Daemon(tmp_path / "data")
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def cli(daemon: Daemon, tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, daemon.socket)
+
+
+def state(client: Client) -> str:
+    (partition,) = client.list_partitions("orders")
+    return partition.state
+
+
+def test_it_is_in_error_until_the_loss_is_accepted(cli: CommandLine, daemon: Daemon) -> None:
+    (shown,) = cli.json("partitions", "list", "orders")
+    assert shown["state"] == "error"
+    assert "cannot be trusted" in shown["reason"]
+
+    told = cli("partitions", "accept-loss", "orders", "0", "--dry-run").output
+    assert "would give up what partition 0 of 'orders' lost" in told
+    assert "records after 1 may be missing" in told
+    assert "10 items and every record up to 1" in told
+    assert state(daemon.client) == "error"
+
+    refused = cli("partitions", "accept-loss", "orders", "0")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.output
+    wrong = cli("partitions", "accept-loss", "orders", "0", input="other\n", terminals=TERMINAL)
+    assert wrong.exit_code != 0
+    assert state(daemon.client) == "error"
+
+    done = json.loads(cli.ok("partitions", "accept-loss", "orders", "0", "--yes", "-o", "json"))
+    assert (done["ready"], done["leased"], done["scheduled"]) == (10, 0, 0)
+    assert state(daemon.client) == "available"
+    aside = {path.name.split(".")[-2] for path in (daemon.data / "partitions" / "quarantine").iterdir()}
+    assert {"seg", "duckdb"} <= aside
+    assert "loss accepted" in daemon.log.read_text()
+    cli.ok("queue", "produce", "orders", "--lines", input="again\n")
+    (partition,) = daemon.client.list_partitions("orders")
+    assert partition.total == 11
+
+
+def test_a_partition_that_lost_nothing_is_refused(cli: CommandLine) -> None:
+    cli.ok("queues", "create", "whole")
+    refused = cli("partitions", "accept-loss", "whole", "0", "--yes")
+    assert refused.exit_code == 1
+    assert "was not put aside" in refused.output
