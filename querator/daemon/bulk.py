@@ -105,6 +105,8 @@ async def read_request(type_: type[T], receive: Receive) -> T:
         return msgspec.json.decode(b"".join(chunks), type=type_)
     except msgspec.MsgspecError as error:
         raise ContentError(str(error)) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"request body is invalid; {error}") from None
 
 
 class Reads:

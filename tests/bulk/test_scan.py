@@ -177,7 +177,12 @@ def test_what_cannot_be_scanned_is_refused(client: Client, bulk: BulkClient, que
 
 def test_the_http_side_is_the_contract_s(daemon: Daemon) -> None:
     connection = http.client.HTTPConnection(daemon.http)
-    for method, body, status in (("GET", b"", 400), ("POST", b"{", 455), ("POST", b'{"queue_name": 1}', 455)):
+    for method, body, status in (
+        ("GET", b"", 400),
+        ("POST", b"{", 455),
+        ("POST", b'{"queue_name": 1}', 455),
+        ("POST", b'{"queue_name": "\xff"}', 400),
+    ):
         connection.request(method, "/v1/bulk/items.scan", body)
         response = connection.getresponse()
         assert (response.status, response.read()[:1]) == (status, b"{")
