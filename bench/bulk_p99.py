@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from querator.bulk import BulkClient
-from querator.client import Client
+from querator.client.bulk_client import BulkClient
+from querator.client.clients import Client
 from tests.bulk.daemons import Daemon
 
 ROWS_PER_REQUEST = 10_000

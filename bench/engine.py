@@ -21,10 +21,10 @@ from bench.compare import measure
 from bench.compare.querator_server import Querator, call
 from bench.compare.wire import Address
 from bench.store import Applier, lifecycle_in_bare_duckdb
-from querator.daemon.logical import Logical
-from querator.daemon.requests import Complete, Delivery, LeaseItems, Produce
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.requests import Complete, Delivery, LeaseItems, Produce
 from querator.daemon.store.base import Store
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.items import Placement, Queue
 from querator.wire.messages import QueueProduceItem
 

@@ -30,7 +30,7 @@ from querator.clock import SystemClock
 from querator.config import daemon_config
 from querator.daemon.server import DaemonServer
 from querator.daemon.service import Service
-from querator.daemon.store import journal
+from querator.daemon.store.journal import segments
 
 PAYLOAD = "x" * 200
 _ID = re.compile(rb'"id":"([0-9A-Za-z]{27})"')
@@ -206,7 +206,7 @@ async def measure(directory: Path, batch: int, clients: int, rounds: int, count:
 @contextlib.contextmanager
 def no_disk() -> Iterator[None]:
     """An fdatasync that does nothing."""
-    with mock.patch.object(journal, "fdatasync_holding", lambda fd: None):
+    with mock.patch.object(segments, "fdatasync_holding", lambda fd: None):
         yield
 
 

@@ -20,10 +20,10 @@ from uuid import UUID, uuid4
 import duckdb
 import pyarrow as pa
 
-from querator.daemon.store import tables
 from querator.daemon.store.base import Batch
-from querator.daemon.store.duckdb import DuckStorage
-from querator.daemon.store.duckstore import DuckStore
+from querator.daemon.store.duck import tables
+from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.items import NOBODY, Item
 
 BATCH_ITEMS = 1_000

@@ -33,11 +33,11 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
     import uvicorn
     import uvloop
 
-    from querator.daemon import routes, transport
-    from querator.daemon.calls import Calls
-    from querator.daemon.gate import Gate
+    from querator.daemon.http import asgi, routes
+    from querator.daemon.http.dispatch import Calls
+    from querator.daemon.http.gate import Gate
+    from querator.daemon.http.protocol import QueratorProtocol
     from querator.daemon.metrics import Metrics
-    from querator.daemon.protocol import QueratorProtocol
     from querator.wire.messages import Reply
 
     class Idle:
@@ -59,7 +59,7 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
     if way == "asgi":
         gate.heads.learn = lambda *_: None  # type: ignore[method-assign]
     config = uvicorn.Config(
-        transport.application(calls, metrics),
+        asgi.application(calls, metrics),
         http=QueratorProtocol.behind(gate),
         interface="asgi3",
         ws="none",

@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 def wanted() -> dict[Path, str]:
     import openapi
 
-    from querator.cli import describe, manpages, shells
+    from querator.cli.shell import describe, manpages, scripts
 
     tree = describe.tree()
-    files = {Path("completions") / name: shells.script(shell, tree) for shell, name in shells.FILES.items()}
+    files = {Path("completions") / name: scripts.script(shell, tree) for shell, name in scripts.FILES.items()}
     files |= {Path("man") / name: text for name, text in manpages.pages(tree).items()}
     return files | {Path(name): text for name, text in openapi.files().items()}
 

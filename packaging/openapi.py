@@ -1,6 +1,6 @@
 """The OpenAPI description of the daemon's HTTP API, and the reference page made from it.
 
-Paths, bodies and limits come from `querator/daemon/routes.py` and `querator/wire/`; what is written here is only what
+Paths, bodies and limits come from `querator/daemon/http/routes.py` and `querator/wire/`; what is written here is only what
 the code does not say: which message answers a call, and a sentence on each call and field. A call or field without
 its sentence is an error, so that neither file can fall behind.
 """
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from querator import __version__
-from querator.daemon import routes
-from querator.wire import arrow, bulk, messages, schema
+from querator.daemon.http import routes
+from querator.wire import arrow, bulk_messages, messages, schema
 from querator.wire import messages as m
 
 ARROW = arrow.CONTENT_TYPE
@@ -205,10 +205,14 @@ FIELDS: dict[str, str] = {
 }
 
 BULK: dict[str, tuple[str, type[Any] | None, type[Any] | None]] = {
-    "items.plan": ("Id ranges that cut each partition into about equal parts.", bulk.PlanRequest, bulk.PlanResponse),
-    "items.scan": ("The items of an id range as an Arrow stream.", bulk.ScanRequest, None),
-    "items.produce": ("Produce the rows of an Arrow stream.", None, bulk.WriteResponse),
-    "items.import": ("Import the rows of an Arrow stream, with their state.", None, bulk.WriteResponse),
+    "items.plan": (
+        "Id ranges that cut each partition into about equal parts.",
+        bulk_messages.PlanRequest,
+        bulk_messages.PlanResponse,
+    ),
+    "items.scan": ("The items of an id range as an Arrow stream.", bulk_messages.ScanRequest, None),
+    "items.produce": ("Produce the rows of an Arrow stream.", None, bulk_messages.WriteResponse),
+    "items.import": ("Import the rows of an Arrow stream, with their state.", None, bulk_messages.WriteResponse),
 }
 
 ERRORS = {
@@ -250,7 +254,7 @@ def document() -> dict[str, Any]:
         if route.only_with_test_clock:
             paths[path]["post"]["description"] = "Only with `daemon run --test-clock`."
     for name, (summary, request, reply) in BULK.items():
-        paths[bulk.PREFIX + name] = {"post": _bulk_call(name, summary, request, reply)}
+        paths[bulk_messages.PREFIX + name] = {"post": _bulk_call(name, summary, request, reply)}
         used |= {kind for kind in (request, reply) if kind is not None}
     paths["/health"] = {"get": _health()}
     paths["/metrics"] = {"get": _get("Metrics in Prometheus' text format.", "text/plain")}
@@ -384,7 +388,7 @@ def _fields(kind: type[Any]) -> Iterator[tuple[str, dict[str, Any], bool, type[A
         return
     _, inner = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     described = inner[kind.__name__]
-    children = {child.__name__: child for child in (bulk.PlannedPartition,)}
+    children = {child.__name__: child for child in (bulk_messages.PlannedPartition,)}
     for name, value in described["properties"].items():
         child = children.get(str(value.get("items", {}).get("$ref", "")).rpartition("/")[2])
         yield name, value, name in described.get("required", ()), child

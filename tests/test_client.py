@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator import AsyncClient, Client, calls, errors
-from querator.attempts import Attempts, Call
-from querator.client import Method, _Calls
-from querator.connection import Address, ConnectionLost, parse_address
+from querator import AsyncClient, Client, errors
+from querator.client import catalogue
+from querator.client.attempts import Attempts, Call
+from querator.client.clients import Method, _Calls
+from querator.client.connection import Address, ConnectionLost, parse_address
 from querator.errors import Conflict, NotFound, QueratorError, RetryRequest, TimedOut, Unreachable, UsageError
 from querator.wire.messages import QueueStatsRequest
 from tests.scripted import OK, Answer, Asked, Drop, ScriptedDaemon, refusal
@@ -27,7 +28,7 @@ LEASE = (200, {"queue_name": "q", "partition": 1, "items": [{"id": "a", "bytes":
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("querator.attempts.BACKOFF_SECONDS_MIN", 0.0)
+    monkeypatch.setattr("querator.client.attempts.BACKOFF_SECONDS_MIN", 0.0)
 
 
 def client_of(daemon: ScriptedDaemon, **settings: Any) -> Client:
@@ -39,7 +40,9 @@ def client_of(daemon: ScriptedDaemon, **settings: Any) -> Client:
 
 def test_a_produce_carries_its_items_a_timeout_and_a_request_id(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, OK) as daemon, client_of(daemon, timeout=20) as client:
-        client.produce("q", ["one", b"\xff", calls.produce_item("three", kind="k", enqueue_at="2030-01-01T00:00:00Z")])
+        client.produce(
+            "q", ["one", b"\xff", catalogue.produce_item("three", kind="k", enqueue_at="2030-01-01T00:00:00Z")]
+        )
     (asked,) = daemon.asked
     assert asked.path == "/v1/queue.produce"
     assert asked.request["items"] == [
@@ -75,7 +78,7 @@ def test_one_connection_serves_many_calls(tmp_path: Path) -> None:
 def test_every_call_is_a_method_of_both_clients() -> None:
     described = {
         name
-        for name, value in vars(calls).items()
+        for name, value in vars(catalogue).items()
         if inspect.isfunction(value)
         and not name.startswith("_")
         and "Call[" in str(value.__annotations__.get("return"))
@@ -156,7 +159,7 @@ def attempts_of(clock: ManualTime, timeout: float, *, patient: bool = True, repe
 
 
 def test_back_off_grows_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("querator.attempts.BACKOFF_SECONDS_MIN", 0.05)
+    monkeypatch.setattr("querator.client.attempts.BACKOFF_SECONDS_MIN", 0.05)
     attempts = attempts_of(ManualTime(), 1000)
     delays = [attempts.delay_after(RetryRequest("busy")) for _ in range(8)]
     assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

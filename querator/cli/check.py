@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from querator.cli import metrics
-from querator.cli.options import Queue, command
-from querator.cli.render import json_line, short_duration
-from querator.cli.session import Session, duration
-from querator.cli.tree import NOUNS, noun
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal import metrics
+from querator.cli.terminal.options import Queue, command
+from querator.cli.terminal.render import json_line, short_duration
+from querator.cli.terminal.session import Session, duration
 from querator.errors import QueratorError, Unreachable
 from querator.texts import visible
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from querator.cli.options import SharedCommand
+from querator.cli.terminal.options import SharedCommand
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -25,6 +25,6 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> 
     For bash: source <(querator completion bash). For zsh: put it into a file named _querator in a directory of $fpath.
     For fish: querator completion fish > ~/.config/fish/completions/querator.fish.
     """
-    from querator.cli import describe, shells
+    from querator.cli.shell import describe, scripts
 
-    print(shells.script(shell.value, describe.tree()), end="")
+    print(scripts.script(shell.value, describe.tree()), end="")

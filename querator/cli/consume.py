@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from querator import durations
-from querator.cli.ids import count
-from querator.cli.options import Queue, command
-from querator.cli.render import Format
-from querator.cli.session import Session, duration
+from querator.cli.terminal.id_lists import count
+from querator.cli.terminal.options import Queue, command
+from querator.cli.terminal.render import Format
+from querator.cli.terminal.session import Session, duration
 from querator.errors import Interrupted, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX, NS_PER_SECOND
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from querator import config
-from querator.cli.options import command
-from querator.cli.session import Session
-from querator.cli.tree import NOUNS, noun
-from querator.connection import parse_address
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.options import command
+from querator.cli.terminal.session import Session
+from querator.client.connection import parse_address
 from querator.errors import Conflict, NotFound, UsageError
 
 app = noun(NOUNS["context"].help)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from querator.cli.options import SharedCommand, command
-from querator.cli.render import Moment, short_duration
-from querator.cli.session import Session
-from querator.cli.tree import NOUNS, noun
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.options import SharedCommand, command
+from querator.cli.terminal.render import Moment, short_duration
+from querator.cli.terminal.session import Session
 from querator.errors import QueratorError, TimedOut, Unreachable, UsageError
 from querator.limits import NS_PER_US, SHUTDOWN_SECONDS_MAX, US_PER_SECOND
 
@@ -101,7 +101,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
     A daemon that --socket, --endpoint or a context names is asked instead, wherever it is.
     """
     from querator.cli.queues import all_queues
-    from querator.client import Client
+    from querator.client.clients import Client
     from querator.daemon.lock import holder
 
     directory = data_directory(config, data)

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from querator import __version__, config, times
-from querator.cli.failures import as_querator_error
-from querator.cli.options import command
-from querator.cli.render import Format, short_duration, state_style
-from querator.cli.session import Session
-from querator.connection import parse_address
+from querator.cli.terminal.failures import as_querator_error
+from querator.cli.terminal.options import command
+from querator.cli.terminal.render import Format, short_duration, state_style
+from querator.cli.terminal.session import Session
+from querator.client.connection import parse_address
 from querator.errors import QueratorError
 from querator.items import Room
 from querator.limits import ROOM_PROBE_BELOW_BYTES, US_PER_SECOND
@@ -156,7 +156,7 @@ def _clock(health: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _partitions(session: Session) -> Iterator[Finding]:
-    from querator.cli import metrics
+    from querator.cli.terminal import metrics
 
     views = metrics.queues(session.client.metrics()).values()
     broken = [

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querator.cli import ids, redrive, transfer
-from querator.cli.confirm import confirm_by_name
-from querator.cli.ids import Ids, count
-from querator.cli.options import DryRun, OnlyPartition, Queue, Yes, command
-from querator.cli.payloads import pretty
-from querator.cli.reading import open_partitions
-from querator.cli.render import Format, Moment, Payload
-from querator.cli.session import Session
-from querator.cli.tree import NOUNS, noun
+from querator.cli import redrive, transfer
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal import id_lists
+from querator.cli.terminal.confirm import confirm_by_name
+from querator.cli.terminal.id_lists import Ids, count
+from querator.cli.terminal.options import DryRun, OnlyPartition, Queue, Yes, command
+from querator.cli.terminal.payloads import pretty
+from querator.cli.terminal.readable import open_partitions
+from querator.cli.terminal.render import Format, Moment, Payload
+from querator.cli.terminal.session import Session
 from querator.errors import InvalidRequest, NotFound, UsageError
 from querator.ids import decode
 from querator.items import ZERO_TIME_US
 from querator.texts import visible
 
 if TYPE_CHECKING:
-    from querator.client import Client
+    from querator.client.clients import Client
     from querator.wire.messages import FailedAttempt, ItemsInspectResponse, StorageItem
 
 app = noun(NOUNS["items"].help)
@@ -137,7 +138,7 @@ def list_(
     numbers = open_partitions(session, queue) if partition is None else [partition]
     records: Iterator[dict[str, Any]]
     if where is not None or kind is not None:
-        from querator.cli.filters import matching_items
+        from querator.cli.terminal.filters import matching_items
 
         records = matching_items(client, queue, numbers if partition is not None else None, state, kind, where)
     else:
@@ -220,7 +221,7 @@ def _death_record(found: ItemsInspectResponse, at: int) -> dict[str, Any]:
 @command(app, "delete")
 def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete items, whatever their state. Unknown ids are ignored."""
-    chosen = list(ids.given(session, item_ids))
+    chosen = list(id_lists.given(session, item_ids))
     for one in chosen:
         try:
             decode(one)
@@ -234,7 +235,7 @@ def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_
         confirm_by_name(session, queue, f"delete {count(len(chosen), 'item')} of queue '{queue}'", yes=yes)
     elif not yes:
         raise UsageError("deleting items needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
-    for batch in ids.batches(chosen):
+    for batch in id_lists.batches(chosen):
         # Which partition an id belongs to is the daemon's knowledge; the others ignore it.
         for number in numbers:
             session.client.delete_items(queue, batch, partition=number)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querator.cli.options import Wait, command
-from querator.cli.progress import Progress
-from querator.cli.render import Format, Moment
-from querator.cli.session import Session, duration
-from querator.cli.tree import NOUNS, noun
-from querator.cli.waiting import poll
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.options import Wait, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.render import Format, Moment
+from querator.cli.terminal.session import Session, duration
+from querator.cli.terminal.waiting import poll
 from querator.errors import QueratorError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ def main() -> None:
 
 def _main() -> None:
     if sys.argv[1:2] == ["__complete"]:
-        from querator.cli.candidates import answer
+        from querator.cli.shell.candidates import answer
 
         raise SystemExit(answer(sys.argv[2:]))
     for stream in (sys.stdout, sys.stderr):
@@ -26,7 +26,7 @@ def _main() -> None:
             stream.reconfigure(errors="backslashreplace")
     from typer.main import get_command
 
-    from querator.cli.tree import app
+    from querator.cli.shell.tree import app
 
     get_command(app).main()
 

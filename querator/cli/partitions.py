@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli import jobs
-from querator.cli.ids import count
-from querator.cli.options import DryRun, Queue, Wait, Yes, command
-from querator.cli.progress import Progress
 from querator.cli.queues import all_queues, partition_record
-from querator.cli.session import Session, duration
-from querator.cli.tree import NOUNS, noun
-from querator.cli.waiting import poll
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.id_lists import count
+from querator.cli.terminal.options import DryRun, Queue, Wait, Yes, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.session import Session, duration
+from querator.cli.terminal.waiting import poll
 from querator.errors import NotFound, PartlyDone, QueratorError, UsageError
 
 app = noun(NOUNS["partitions"].help)
@@ -415,7 +415,7 @@ def restore(
         session.note(f"would restore {named} from {from_}: the backup is sound")
         return
     if not yes and _exists(session, queue):
-        from querator.cli.confirm import confirm_by_name
+        from querator.cli.terminal.confirm import confirm_by_name
 
         confirm_by_name(session, queue, f"replace {named} by the backup in {from_}", yes=yes)
     job_id = session.client.restore_partitions(queue, from_, partitions or [])
@@ -442,7 +442,7 @@ def accept_loss(
     """
     import msgspec
 
-    from querator.cli.confirm import confirm_by_name
+    from querator.cli.terminal.confirm import confirm_by_name
 
     named = _named(queue, [partition])
     loss = session.client.accept_loss(queue, partition, dry_run=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querator.cli.ids import count, there_already
-from querator.cli.jobs_on_spark import Spark, going_on, held, setting, show, summary
-from querator.cli.options import DryRun, Queue, Where, command
-from querator.cli.session import Session
-from querator.cli.tree import noun
+from querator.cli.shell.tree import noun
+from querator.cli.terminal.id_lists import count, there_already
+from querator.cli.terminal.options import DryRun, Queue, Where, command
+from querator.cli.terminal.session import Session
+from querator.cli.terminal.spark_runs import Spark, going_on, held, setting, show, summary
 from querator.errors import PartlyDone, QueratorError, UsageError
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def stream(
     Ctrl-C or SIGTERM ends it in order. After a crash the same command goes on where it was, and each item is in the
     files once.
     """
-    from querator.cli.session import duration
+    from querator.cli.terminal.session import duration
 
     spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 import msgspec
 import typer
 
-from querator import calls
-from querator.cli.ids import count, there_already
-from querator.cli.lines import TooLong, read_lines
-from querator.cli.options import DryRun, Queue, command
-from querator.cli.progress import Progress
-from querator.cli.session import Session, duration, moment
+from querator.cli.terminal.id_lists import count, there_already
+from querator.cli.terminal.lines import TooLong, read_lines
+from querator.cli.terminal.options import DryRun, Queue, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.session import Session, duration, moment
+from querator.client import catalogue
 from querator.errors import (
     ContentError,
     Interrupted,
@@ -35,7 +35,7 @@ from querator.limits import BATCH_ITEMS_MAX, PRODUCE_BODY_BYTES_MAX, REQUEST_ID_
 from querator.wire.messages import QueueProduceItem
 
 if TYPE_CHECKING:
-    from querator.client import Client
+    from querator.client.clients import Client
 
 PAYLOAD_BYTES_MAX: Final = PRODUCE_BODY_BYTES_MAX * 3 // 4 - 10_000
 """What fits into one request as base64, with room for the rest."""
@@ -343,7 +343,9 @@ class StreamRun:
     def _send(self, client: Client, batch: list[Numbered]) -> None:
         if not self._dry_run:
             self._numbers += 1
-            request_id = calls.new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
+            request_id = (
+                catalogue.new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
+            )
             added = client.produce(self._queue, [one.item for one in batch], request_id=request_id)
             # An id of our own was never used before: the answer to an earlier attempt of this request was lost.
             if not added and self._request_id is not None:

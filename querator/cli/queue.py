@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from querator import times
-from querator.cli import consume, holders, ids, produce
-from querator.cli.confirm import confirm_by_name
-from querator.cli.ids import Ids, Verdicts
-from querator.cli.options import DryRun, Queue, Yes, command
-from querator.cli.progress import Progress
-from querator.cli.render import Format, Moment, Payload
-from querator.cli.session import Session, duration, moment
-from querator.cli.tree import NOUNS, noun
-from querator.cli.waiting import poll
+from querator.cli import consume, produce
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal import holders, id_lists
+from querator.cli.terminal.confirm import confirm_by_name
+from querator.cli.terminal.id_lists import Ids, Verdicts
+from querator.cli.terminal.options import DryRun, Queue, Yes, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.render import Format, Moment, Payload
+from querator.cli.terminal.session import Session, duration, moment
+from querator.cli.terminal.waiting import poll
 from querator.errors import QueratorError, RetryRequest, UsageError
 from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
 
 if TYPE_CHECKING:
-    from querator.client import Client
+    from querator.client.clients import Client
     from querator.wire.messages import QueueLeaseResponse
 
 app = noun(NOUNS["queue"].help)
@@ -98,7 +99,7 @@ def _settle(
     verdicts = Verdicts()
     stopped_by: BaseException | None = None
     try:
-        for batch in ids.batches(ids.given(session, item_ids)):
+        for batch in id_lists.batches(id_lists.given(session, item_ids)):
             if dry_run:
                 verdicts.foresee(session, queue, batch)
             else:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querator.cli.confirm import confirm_by_name
-from querator.cli.options import AtMost, DryRun, NewName, Queue, Yes, command
-from querator.cli.render import Format, Moment
-from querator.cli.session import Session, duration
-from querator.cli.tree import NOUNS, noun
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.confirm import confirm_by_name
+from querator.cli.terminal.options import AtMost, DryRun, NewName, Queue, Yes, command
+from querator.cli.terminal.render import Format, Moment
+from querator.cli.terminal.session import Session, duration
 from querator.errors import Conflict, NotFound, UsageError
 from querator.limits import LIST_LIMIT_DEFAULT, PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from querator.client import Client
+    from querator.client.clients import Client
     from querator.wire.messages import PartitionStatus, QueueInfo
 
 app = noun(NOUNS["queues"].help)

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from querator.cli.ids import count
-from querator.cli.options import AtMost, DryRun, Queue, Where, command
-from querator.cli.progress import Progress
-from querator.cli.reading import open_partitions
-from querator.cli.render import Format
-from querator.cli.session import Session
+from querator.cli.terminal.id_lists import count
+from querator.cli.terminal.options import AtMost, DryRun, Queue, Where, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.readable import open_partitions
+from querator.cli.terminal.render import Format
+from querator.cli.terminal.session import Session
 from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, QueratorError, UsageError
 from querator.limits import NS_PER_US
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from querator.bulk import BulkClient
+    from querator.client.bulk_client import BulkClient
     from querator.wire.messages import ItemsInspectResponse
 
 SIDE_BY_SIDE: Final = 8
@@ -102,7 +102,7 @@ def _candidates(session: Session, queue: str, where: str | None, limit: int | No
     client = session.client
     numbers = open_partitions(session, queue)
     if where is not None:
-        from querator.cli.filters import matching_items
+        from querator.cli.terminal.filters import matching_items
 
         found = matching_items(client, queue, None, ItemState.READY, None, where)
     else:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from querator.cli.options import Queue, command
-from querator.cli.reading import open_partitions
-from querator.cli.session import Session
+from querator.cli.terminal.options import Queue, command
+from querator.cli.terminal.readable import open_partitions
+from querator.cli.terminal.session import Session
 from querator.errors import RequestFailed, TimedOut, UsageError
 from querator.texts import visible
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from querator.cli.options import command
-from querator.cli.session import Session
-from querator.cli.tree import NOUNS, noun
+from querator.cli.shell.tree import NOUNS, noun
+from querator.cli.terminal.options import command
+from querator.cli.terminal.session import Session
 
 if TYPE_CHECKING:
     from querator.wire.messages import StorageStatus

@@ -14,12 +14,12 @@ import msgspec
 import typer
 
 from querator import times
-from querator.cli.ids import count, there_already
-from querator.cli.lines import TooLong, read_lines
-from querator.cli.options import AtMost, DryRun, OnlyPartition, Queue, Where, command
-from querator.cli.progress import Progress
-from querator.cli.render import json_line
-from querator.cli.session import Session
+from querator.cli.terminal.id_lists import count, there_already
+from querator.cli.terminal.lines import TooLong, read_lines
+from querator.cli.terminal.options import AtMost, DryRun, OnlyPartition, Queue, Where, command
+from querator.cli.terminal.progress import Progress
+from querator.cli.terminal.render import json_line
+from querator.cli.terminal.session import Session
 from querator.errors import Interrupted, InvalidRequest, PartlyDone, QueratorError, UsageError
 from querator.limits import IMPORT_BODY_BYTES_MAX
 
@@ -61,7 +61,7 @@ def _records(session: Session, queue: str, partition: int | None, where: str | N
     numbers = partition_numbers(session.client, queue)
     chosen = numbers if partition is None else [partition]
     if where is not None:
-        from querator.cli.filters import matching_items
+        from querator.cli.terminal.filters import matching_items
 
         return matching_items(session.client, queue, None if partition is None else chosen, ItemState.ALL, None, where)
     return stored_items(session.client, queue, chosen, ItemState.ALL)
@@ -198,9 +198,9 @@ class ImportRun:
 
     def _schedule(self, line: Exported, payload: bytes) -> None:
         """Importing knows no schedule; producing does, and its request id keeps a repetition out for an hour."""
-        from querator import calls
+        from querator.client import catalogue
 
-        item = calls.produce_item(
+        item = catalogue.produce_item(
             payload, kind=line.kind, reference=line.reference, encoding=line.encoding, enqueue_at=line.enqueue_at
         )
         added = True

@@ -7,9 +7,9 @@ import platform
 import typer
 
 from querator import __version__
-from querator.cli.options import command
-from querator.cli.render import Format
-from querator.cli.session import Session
+from querator.cli.terminal.options import command
+from querator.cli.terminal.render import Format
+from querator.cli.terminal.session import Session
 from querator.errors import QueratorError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from querator.cli.commands import ShellCommand
-from querator.client import Client
+from querator.cli.shell.commands import ShellCommand
+from querator.client.clients import Client
 from querator.errors import QueratorError, RetryRequest, Unreachable
 from querator.limits import US_PER_SECOND
 from querator.wire.messages import QueueLeaseItem
@@ -323,7 +323,7 @@ class Worker:
         ids: Sequence[str], send: Callable[[list[str]], Any], *, keeps_earlier: bool
     ) -> tuple[list[str], dict[str, str], QueratorError | None]:
         """Which ids succeeded, which were refused and why, and what kept the rest from being asked."""
-        from querator.cli.ids import Verdicts, batches
+        from querator.cli.terminal.id_lists import Verdicts, batches
 
         verdicts = Verdicts()
         try:

@@ -27,14 +27,16 @@ import uvloop
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
 from querator.config import DaemonConfig
-from querator.daemon import bulk, logs, memory, routes, terminal, transport
-from querator.daemon.calls import Calls
-from querator.daemon.gate import Gate
+from querator.daemon import allocators, hangups, logs
+from querator.daemon.bulk import reads
+from querator.daemon.http import asgi, routes
+from querator.daemon.http.dispatch import Calls
+from querator.daemon.http.gate import Gate
+from querator.daemon.http.protocol import QueratorProtocol
+from querator.daemon.http.sockets import Listeners
 from querator.daemon.lock import DataLock, Holder
 from querator.daemon.metrics import Metrics
-from querator.daemon.protocol import QueratorProtocol
 from querator.daemon.service import Service
-from querator.daemon.sockets import Listeners
 from querator.errors import QueratorError
 
 log = logging.getLogger("querator.daemon")
@@ -45,10 +47,10 @@ SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - CONNECTIONS_END_SECO
 
 def run(config: DaemonConfig) -> None:
     """Runs until SIGTERM or SIGINT, or until its terminal is closed. Raises QueratorError if it cannot start."""
-    ends_with_terminal = terminal.ends_with_terminal()
+    ends_with_terminal = hangups.ends_with_terminal()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop handles it
     os.umask(0o077)
-    memory.use_one_allocator()
+    allocators.use_one_allocator()
     logs.configure(config.log_level, config.log_format, file=config.log_file)
     lock = DataLock.acquire(config.data)
     listeners = Listeners()
@@ -114,7 +116,7 @@ class DaemonServer(uvicorn.Server):
         calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(
-                transport.application(calls, metrics, bulk=bulk.routes(calls, service)),
+                asgi.application(calls, metrics, bulk=reads.routes(calls, service)),
                 http=QueratorProtocol.behind(Gate(calls)),
                 interface="asgi3",
                 loop="none",
@@ -142,7 +144,7 @@ class DaemonServer(uvicorn.Server):
 
     def hang_up(self, ends_with_terminal: bool) -> None:
         """SIGHUP: stops if the terminal was closed in whose foreground the daemon runs, else reopens the log file."""
-        if ends_with_terminal and terminal.is_gone():
+        if ends_with_terminal and hangups.is_gone():
             if not self.should_exit:
                 self.stop_soon("the terminal was closed")
         else:

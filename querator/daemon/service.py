@@ -19,27 +19,14 @@ from typing import Any, TypeVar
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig, StorageConfig
-from querator.daemon import (
-    backup,
-    compaction,
-    health,
-    jobs,
-    maintenance,
-    metrics,
-    migrate,
-    queues,
-    resize,
-    restore,
-    storages,
-    stored,
-    validation,
-    verify,
-)
+from querator.daemon import health, metrics
+from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls, validation
 from querator.daemon.catalog import Catalog
-from querator.daemon.engine import Engine
-from querator.daemon.logical import Death, Logical
-from querator.daemon.partition import Partition
-from querator.daemon.requests import (
+from querator.daemon.engine.turns import Engine
+from querator.daemon.jobs import backup, compaction, resize, restore, runner, to_storage, verify
+from querator.daemon.queue.logical import Death, Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import (
     EXACT_PREFIXES,
     Arrival,
     Complete,
@@ -54,7 +41,7 @@ from querator.daemon.requests import (
     key_of,
 )
 from querator.daemon.store.base import Storage, StorageError, Store
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue, Room, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
@@ -89,8 +76,8 @@ class Service:
         self._reopening = threading.Lock()
         self._late: dict[str, Storage] = {}
         """Storages that could not be opened at the start, and since then were."""
-        self.jobs = jobs.Jobs(
-            self, migrate.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS
+        self.jobs = runner.Jobs(
+            self, to_storage.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS
         )
         self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Per queue: what is asked of its partitions is recorded and takes effect one after the other."""
@@ -103,12 +90,12 @@ class Service:
             "queue.extend": self._extend,
         }
         self._calls: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
-            **queues.CALLS,
-            **stored.CALLS,
-            **maintenance.CALLS,
-            **storages.CALLS,
-            **jobs.CALLS,
-            **migrate.CALLS,
+            **queue_calls.CALLS,
+            **item_calls.CALLS,
+            **partition_calls.CALLS,
+            **storage_calls.CALLS,
+            **runner.CALLS,
+            **to_storage.CALLS,
             **backup.CALLS,
             **restore.CALLS,
             **verify.CALLS,
@@ -147,8 +134,8 @@ class Service:
                         logical.keys_read(partition, *noted)
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
-        await queues.delete_leftovers(self)
-        await queues.create_configured(self)
+        await queue_calls.delete_leftovers(self)
+        await queue_calls.create_configured(self)
         self.jobs.resume()
         await resize.catch_up(self)
         self.background(compaction.watch(self))
@@ -173,7 +160,7 @@ class Service:
             lambda: self.engine.wake(logical),
             partial(self._died, queue.name),
             self._release_store,
-            lambda placement: maintenance.resumed(self, logical.partitions[placement.number], placement),
+            lambda placement: partition_calls.resumed(self, logical.partitions[placement.number], placement),
             bounds=self.config.limits,
             noted_keys=lambda placement, keys: self.catalog.remembered(placement.uuid, keys, self.clock.now_us()),
         )
@@ -434,7 +421,7 @@ class Service:
         return {name: disk.room for name, disk in self.engine.disks.items() if disk.room is not None}
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
-        return {name: stored.Statistics(logical) for name, logical in self.logicals.items()}
+        return {name: item_calls.Statistics(logical) for name, logical in self.logicals.items()}
 
 
 def _open_storage(config: StorageConfig) -> DuckStorage:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from querator.bulk import PATIENCE_SECONDS, BulkClient
-from querator.client import Client
+from querator.client.bulk_client import PATIENCE_SECONDS, BulkClient
+from querator.client.clients import Client
 from querator.errors import UsageError
-from querator.wire import arrow, bulk
+from querator.wire import arrow, bulk_messages
 
 if TYPE_CHECKING:
     from querator.config import ClientSettings
@@ -29,7 +29,7 @@ KNOWN: Final = {
     "lease": "streaming: how long items stay leased without a sign of life (3600 seconds)",
     "items_per_batch": "streaming: at most so many items in a batch (50000)",
 }
-STATES: Final = ("all", *bulk.STATES)
+STATES: Final = ("all", *bulk_messages.STATES)
 BY_SOURCE: Final = "by source"
 """As `request_id`: each request is known by the source ids of its items."""
 _OF_ONE_DAEMON: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from querator.client import Client
+from querator.client.clients import Client
 from tests.bulk.daemons import Daemon
 
 

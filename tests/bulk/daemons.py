@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from querator.client import Client
+from querator.client.clients import Client
 
 
 class Daemon:

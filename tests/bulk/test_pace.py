@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from querator.daemon.bulk_pace import Pace
+from querator.daemon.bulk.pacing import Pace
 from querator.errors import RetryRequest
 from querator.limits import BULK_APPLY_BYTES, BULK_PAUSE_SECONDS, BULK_REST_SECONDS_MAX, BULK_UNAPPLIED_BYTES_MAX
 

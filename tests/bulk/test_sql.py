@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from querator.calls import produce_item
-from querator.client import Client
+from querator.client.catalogue import produce_item
+from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.wire.messages import QueueProduceItem
 from tests.bulk.daemons import Daemon

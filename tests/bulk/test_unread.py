@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from querator.client import Client
+from querator.client.clients import Client
 from querator.errors import RequestFailed
 from querator.wire import messages, protobuf
 from tests.bulk.daemons import Daemon

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from querator.bulk import BulkClient
-from querator.client import Client
+from querator.client.bulk_client import BulkClient
+from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, RetryRequest
 from querator.wire import arrow
 from tests.bulk.daemons import Daemon

@@ -15,9 +15,9 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from querator import Client
-from querator.cli import streams
-from querator.cli.streams import Terminals
-from querator.cli.tree import app
+from querator.cli.shell.tree import app
+from querator.cli.terminal import streams
+from querator.cli.terminal.streams import Terminals
 from querator.errors import QueratorError
 
 QUERATOR = [sys.executable, "-m", "querator.cli.main"]

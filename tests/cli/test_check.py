@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli import metrics
 from querator.cli.doctor import parse_java_version
-from querator.cli.streams import Terminals
+from querator.cli.terminal import metrics
+from querator.cli.terminal.streams import Terminals
 from tests.cli.running import CommandLine, Daemon
 
 

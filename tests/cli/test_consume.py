@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from querator import Client, calls
+from querator import Client
 from querator.cli.worker import Backoff, Plan, Worker
+from querator.client import catalogue
 from querator.wire.messages import QueueLeaseItem
 from tests.cli.running import CommandLine, Daemon, fresh_name
 from tests.cli.test_queue import totals
@@ -32,7 +33,7 @@ def test_exit_0_completes(cli: CommandLine, client: Client, queue: str, tmp_path
 def test_the_command_finds_its_item_in_the_environment(
     cli: CommandLine, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    client.produce(queue, calls.produce_item(b"\xff\x00", kind="a kind", reference="r'\"", encoding="bin"))
+    client.produce(queue, catalogue.produce_item(b"\xff\x00", kind="a kind", reference="r'\"", encoding="bin"))
     keys = ("ID", "KIND", "REFERENCE", "ENCODING", "ATTEMPTS")
     variables = " ".join(f'"$QUERATOR_ITEM_{key}"' for key in keys) + ' "$QUERATOR_QUEUE"'
     command = f"cat > {tmp_path}/payload; printf '%s\\n' {variables} > {tmp_path}/env"
@@ -308,7 +309,7 @@ def test_a_command_that_hangs_is_ended_and_its_item_retried(
 def test_a_command_that_ignores_sigterm_is_killed(
     cli: CommandLine, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("querator.cli.commands.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("querator.cli.shell.commands.GRACE_SECONDS", 0.2)
     client.produce(queue, "x")
     command = "trap '' TERM; while :; do sleep 0.05; done"
     result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")

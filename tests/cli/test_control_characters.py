@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from querator import Client, calls
-from querator.cli import candidates
+from querator import Client
+from querator.cli.shell import candidates
+from querator.client import catalogue
 from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
 
 EVIL_NAME = "\x1b[31m\x9b2J\x7f\u202efake"
@@ -24,7 +25,7 @@ def controls(text: str) -> set[str]:
 def evil_queue(client: Client) -> Iterator[str]:
     name = fresh_name() + EVIL_NAME
     client.create_queue(name)
-    client.produce(name, [calls.produce_item(EVIL, kind=EVIL, reference=EVIL)])
+    client.produce(name, [catalogue.produce_item(EVIL, kind=EVIL, reference=EVIL)])
     client.pause_partitions(name, [0])
     yield name
     client.delete_queue(name)

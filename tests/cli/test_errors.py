@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from querator import Client, errors
-from querator.attempts import Attempts
-from querator.cli import failures
-from querator.cli.tree import hoist_shared_options
+from querator.cli.shell.tree import hoist_shared_options
+from querator.cli.terminal import failures
+from querator.client.attempts import Attempts
 from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
 from tests.scripted import ScriptedDaemon, refusal
 
@@ -47,7 +47,7 @@ def test_no_permission_is_told(lonely: CommandLine, tmp_path: Path, monkeypatch:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("querator.connection._UnixConnection.connect", refuse)
+    monkeypatch.setattr("querator.client.connection._UnixConnection.connect", refuse)
     result = lonely("queues", "list")
     assert result.exit_code == 6
     assert "no permission to use" in result.stderr

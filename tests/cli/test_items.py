@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from querator import Client, calls
-from querator.cli.payloads import pretty
+from querator import Client
+from querator.cli.terminal.payloads import pretty
+from querator.client import catalogue
 from querator.errors import InvalidRequest
 from tests.cli.running import TERMINAL, CommandLine, fresh_name
 from tests.cli.test_queue import leased_ids, totals
@@ -29,7 +30,7 @@ def dead_pair(client: Client) -> tuple[str, str]:
 
 
 def kill(client: Client, queue: str, *payloads: str, kind: str = "") -> None:
-    client.produce(queue, [calls.produce_item(payload, kind=kind) for payload in payloads])
+    client.produce(queue, [catalogue.produce_item(payload, kind=kind) for payload in payloads])
     client.retry(queue, [item.id for item in client.lease(queue, len(payloads)).items], dead=True)
 
 
@@ -38,7 +39,7 @@ def kill(client: Client, queue: str, *payloads: str, kind: str = "") -> None:
 
 def test_list_has_all_states(cli: CommandLine, client: Client, queue: str) -> None:
     leased_ids(client, queue, "leased")
-    client.produce(queue, ["ready", calls.produce_item("later", enqueue_at="2099-01-01T00:00:00Z")])
+    client.produce(queue, ["ready", catalogue.produce_item("later", enqueue_at="2099-01-01T00:00:00Z")])
     records = cli.json("items", "list", queue)
     assert [(one["state"], one["utf8"]) for one in records] == [
         ("leased", "leased"),
@@ -85,7 +86,7 @@ def test_list_of_an_unknown_partition(cli: CommandLine, queue: str) -> None:
 
 
 def test_inspect_shows_everything(cli: CommandLine, client: Client, queue: str) -> None:
-    client.produce(queue, calls.produce_item('{"b":[1,2]}', kind="k", reference="r", encoding="application/json"))
+    client.produce(queue, catalogue.produce_item('{"b":[1,2]}', kind="k", reference="r", encoding="application/json"))
     (item,) = ids_of(client, queue)
     shown = cli.ok("items", "inspect", queue, item)
     assert "state            ready" in shown
@@ -136,7 +137,7 @@ def test_inspect_shows_why_attempts_failed(cli: CommandLine, client: Client) -> 
 def test_a_reason_that_is_too_long_is_refused(client: Client, queue: str) -> None:
     client.produce(queue, "x")
     (leased,) = client.lease(queue).items
-    call = calls.retry(queue, [leased.id])
+    call = catalogue.retry(queue, [leased.id])
     call.request.items[0].reason = "é" * 1_001  # type: ignore[attr-defined]
     with pytest.raises(InvalidRequest, match="reason is invalid; cannot be greater than '2000' bytes"):
         client.send(call)
@@ -310,8 +311,8 @@ def test_redrive_can_be_interrupted(cli: CommandLine, client: Client) -> None:
 def test_an_export_can_be_imported_again(
     cli: CommandLine, client: Client, queue: str, wide_queue: str, tmp_path: Path
 ) -> None:
-    items = [calls.produce_item(b"\xff", kind="k"), calls.produce_item("text", reference="r", encoding="e")]
-    client.produce(queue, [*items, calls.produce_item("later", enqueue_at="2099-01-01T00:00:00Z")])
+    items = [catalogue.produce_item(b"\xff", kind="k"), catalogue.produce_item("text", reference="r", encoding="e")]
+    client.produce(queue, [*items, catalogue.produce_item("later", enqueue_at="2099-01-01T00:00:00Z")])
     target = tmp_path / "items.ndjson"
     cli.ok("items", "export", queue, "--to", str(target))
     exported = [json.loads(line) for line in target.read_text().splitlines()]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.cli import candidates
+from querator.cli.shell import candidates
 from tests.cli.running import CommandLine, Daemon
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli import lines
-from querator.cli.lines import Lines, TooLong, read_lines
-from querator.cli.streams import Terminals
+from querator.cli.terminal import lines
+from querator.cli.terminal.lines import Lines, TooLong, read_lines
+from querator.cli.terminal.streams import Terminals
 from tests.cli.running import TERMINAL, CommandLine
 from tests.scripted import OK, Answer, Asked, ScriptedDaemon, refusal
 

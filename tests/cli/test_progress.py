@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from querator.cli.progress import progress_line, time_text
+from querator.cli.terminal.progress import progress_line, time_text
 
 
 def test_a_count_has_a_rate() -> None:

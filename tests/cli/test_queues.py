@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from querator import Client, calls
-from querator.connection import ConnectionPool, parse_address
+from querator import Client
+from querator.client import catalogue
+from querator.client.connection import ConnectionPool, parse_address
 from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
 
 RATES = ("produced_last_minute", "completed_last_minute")
@@ -106,7 +107,7 @@ def test_list_shows_what_queues_hold_and_do(cli: CommandLine, client: Client, wi
 
     assert listed() == dict.fromkeys(("ready", "leased", "scheduled", *RATES), 0) | {"oldest_age": ""}
     client.produce(wide_queue, ["a", "b", "c"])
-    client.produce(wide_queue, [calls.produce_item("d", enqueue_at="2999-01-01T00:00:00Z")])
+    client.produce(wide_queue, [catalogue.produce_item("d", enqueue_at="2999-01-01T00:00:00Z")])
     held = client.lease(wide_queue, 2).items
     client.complete(wide_queue, [held[0].id])
     assert listed() == {

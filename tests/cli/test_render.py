@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from querator.cli import streams
-from querator.cli.render import Columns, Format, Moment, Payload, Renderer, relative, short_duration, visible
-from querator.cli.streams import Streams, Terminals
+from querator.cli.terminal import streams
+from querator.cli.terminal.render import Columns, Format, Moment, Payload, Renderer, relative, short_duration, visible
+from querator.cli.terminal.streams import Streams, Terminals
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "n": 1, "when": Moment(0), "ok": True, "payload": Payload(b"hi")},

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli import describe, manpages, shells
-from querator.cli.candidates import answer
-from querator.cli.tree import NOUNS
+from querator.cli.shell import describe, manpages, scripts
+from querator.cli.shell.candidates import answer
+from querator.cli.shell.tree import NOUNS
 from tests.cli.running import CommandLine, Daemon, fresh_name
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def complete(request: pytest.FixtureRequest, environment: dict[str, str]) -> Com
     shell = request.param
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    script = str(COMPLETIONS / shells.FILES[shell])
+    script = str(COMPLETIONS / scripts.FILES[shell])
 
     def run(*words: str) -> list[str]:
         if shell == "bash":
@@ -141,7 +141,7 @@ def test_contexts_complete(
 
 
 def test_the_command_prints_the_committed_script(cli: CommandLine) -> None:
-    for shell, name in shells.FILES.items():
+    for shell, name in scripts.FILES.items():
         assert cli.ok("completion", shell) == (COMPLETIONS / name).read_text()
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from querator import Client, calls
-from querator.cli.filters import query
+from querator import Client
+from querator.cli.terminal.filters import query
+from querator.client import catalogue
 from tests.cli.running import TERMINAL, CommandLine
 from tests.cli.test_items import dead_pair, kill
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
@@ -28,8 +29,8 @@ BODIES = {
 
 
 def test_a_question_to_a_live_queue(cli: CommandLine, client: Client, wide_queue: str) -> None:
-    client.produce(wide_queue, [calls.produce_item("1", kind="a"), calls.produce_item("2", kind="b")])
-    client.produce(wide_queue, [calls.produce_item("3", kind="a")])
+    client.produce(wide_queue, [catalogue.produce_item("1", kind="a"), catalogue.produce_item("2", kind="b")])
+    client.produce(wide_queue, [catalogue.produce_item("3", kind="a")])
     question = "select kind, count(*) as n from items group by all order by all"
     assert cli.json("sql", wide_queue, question) == [{"kind": "a", "n": 2}, {"kind": "b", "n": 1}]
     assert cli.ok("sql", wide_queue, question) == "KIND  N\na     2\nb     1\n"
@@ -72,8 +73,8 @@ def test_an_unknown_queue_cannot_be_asked(cli: CommandLine) -> None:
 
 
 def test_filters_on_a_live_queue(cli: CommandLine, client: Client, wide_queue: str) -> None:
-    client.produce(wide_queue, [calls.produce_item("1", kind="a"), calls.produce_item(b"\xff", kind="it's")])
-    client.produce(wide_queue, [calls.produce_item("3", kind="a", enqueue_at="2099-01-01T00:00:00Z")])
+    client.produce(wide_queue, [catalogue.produce_item("1", kind="a"), catalogue.produce_item(b"\xff", kind="it's")])
+    client.produce(wide_queue, [catalogue.produce_item("3", kind="a", enqueue_at="2099-01-01T00:00:00Z")])
     (one,) = cli.json("items", "list", wide_queue, "--kind", "it's")
     assert one["bytes"] == "/w=="
     assert one == cli.json("items", "list", wide_queue, "--where", "kind = 'it''s' -- the second")[0]
@@ -87,7 +88,7 @@ def test_filters_on_a_live_queue(cli: CommandLine, client: Client, wide_queue: s
 
 def test_json_in_payloads_can_be_asked_for(cli: CommandLine, client: Client, wide_queue: str) -> None:
     payloads = ('{"country": "US"}', '{"country": "DE"}', "not JSON", b"\xff")
-    client.produce(wide_queue, [calls.produce_item(payload) for payload in payloads])
+    client.produce(wide_queue, [catalogue.produce_item(payload) for payload in payloads])
     (found,) = cli.json("items", "list", wide_queue, "--where", "text->>'country' = 'US'")
     assert found["utf8"] == '{"country": "US"}'
     for words in (
@@ -120,7 +121,7 @@ def test_json_in_payloads_can_be_asked_for(cli: CommandLine, client: Client, wid
     ],
 )
 def test_a_condition_cannot_undo_the_others(cli: CommandLine, client: Client, queue: str, where: str) -> None:
-    client.produce(queue, [calls.produce_item("1", kind="a"), calls.produce_item("2", kind="b")])
+    client.produce(queue, [catalogue.produce_item("1", kind="a"), catalogue.produce_item("2", kind="b")])
     result = cli("items", "list", queue, "--kind", "a", "--state", "ready", "--where", where)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: query is invalid; ")
@@ -128,7 +129,7 @@ def test_a_condition_cannot_undo_the_others(cli: CommandLine, client: Client, qu
 
 def test_filters_page_through_long_queues(cli: CommandLine, client: Client, wide_queue: str) -> None:
     for _ in range(3):
-        client.produce(wide_queue, [calls.produce_item(str(n), kind="k") for n in range(900)])
+        client.produce(wide_queue, [catalogue.produce_item(str(n), kind="k") for n in range(900)])
     found = cli.ok("items", "list", wide_queue, "--where", "kind = 'k'", "--limit", "0", "-q").split()
     assert len(set(found)) == len(found) == 2_700
 

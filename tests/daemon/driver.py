@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from querator.config import LimitsConfig
-from querator.daemon.logical import Death, Logical
-from querator.daemon.partition import DEFAULT_BOUNDS, Partition
-from querator.daemon.requests import (
+from querator.daemon.queue.logical import Death, Logical
+from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
+from querator.daemon.queue.requests import (
     Arrival,
     Change,
     Columns,

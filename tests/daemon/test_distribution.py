@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.daemon import distribution
-from querator.daemon.placement import shares
+from querator.daemon.admin.placement import shares
+from querator.daemon.queue import distribution
 
 
 @dataclass

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from querator.daemon import lifecycle
+from querator.daemon.queue import lifecycle
 from querator.items import Hold, Item
 
 SECOND_NS = 1_000_000_000

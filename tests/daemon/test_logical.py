@@ -9,10 +9,10 @@ import pytest
 from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator.config import LimitsConfig
-from querator.daemon import lifecycle, remembered
-from querator.daemon.requests import REPEATED, Arrival, LeaseItems, key_of
+from querator.daemon.admin.item_calls import Statistics
+from querator.daemon.queue import lifecycle, remembered
+from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, key_of
 from querator.daemon.store.base import StorageError
-from querator.daemon.stored import Statistics
 from querator.items import Item, State
 from querator.limits import OLDEST_AMONG_ITEMS_MAX
 
@@ -508,7 +508,7 @@ class TestLifecycle:
         d.produce(["a"])
         (a,) = ids(d.lease())
         # The copy arrives, and the process dies before the original is removed.
-        from querator.daemon.requests import Retry
+        from querator.daemon.queue.requests import Retry
         from querator.wire.messages import QueueRetryItem
 
         d.logicals["q"].submit(Retry(lambda result: None, d.now_ns + 10**10, 0, [QueueRetryItem(id=a, dead=True)]))

@@ -10,7 +10,7 @@ from hypothesis import settings
 from model import QueueMachine
 
 from querator.config import LimitsConfig
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 
 
 class BreakableDuckStorage(DuckStorage):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from querator.daemon.logical import Counters
-from querator.daemon.recent import Recent
+from querator.daemon.queue.logical import Counters
+from querator.daemon.queue.recent import Recent
 from querator.limits import RATE_SAMPLE_US, RATE_WINDOW_US
 
 SAMPLES = RATE_WINDOW_US // RATE_SAMPLE_US

@@ -12,7 +12,7 @@ import pytest
 
 from querator import config
 from querator.cli.help import ENVIRONMENT
-from querator.daemon import routes
+from querator.daemon.http import routes
 from tests.docs.pages import PAGES, ROOT
 
 EXAMPLE = ROOT / "packaging" / "querator.toml"

@@ -12,8 +12,8 @@ from typing import Any
 
 from querator.clock import ManualClock
 from querator.config import DaemonConfig, StorageConfig
-from querator.daemon.logical import Logical
-from querator.daemon.partition import Partition
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
 from querator.daemon.service import Service
 from querator.errors import QueratorError
 from querator.wire import messages as m

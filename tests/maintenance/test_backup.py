@@ -13,8 +13,9 @@ import duckdb
 import pytest
 from house import SECOND, House
 
-from querator.daemon import compaction, maintenance
-from querator.daemon.store import copies
+from querator.daemon.admin import partition_calls
+from querator.daemon.jobs import compaction
+from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
 
@@ -61,7 +62,7 @@ class TestBackup:
                 house.complete(*(item.id for item in items)).result(5)
             return write(snapshot, path, check)
 
-        monkeypatch.setattr("querator.daemon.store.copies.write_snapshot", slow)
+        monkeypatch.setattr("querator.daemon.store.duck.copies.write_snapshot", slow)
         house.job("backup", to=str(to))
         assert house.contents() == ["later"]
         monkeypatch.undo()
@@ -103,7 +104,7 @@ class TestBackup:
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("querator.daemon.store.copies.write_snapshot", full)
+        monkeypatch.setattr("querator.daemon.store.duck.copies.write_snapshot", full)
         job = house.job("backup", to=str(to))
         assert job.state == "failed" and "No space left" in job.reason
         assert {path: path.read_bytes() for path in to.iterdir()} == before
@@ -131,7 +132,9 @@ class TestBackup:
                 return getattr(self._cursor, name)
 
         written: list[str] = []
-        monkeypatch.setattr("querator.daemon.store.copies.Instance.cursor", lambda instance: Full(insert(instance)))
+        monkeypatch.setattr(
+            "querator.daemon.store.duck.copies.Instance.cursor", lambda instance: Full(insert(instance))
+        )
         job = house.job("backup", to=str(to))
         assert job.state == "failed" and "No space left" in job.reason and "internal" not in job.reason
         assert list(to.iterdir()) == []
@@ -158,7 +161,7 @@ class TestBackup:
 
             return write(snapshot, path, pausing)
 
-        monkeypatch.setattr("querator.daemon.store.copies.write_snapshot", slow)
+        monkeypatch.setattr("querator.daemon.store.duck.copies.write_snapshot", slow)
         job_id = house.begin_job("backup", to=str(to))
         assert under_way.wait(20)
         house.create("other")
@@ -289,7 +292,7 @@ class TestVerify:
         due = house.clock.now_us() + SECOND
         house.produce("a", "b")
         house.produce("c", "d", "e", at=due)
-        at_store, calls = maintenance.at_store, []
+        at_store, calls = partition_calls.at_store, []
 
         async def with_a_clock_that_moves(*args: Any) -> Any:
             result = await at_store(*args)
@@ -298,7 +301,7 @@ class TestVerify:
             calls.append(args)
             return result
 
-        monkeypatch.setattr("querator.daemon.verify.maintenance.at_store", with_a_clock_that_moves)
+        monkeypatch.setattr("querator.daemon.jobs.verify.maintenance.at_store", with_a_clock_that_moves)
         job = house.job("verify")
         assert (job.state, job.reason) == ("done", "")
         assert house.statuses()[0].total == 5 and len(calls) >= 2
@@ -371,14 +374,14 @@ class TestCompact:
         while house.statuses()[0].total > 100:
             items = house.lease(100)
             house.complete(*(item.id for item in items)).result(5)
-        monkeypatch.setattr("querator.daemon.compaction.COMPACT_FILE_BYTES_MIN", 1000)
+        monkeypatch.setattr("querator.daemon.jobs.compaction.COMPACT_FILE_BYTES_MIN", 1000)
         house.run(compaction._look(house.service, house.partition()))
         (job,) = house.call("jobs.list", m.JobsListRequest()).items
         assert job.kind == "compact" and house.ended(job.job_id).state == "done"
 
     def test_a_disk_that_is_full_does_the_partition_no_harm(self, house: House, monkeypatch):
         filled(house)
-        monkeypatch.setattr("querator.daemon.store.duckdb.read_contents", _full)
+        monkeypatch.setattr("querator.daemon.store.duck.storage.read_contents", _full)
         job = house.job("compact", partitions=[0])
         assert job.state == "failed" and "No space left" in job.reason
         house.produce("x")

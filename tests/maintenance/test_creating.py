@@ -12,7 +12,7 @@ import pytest
 from house import House
 
 from querator.daemon.catalog import Catalog
-from querator.daemon.store.duckdb import DuckStorage, Instance
+from querator.daemon.store.duck.storage import DuckStorage, Instance
 from querator.errors import RequestFailed
 from querator.wire import messages as m
 

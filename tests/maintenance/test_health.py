@@ -6,7 +6,7 @@ import pytest
 from house import House
 
 from querator.daemon import health
-from querator.daemon.partition import Partition
+from querator.daemon.queue.partition import Partition
 from querator.items import Placement, Room
 
 

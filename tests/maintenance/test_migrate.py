@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from house import SECOND, House
 
-from querator.daemon.store import copies
 from querator.daemon.store.base import StorageError
+from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
 
@@ -97,7 +97,7 @@ class TestToStorage:
     @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StorageError("broken")])
     def test_a_copy_that_fails_is_undone(self, house: House, monkeypatch, error):
         filled(house)
-        monkeypatch.setattr("querator.daemon.store.copies.copy_file", _raising(error))
+        monkeypatch.setattr("querator.daemon.store.duck.copies.copy_file", _raising(error))
         job = house.job("migrate", partition=0, to_storage="other")
         assert (job.state, job.reason) == ("failed", str(error))
         assert [(s.state, s.storage) for s in house.statuses()] == [("available", "default")] * 2
@@ -106,7 +106,7 @@ class TestToStorage:
 
     def test_a_copy_that_differs_is_not_used(self, house: House, monkeypatch):
         filled(house)
-        monkeypatch.setattr("querator.daemon.store.copies.file_hash", lambda path, check: "other bytes")
+        monkeypatch.setattr("querator.daemon.store.duck.copies.file_hash", lambda path, check: "other bytes")
         job = house.job("migrate", partition=0, to_storage="other")
         assert job.state == "failed" and "gave back other bytes" in job.reason
         assert len(house.contents()) == 30
@@ -307,5 +307,5 @@ def _held_copy(monkeypatch):
         assert go_on.wait(10)
         return copy_file(source, target, rate, check)
 
-    monkeypatch.setattr("querator.daemon.store.copies.copy_file", held)
+    monkeypatch.setattr("querator.daemon.store.duck.copies.copy_file", held)
     return copying, go_on

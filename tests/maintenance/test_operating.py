@@ -7,7 +7,7 @@ import pytest
 from house import SECOND, House
 
 from querator import ids
-from querator.daemon import engine
+from querator.daemon.engine import turns
 from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
@@ -229,7 +229,7 @@ class TestOffline:
 
     @pytest.mark.parametrize("restarts", [False, True])
     def test_request_ids_that_are_no_longer_in_memory_are_found_in_the_files(self, house: House, monkeypatch, restarts):
-        monkeypatch.setattr("querator.daemon.remembered.REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr("querator.daemon.queue.remembered.REQUEST_IDS_NEWEST_MAX", 0)
         house.create(partitions=2)
         item = m.QueueProduceItem(utf8="a")
         requests = [
@@ -450,7 +450,7 @@ class TestError:
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
         """The bound may be smaller than what is applied otherwise."""
-        monkeypatch.setattr(engine, "APPLY_IDLE_ROUNDS", 1_000_000)
+        monkeypatch.setattr(turns, "APPLY_IDLE_ROUNDS", 1_000_000)
         engine_ = house.service.engine
         engine_._unapplied_bytes_max = 1_000
         house.create(partitions=1)
@@ -537,7 +537,7 @@ class TestError:
             raise StorageError(f"partition {uuid} cannot be created: No space left on device", [uuid])
 
         with monkeypatch.context() as patch:
-            patch.setattr("querator.daemon.store.duckdb.DuckStorage.create", full)
+            patch.setattr("querator.daemon.store.duck.storage.DuckStorage.create", full)
             for route in ("queues.update", "queues.create"):
                 name = "q" if route == "queues.update" else "other"
                 request = m.QueueInfo(queue_name=name, requested_partitions=3, lease_timeout="1m", expire_timeout="24h")

@@ -34,7 +34,7 @@ def test_only_a_failing_store_fails_its_partition(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr("querator.daemon.store.duckstore.DuckStore.page", failing)
+        patched.setattr("querator.daemon.store.duck.duckstore.DuckStore.page", failing)
         assert isinstance(house.refusal("storage/items.list", LIST), answer)
         assert house.states() == [state]
     house.until(lambda: house.states() == ["available"])

@@ -126,7 +126,7 @@ class TestUnderAnotherName:
             if name == "restore.staged":
                 seen.append([partition.allows.produce for partition in house.logical("copy").partitions])
 
-        monkeypatch.setattr("querator.daemon.restore.failpoint", look)
+        monkeypatch.setattr("querator.daemon.jobs.restore.failpoint", look)
         house.job("restore", queue="copy", from_=str(to))
         assert seen == [[False, False, False], [True, False, False], [True, False, False]]
 

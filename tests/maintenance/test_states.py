@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from querator.daemon.states import ALLOWS, HELD, LEAVING, Event, Standing, after, restricted
+from querator.daemon.queue.states import ALLOWS, HELD, LEAVING, Event, Standing, after, restricted
 from querator.errors import InvalidRequest
 from querator.items import State
 

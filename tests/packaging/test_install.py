@@ -63,7 +63,9 @@ def check_installed(environment: Path, cwd: Path) -> None:
         querator, "version", cwd=cwd
     )
     assert "daemon" in run(querator, "--help", cwd=cwd)
-    found = run(environment / "bin" / "python", "-c", "import querator.client; print(querator.__file__)", cwd=cwd)
+    found = run(
+        environment / "bin" / "python", "-c", "import querator.client.clients; print(querator.__file__)", cwd=cwd
+    )
     assert found.strip().startswith(str(environment))
     for name in (
         "share/man/man1/querator.1",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from querator.bulk import BulkClient
-from querator.client import Client
+from querator.client.bulk_client import BulkClient
+from querator.client.clients import Client
 from querator.errors import QueratorError
 from querator.spark.session import PYTHON_LOGGERS, check_java, check_pyspark, session
 from tests.bulk.daemons import Daemon

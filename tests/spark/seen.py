@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querator.bulk import BulkClient
+from querator.client.bulk_client import BulkClient
 
 
 def payloads(bulk: BulkClient, queue: str, state: str = "stored") -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from querator.bulk import BulkClient
+from querator.client.bulk_client import BulkClient
 from tests.bulk.daemons import Daemon
 from tests.spark.seen import numbers
 from tests.spark.standalone import Cluster

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from querator.bulk import BulkClient
-from querator.calls import produce_item
-from querator.client import Client
+from querator.client.bulk_client import BulkClient
+from querator.client.catalogue import produce_item
+from querator.client.clients import Client
 from tests.spark.seen import payloads
 from tests.spark.test_pipelines import Pipeline, pipeline
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from querator.bulk import BulkClient
-from querator.client import Client
+from querator.client.bulk_client import BulkClient
+from querator.client.clients import Client
 from tests.bulk.daemons import Daemon
 from tests.spark.seen import numbers
 

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from querator.bulk import BulkClient
-from querator.calls import produce_item
-from querator.cli.tree import app
-from querator.client import Client
+from querator.cli.shell.tree import app
+from querator.client.bulk_client import BulkClient
+from querator.client.catalogue import produce_item
+from querator.client.clients import Client
 from querator.errors import RetryRequest
 from tests.bulk.daemons import Daemon
 from tests.spark.seen import numbers, payloads

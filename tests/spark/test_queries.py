@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from querator.calls import produce_item
-from querator.client import Client
+from querator.client.catalogue import produce_item
+from querator.client.clients import Client
 from tests.bulk.daemons import Daemon
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from querator.calls import produce_item
-from querator.client import Client
+from querator.client.catalogue import produce_item
+from querator.client.clients import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

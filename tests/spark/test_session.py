@@ -52,7 +52,7 @@ def test_executors_use_this_python_or_the_one_told_for_a_cluster(master: str, to
 def test_the_daemon_and_the_commands_never_import_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "import querator.daemon.server, querator.bulk, querator.cli.pipeline, querator.client"
+        "import querator.daemon.server, querator.client.bulk_client, querator.cli.pipeline, querator.client.clients"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from querator.bulk import BulkClient
+from querator.client.bulk_client import BulkClient
 from tests.spark.seen import numbers, payloads
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from store_making import UUID
 
 from querator.daemon.store.base import Storage, Store
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.memory import MemoryStorage
 
 

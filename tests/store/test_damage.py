@@ -12,7 +12,7 @@ import pytest
 from store_making import OTHER_UUID, UUID, in_a_process_that_is_killed, ready_seqs
 
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 
 ACKNOWLEDGED = {UUID: [1, 2, 3, 4], OTHER_UUID: [1, 2]}
 JOURNAL_IN_USE = """

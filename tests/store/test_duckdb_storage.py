@@ -30,12 +30,12 @@ from store_making import (
 )
 
 from querator import limits
-from querator.daemon.store import records
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
-from querator.daemon.store.duckdb import DuckStorage, Instance
-from querator.daemon.store.duckstore import DuckStore, log_path
-from querator.daemon.store.journal import Journal
-from querator.daemon.store.partition_file import PartitionFile
+from querator.daemon.store.duck.duckstore import DuckStore, log_path
+from querator.daemon.store.duck.partition_file import PartitionFile
+from querator.daemon.store.duck.storage import DuckStorage, Instance
+from querator.daemon.store.journal import records
+from querator.daemon.store.journal.segments import Journal
 from querator.items import ZERO_TIME_US
 
 

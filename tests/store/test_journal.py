@@ -14,10 +14,10 @@ import pytest
 
 from querator import limits
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.history import History
-from querator.daemon.store.journal import Entry, Journal
-from querator.daemon.store.records import BATCH, SEGMENT_HEADER_BYTES, decode_segment_header, read_records
-from querator.daemon.store.syscalls import fdatasync_holding, pwrite_holding
+from querator.daemon.store.journal.history import History
+from querator.daemon.store.journal.records import BATCH, SEGMENT_HEADER_BYTES, decode_segment_header, read_records
+from querator.daemon.store.journal.segments import Entry, Journal
+from querator.daemon.store.journal.syscalls import fdatasync_holding, pwrite_holding
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
@@ -721,7 +721,7 @@ class TestSpares:
             raise Killed
 
         with monkeypatch.context() as patched:
-            patched.setattr("querator.daemon.store.journal.sync_directory" if renamed else "os.fsync", killed)
+            patched.setattr("querator.daemon.store.journal.segments.sync_directory" if renamed else "os.fsync", killed)
             with pytest.raises(Killed):
                 append(journal, (A, 13, b"lost"))
         abandon(journal)

@@ -14,13 +14,13 @@ import pytest
 from store_making import UUID, item, leased, put
 
 from querator import limits
-from querator.daemon.store import tables
 from querator.daemon.store.base import Batch
-from querator.daemon.store.copies import contents, write_snapshot
-from querator.daemon.store.duckdb import DuckStorage, Instance
-from querator.daemon.store.duckstore import DuckStore
-from querator.daemon.store.partition_file import is_lack_of_memory
-from querator.daemon.store.snapshot import SnapshotLost
+from querator.daemon.store.duck import tables
+from querator.daemon.store.duck.copies import contents, write_snapshot
+from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.partition_file import is_lack_of_memory
+from querator.daemon.store.duck.snapshot import SnapshotLost
+from querator.daemon.store.duck.storage import DuckStorage, Instance
 
 
 @contextlib.contextmanager

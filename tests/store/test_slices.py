@@ -8,8 +8,8 @@ import pytest
 from store_making import UUID, item, leased, put
 
 from querator.daemon.store.base import Batch
-from querator.daemon.store.bulk import Scan
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.slices import Scan
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.limits import SLICE_BYTES_MAX
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.daemon.store.base import Batch, Rows, StorageError
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
+from querator.daemon.store.duck.tables import items_in
 from querator.daemon.store.memory import MemoryStorage
-from querator.daemon.store.tables import items_in
 from querator.items import Hold, Item
 from querator.wire.arrow import encode_batches
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import uvicorn
 import uvloop
 
-from querator.daemon import routes, transport
-from querator.daemon.calls import Abandon, Calls, Respond
-from querator.daemon.gate import Gate
+from querator.daemon.http import asgi, routes
+from querator.daemon.http.dispatch import Abandon, Calls, Respond
+from querator.daemon.http.gate import Gate
+from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
-from querator.daemon.protocol import QueratorProtocol
 from querator.errors import InvalidRequest
 from querator.wire import messages
 
@@ -171,7 +171,7 @@ class Front:
         if way == "asgi":
             self.gate.heads.learn = lambda *_: None  # type: ignore[method-assign]
         self.seen_by_asgi = 0
-        app = transport.application(self.calls, self.metrics)
+        app = asgi.application(self.calls, self.metrics)
 
         async def counting(scope: Any, receive: Any, send: Any) -> None:
             self.seen_by_asgi += 1

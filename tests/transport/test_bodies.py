@@ -10,7 +10,7 @@ import socket
 import pytest
 from front import Front, chunked, produce, request
 
-from querator.daemon import routes
+from querator.daemon.http import routes
 from querator.limits import BODY_BYTES_MAX, OVER_LIMIT_DRAIN_BYTES_MAX
 
 CHUNKED = "Transfer-Encoding: chunked"

@@ -7,8 +7,8 @@ import json
 import pytest
 from front import Front, produce, request
 
-from querator.daemon import routes
-from querator.daemon.routes import over_limit_text
+from querator.daemon.http import routes
+from querator.daemon.http.routes import over_limit_text
 from querator.wire import messages, protobuf
 
 JSON, PROTOBUF = "application/json", "application/protobuf"

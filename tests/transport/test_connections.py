@@ -10,7 +10,7 @@ import threading
 import pytest
 from front import PATIENCE_SECONDS, Front, chunked, produce, request
 
-from querator.daemon.gate import SWEEP_SECONDS
+from querator.daemon.http.gate import SWEEP_SECONDS
 from querator.errors import RequestFailed
 from querator.limits import HEAD_BYTES_MAX
 

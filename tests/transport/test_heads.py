@@ -7,9 +7,9 @@ import pytest
 from front import StandIn
 
 from querator import limits
-from querator.daemon import routes
-from querator.daemon.calls import Calls
-from querator.daemon.heads import RememberedHeads
+from querator.daemon.http import routes
+from querator.daemon.http.dispatch import Calls
+from querator.daemon.http.heads import RememberedHeads
 from querator.daemon.metrics import HttpMetrics
 
 SIMPLE = b"POST /v1/queue.produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"

@@ -12,11 +12,11 @@ import uvicorn
 from front import StandIn, chunked, produce, request
 from uvicorn.server import ServerState
 
-from querator.daemon import routes, transport
-from querator.daemon.calls import Calls
-from querator.daemon.gate import Gate
+from querator.daemon.http import asgi, routes
+from querator.daemon.http.dispatch import Calls
+from querator.daemon.http.gate import Gate
+from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
-from querator.daemon.protocol import QueratorProtocol
 
 TURNS_MAX = 10_000
 
@@ -103,7 +103,7 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
         service = StandIn()
         metrics = Metrics(service.statistics, lambda: 0)
         calls = Calls(service, routes.table(), metrics.http)
-        protocol, wire = connection(Gate(calls), transport.application(calls, metrics)), MemoryTransport()
+        protocol, wire = connection(Gate(calls), asgi.application(calls, metrics)), MemoryTransport()
         protocol.connection_made(wire)
         at = turns = 0
         while at < len(data) and turns < TURNS_MAX:
@@ -135,7 +135,7 @@ def test_no_bytes_can_make_it_stumble(seed: int, caplog: pytest.LogCaptureFixtur
         service = StandIn()
         metrics = Metrics(service.statistics, lambda: 0)
         calls = Calls(service, routes.table(), metrics.http)
-        gate, app = Gate(calls), transport.application(calls, metrics)
+        gate, app = Gate(calls), asgi.application(calls, metrics)
         failures: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         for _ in range(20):

@@ -29,8 +29,8 @@ import msgspec
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
+    from querator.daemon.store.duck.snapshot import Snapshot
     from querator.daemon.store.fingerprints import Fingerprints
-    from querator.daemon.store.snapshot import Snapshot
 
 
 class Rows(msgspec.Struct, array_like=True, gc=False):

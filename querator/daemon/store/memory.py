@@ -13,11 +13,11 @@ from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from querator.daemon.store import tables
 from querator.daemon.store.base import Batch, Due, Found, Leased, Loss, StorageError, Summary
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.duck import tables
+from querator.daemon.store.duck.snapshot import Snapshot
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
-from querator.daemon.store.snapshot import Snapshot
 from querator.daemon.store.unapplied import UnappliedStore
 from querator.items import NOBODY, Hold, Item, Room
 

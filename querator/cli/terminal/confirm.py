@@ -1,0 +1,23 @@
+"""Asking before something is destroyed: the name has to be typed, and where nobody can be asked, `--yes` decides."""
+
+from __future__ import annotations
+
+from querator.cli.terminal.session import Session
+from querator.errors import QueratorError, UsageError
+
+
+def confirm_by_name(session: Session, name: str, what: str, *, yes: bool) -> None:
+    """Returns if the operator means it; raises otherwise."""
+    if yes:
+        return
+    if not session.streams.can_ask:
+        raise UsageError(f"{what} needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
+    session.streams.note(what)
+    session.streams.stderr.write("Type the name to go on: ")
+    session.streams.stderr.flush()
+    answer = session.streams.stdin_bytes.readline()
+    if not answer:
+        session.streams.note("")
+        raise UsageError("no answer; nothing was done", hint="--yes confirms it")
+    if answer.decode(errors="replace").rstrip("\r\n") != name:
+        raise QueratorError(f"that is not '{name}'; nothing was done")

@@ -1,0 +1,174 @@
+"""The client of the bulk endpoints: plans, scans and writes of Arrow record batches. Spark's executors stand on it.
+
+A scan that breaks off goes on after the last id that came; a write that breaks off is repeated under its request id.
+Both go on doing so, with growing pauses, until the daemon has been away for `patience` seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import pyarrow as pa
+
+from querator import errors
+from querator.client.connection import ConnectionLost, ConnectionPool, parse_address
+from querator.errors import QueratorError, RequestFailed, RetryRequest, TimedOut, Unreachable
+from querator.wire import arrow, bulk_messages
+from querator.wire import json as wire_json
+from querator.wire.messages import Reply
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 300.0
+ANSWER_SECONDS: Final = 120.0
+PAUSE_SECONDS_MAX: Final = 2.0
+JSON_HEADERS: Final = {"Content-Type": "application/json"}
+ARROW_HEADERS: Final = {"Content-Type": arrow.CONTENT_TYPE}
+
+
+class BulkClient:
+    """One per thread. `endpoint` is as for `Client`."""
+
+    def __init__(self, endpoint: str, *, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pool = ConnectionPool(parse_address(endpoint), headers)
+        self._headers = headers
+        self._patience = patience
+
+    def plan(
+        self, queue: str, *, state: str = "stored", splits: int = 1, partitions: Sequence[int] = (), where: str = ""
+    ) -> list[bulk_messages.PlannedPartition]:
+        """Id ranges that cut each partition into about equal parts; their last ends are the view that was planned."""
+        request = bulk_messages.PlanRequest(queue, state, splits, list(partitions), where)
+        body = self._repeat(lambda: self._post("items.plan", msgspec.json.encode(request), JSON_HEADERS))
+        return msgspec.json.decode(body, type=bulk_messages.PlanResponse).partitions
+
+    def scan(
+        self,
+        queue: str,
+        partition: int,
+        *,
+        state: str = "stored",
+        columns: Sequence[str] = (),
+        where: str = "",
+        after_id: str = "",
+        upto_id: str = "",
+    ) -> Iterator[pa.RecordBatch]:
+        """The items of one partition that meet the condition `where`, in the order of their ids."""
+        schema = arrow.chosen(arrow.ITEM, columns)
+        # The id is asked for in any case: it is what a scan goes on from.
+        asked = [name for name in arrow.ITEM.names if name in schema.names or name == "id"]
+        request = bulk_messages.ScanRequest(queue, partition, state, asked, where, after_id, upto_id)
+        pauses = _Pauses(self._patience)
+        while True:
+            try:
+                for batch in self._scan(request):
+                    pauses.reset()
+                    if batch.num_rows:
+                        request.after_id = batch.column("id")[-1].as_py()
+                        yield batch.select(schema.names).cast(schema)
+                return
+            except QueratorError as error:
+                pauses.after(error)
+
+    def _scan(self, request: bulk_messages.ScanRequest) -> Iterator[pa.RecordBatch]:
+        connection = self._pool.connect(ANSWER_SECONDS)
+        try:
+            response = self._exchange(connection, "items.scan", msgspec.json.encode(request), JSON_HEADERS)
+            yield from arrow.read_batches(response)
+        except (OSError, http.client.HTTPException, pa.ArrowException) as error:
+            raise ConnectionLost(f"the scan broke off: {error}") from error
+        finally:
+            connection.close()
+
+    def produce(self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str) -> bulk_messages.WriteResponse:
+        """Adds new items (`wire.arrow.PRODUCED`); whatever is repeated under the same id adds nothing."""
+        return self._write("items.produce", queue, batches, request_id)
+
+    def import_(self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str) -> bulk_messages.WriteResponse:
+        """Adds stored items (`wire.arrow.IMPORTED`), those whose source the queue does not have."""
+        return self._write("items.import", queue, batches, request_id)
+
+    def _write(
+        self, name: str, queue: str, batches: Sequence[pa.RecordBatch], request_id: str
+    ) -> bulk_messages.WriteResponse:
+        body = arrow.encode_batches(batches, batches[0].schema)
+        path = f"{name}?{urlencode({'queue_name': queue, 'request_id': request_id})}"
+        return msgspec.json.decode(
+            self._repeat(lambda: self._post(path, body, ARROW_HEADERS)), type=bulk_messages.WriteResponse
+        )
+
+    # -- one request
+
+    def _post(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
+        answer = self._pool.exchange("POST", bulk_messages.PREFIX + path, body, headers, ANSWER_SECONDS)
+        if answer.status != 200:
+            raise _error(answer.status, answer.body)
+        return answer.body
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        if connection.sock is not None:
+            connection.sock.settimeout(ANSWER_SECONDS)
+        prefix = self._pool.address.prefix
+        connection.request("POST", prefix + bulk_messages.PREFIX + path, body, self._headers | headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _error(response.status, response.read())
+        return response
+
+    def _repeat(self, attempt: Callable[[], T]) -> T:
+        pauses = _Pauses(self._patience)
+        while True:
+            try:
+                return attempt()
+            except QueratorError as error:
+                pauses.after(error)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Pauses:
+    """How long to wait for a daemon that is away or asks to be asked again."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._failures = 0
+        self._since = 0.0
+
+    def reset(self) -> None:
+        self._failures = 0
+
+    def after(self, error: QueratorError) -> None:
+        """Waits, or raises the error when it has no prospect or patience is at its end."""
+        is_away = isinstance(error, RetryRequest | Unreachable | TimedOut) or (
+            isinstance(error, RequestFailed) and "shutting down" in error.message
+        )
+        now = time.monotonic()
+        if not self._failures:
+            self._since = now
+        if not is_away or now - self._since > self._patience:
+            raise error
+        self._failures += 1
+        time.sleep(min(PAUSE_SECONDS_MAX, 0.05 * 2.0 ** min(self._failures, 8)))
+
+
+def _error(status: int, body: bytes) -> QueratorError:
+    try:
+        reply: Any = wire_json.decode(Reply, body)
+    except (QueratorError, ValueError):
+        return QueratorError(f"the daemon answered {status}: {body[:200].decode('utf-8', 'replace')}")
+    return errors.from_wire(reply.code or status, reply.message)

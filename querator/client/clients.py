@@ -1,0 +1,378 @@
+"""The client library: `Client` waits for answers, `AsyncClient` awaits them; both offer every call of `calls.py`.
+
+    with Client() as client:
+        client.produce("mail", ["one", "two"])
+        with client.leased("mail", 10) as items:      # completed on success, retried on an exception
+            for item in items:
+                send(item.payload)
+
+A call is repeated while the daemon says "retry" (454) or the connection breaks, until the caller's timeout; a produce
+always carries a request id, so that no repetition adds anything twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, overload
+
+import msgspec
+
+from querator import durations, errors
+from querator.client import catalogue
+from querator.client.attempts import (
+    ANSWER_SLACK_SECONDS,
+    REQUEST_TIMEOUT_SECONDS_MAX,
+    REQUEST_TIMEOUT_SECONDS_MIN,
+    Attempts,
+    Call,
+)
+from querator.client.connection import Address, Answer, ConnectionLost, ConnectionPool, parse_address, unreachable
+from querator.errors import ContentError, QueratorError, RetryRequest, TimedOut
+from querator.limits import NS_PER_SECOND
+from querator.wire import json as wire_json
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    import httpx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+JSON_HEADERS: Final = {"Content-Type": "application/json"}
+
+
+class Method(Generic[P, T]):
+    """A function of `calls.py` as a method: of a Client it returns the answer, of an AsyncClient an awaitable of it."""
+
+    def __init__(self, build: Callable[P, Call[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, client: None, owner: type[Any]) -> Self: ...
+    @overload
+    def __get__(self, client: Client, owner: type[Any]) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type[Any]) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, client: Client | AsyncClient | None, owner: type[Any]) -> Any:
+        if client is None:
+            return self
+        build, send = self._build, client.send
+
+        @functools.wraps(build)
+        def method(*arguments: P.args, **settings: P.kwargs) -> Any:
+            return send(build(*arguments, **settings))
+
+        return method
+
+
+class _Calls:
+    """What both clients offer."""
+
+    produce = Method(catalogue.produce)
+    lease = Method(catalogue.lease)
+    complete = Method(catalogue.complete)
+    retry = Method(catalogue.retry)
+    extend = Method(catalogue.extend)
+    stats = Method(catalogue.stats)
+    clear = Method(catalogue.clear)
+    create_queue = Method(catalogue.create_queue)
+    update_queue = Method(catalogue.update_queue)
+    list_queues = Method(catalogue.list_queues)
+    queue_info = Method(catalogue.queue_info)
+    delete_queue = Method(catalogue.delete_queue)
+    list_items = Method(catalogue.list_items)
+    list_scheduled = Method(catalogue.list_scheduled)
+    import_items = Method(catalogue.import_items)
+    delete_items = Method(catalogue.delete_items)
+    inspect_item = Method(catalogue.inspect_item)
+    sql = Method(catalogue.sql)
+    sql_bytes = Method(catalogue.sql_bytes)
+    list_partitions = Method(catalogue.list_partitions)
+    list_storages = Method(catalogue.list_storages)
+    pause_partitions = Method(catalogue.pause_partitions)
+    resume_partitions = Method(catalogue.resume_partitions)
+    drain_partitions = Method(catalogue.drain_partitions)
+    offline_partitions = Method(catalogue.offline_partitions)
+    reload_partitions = Method(catalogue.reload_partitions)
+    migrate_partition = Method(catalogue.migrate_partition)
+    backup_partitions = Method(catalogue.backup_partitions)
+    restore_partitions = Method(catalogue.restore_partitions)
+    verify_partitions = Method(catalogue.verify_partitions)
+    compact_partitions = Method(catalogue.compact_partitions)
+    accept_loss = Method(catalogue.accept_loss)
+    list_jobs = Method(catalogue.list_jobs)
+    show_job = Method(catalogue.show_job)
+    cancel_job = Method(catalogue.cancel_job)
+    advance_clock = Method(catalogue.advance_clock)
+    set_clock = Method(catalogue.set_clock)
+
+
+def _address_and_headers(endpoint: str | None, token: str) -> tuple[Address, dict[str, str]]:
+    if endpoint is None:
+        from querator import config
+
+        settings = config.client_settings()
+        endpoint, token = str(settings.address.value), token or settings.token()
+    return parse_address(endpoint), {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _body(call: Call[Any], remaining: float) -> tuple[bytes, float]:
+    """What to send, and how long to listen for the answer."""
+    if not call.carries_timeout:
+        return wire_json.encode(call.request), remaining
+    seconds = min(max(remaining, REQUEST_TIMEOUT_SECONDS_MIN), REQUEST_TIMEOUT_SECONDS_MAX)
+    text = durations.text(round(seconds * 1_000) * NS_PER_SECOND // 1_000)
+    request = msgspec.structs.replace(call.request, request_timeout=text)
+    return wire_json.encode(request), seconds + ANSWER_SLACK_SECONDS
+
+
+def _read(call: Call[T], answer: Answer, address: Address) -> T:
+    if answer.status == 200:
+        try:
+            return call.read(answer.body)
+        except ContentError as error:
+            raise QueratorError(
+                f"{address} gave an answer that is not understood: {error.message}",
+                hint="querator doctor tells whether client and daemon are of the same version",
+            ) from None
+    try:
+        reply = wire_json.decode(messages.Reply, answer.body)
+    except (QueratorError, ValueError):
+        raise QueratorError(
+            f"{address} answered {answer.status}, which is not the daemon's way", hint="is this the right endpoint?"
+        ) from None
+    raise errors.from_wire(reply.code or answer.status, reply.message)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class Client(_Calls):
+    """Synchronous; may be shared between threads. `endpoint` is `http://host:port` or `unix:/path`, and without one
+    the settings decide as they do for the command line. A client that is not `patient` gives up at once when the
+    first connection cannot be made; any other failure to connect is retried within the timeout."""
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        token: str = "",
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        patient: bool = True,
+    ) -> None:
+        address, headers = _address_and_headers(endpoint, token)
+        self.address = address
+        self.timeout = timeout
+        self.patient = patient
+        self._pool = ConnectionPool(address, headers)
+
+    def send(self, call: Call[T]) -> T:
+        """Make a call of `calls.py`."""
+        timeout = self.timeout if call.timeout is None else call.timeout
+        attempts = Attempts(call, timeout, patient=self.patient or self._pool.has_connected)
+        while True:
+            body, listen = _body(call, attempts.remaining)
+            try:
+                answer = self._pool.exchange(
+                    "POST", f"/v1/{call.path}", body, JSON_HEADERS, listen, fresh=not call.repeatable
+                )
+                return _read(call, answer, self.address)
+            except QueratorError as error:
+                delay = attempts.delay_after(error)
+            time.sleep(delay)
+
+    @contextlib.contextmanager
+    def leased(
+        self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
+    ) -> Iterator[list[messages.QueueLeaseItem]]:
+        """Items to work on: completed when the block ends, retried when it raises. Empty if none came in time.
+
+        The items keep the exception as the reason of the failed attempt.
+        """
+        try:
+            items = self.lease(queue, n, client_id=client_id, timeout=timeout).items
+        except RetryRequest:
+            yield []
+            return
+        ids = [item.id for item in items]
+        try:
+            yield items
+        except BaseException as error:
+            # If this fails too, the leases run out by themselves; the block's own exception matters more.
+            with contextlib.suppress(QueratorError):
+                self.retry(queue, ids, reason=_reason(error))
+            raise
+        self.complete(queue, ids)
+
+    def batches(
+        self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
+    ) -> Iterator[list[messages.QueueLeaseItem]]:
+        """Batch after batch, until none came in time. One request completes a batch and leases the next.
+
+        Asking for the next batch says that the one at hand is done; leaving the loop hands it back.
+        """
+        done: list[str] = []
+        while True:
+            try:
+                items = self.lease(queue, n, client_id=client_id, complete_ids=done, timeout=timeout).items
+            except RetryRequest:
+                if done:
+                    self.complete(queue, done)  # again, perhaps: a busy daemon may not have come to it
+                return
+            done = [item.id for item in items]
+            try:
+                yield items
+            except BaseException:
+                with contextlib.suppress(QueratorError):
+                    self.retry(queue, done)
+                raise
+
+    def health(self) -> dict[str, Any]:
+        """What `GET /health` says, also when it says that something fails."""
+        return dict(msgspec.json.decode(self._get("/health").body))
+
+    def metrics(self) -> str:
+        """What `GET /metrics` says, in Prometheus' text format."""
+        return self._get("/metrics").body.decode()
+
+    def _get(self, path: str) -> Answer:
+        return self._pool.exchange("GET", path, b"", {}, self.timeout)
+
+    def abort(self) -> None:
+        """Break off what other threads have under way, and refuse what comes after. A waiting lease ends at once."""
+        self._pool.abort()
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(_Calls):
+    """The same for asyncio, on httpx. `transport` is httpx's seam: tests talk to an ASGI app in process through it."""
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        token: str = "",
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        patient: bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        import httpx
+
+        if transport is not None and endpoint is None:
+            endpoint = "http://localhost"
+        self.address, headers = _address_and_headers(endpoint, token)
+        self.timeout = timeout
+        self.patient = patient
+        self._has_connected = False
+        if transport is None and self.address.socket:
+            transport = httpx.AsyncHTTPTransport(uds=self.address.socket)
+        base_url = "http://localhost" if self.address.socket else str(self.address)
+        self._http = httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
+
+    async def send(self, call: Call[T]) -> T:
+        """Make a call of `calls.py`."""
+        import asyncio  # costs a command half of its time, and commands are synchronous
+
+        timeout = self.timeout if call.timeout is None else call.timeout
+        attempts = Attempts(call, timeout, patient=self.patient or self._has_connected)
+        while True:
+            body, listen = _body(call, attempts.remaining)
+            try:
+                answer = await self._exchange("POST", f"/v1/{call.path}", body, listen)
+                return _read(call, answer, self.address)
+            except QueratorError as error:
+                delay = attempts.delay_after(error)
+            await asyncio.sleep(delay)
+
+    async def _exchange(self, method: str, path: str, body: bytes, listen: float) -> Answer:
+        import httpx
+
+        try:
+            response = await self._http.request(method, path, content=body, headers=JSON_HEADERS, timeout=listen)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise unreachable(self.address, error) from error
+        except httpx.TimeoutException as error:
+            raise TimedOut(f"no answer from {self.address} within {listen:.3g}s", hint="querator doctor") from error
+        except httpx.TransportError as error:
+            raise ConnectionLost(f"lost the connection to {self.address}: {error}", hint="querator doctor") from error
+        self._has_connected = True
+        return Answer(response.status_code, response.headers.get("Content-Type", ""), response.content)
+
+    @contextlib.asynccontextmanager
+    async def leased(
+        self,
+        queue: str,
+        n: int = 1,
+        *,
+        client_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels to the daemon
+    ) -> AsyncIterator[list[messages.QueueLeaseItem]]:
+        """As `Client.leased`."""
+        try:
+            items = (await self.lease(queue, n, client_id=client_id, timeout=timeout)).items
+        except RetryRequest:
+            yield []
+            return
+        ids = [item.id for item in items]
+        try:
+            yield items
+        except BaseException as error:
+            with contextlib.suppress(QueratorError):
+                await self.retry(queue, ids, reason=_reason(error))
+            raise
+        await self.complete(queue, ids)
+
+    async def batches(
+        self,
+        queue: str,
+        n: int = 1,
+        *,
+        client_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it travels to the daemon
+    ) -> AsyncIterator[list[messages.QueueLeaseItem]]:
+        """As `Client.batches`. Close it (`contextlib.aclosing`) if the loop may be left early."""
+        done: list[str] = []
+        while True:
+            try:
+                reply = await self.lease(queue, n, client_id=client_id, complete_ids=done, timeout=timeout)
+            except RetryRequest:
+                if done:
+                    await self.complete(queue, done)
+                return
+            done = [item.id for item in reply.items]
+            try:
+                yield reply.items
+            except BaseException:
+                with contextlib.suppress(QueratorError):
+                    await self.retry(queue, done)
+                raise
+
+    async def health(self) -> dict[str, Any]:
+        return dict(msgspec.json.decode((await self._exchange("GET", "/health", b"", self.timeout)).body))
+
+    async def metrics(self) -> str:
+        return (await self._exchange("GET", "/metrics", b"", self.timeout)).body.decode()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,372 @@
+"""What is stored, seen and changed directly: storage/*, items.inspect, queue.clear, and the figures for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from querator import durations, ids
+from querator.daemon import logs
+from querator.daemon.admin import validation
+from querator.daemon.queue import lifecycle
+from querator.daemon.queue.logical import STOPPING, Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import AnswerInParts, Change, failing
+from querator.daemon.store.base import Found, LackOfMemory, Leased, Store, is_harmless
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.items import ZERO_TIME_US, Hold, Item
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
+from querator.wire import messages
+from querator.wire.messages import StorageItem
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
+PURPOSE_CHARACTERS_MAX = 256
+_TIMES = ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at", "leased_at")
+T = TypeVar("T")
+
+
+# -- ways to a partition
+
+
+async def read(logical: Logical, partition: Partition, work: Callable[[Store], T], *, flush: bool = True) -> T:
+    """Reads from a partition that has everything applied to its file (or, without `flush`, what it has anyway)."""
+    store = partition.store
+    if logical.stopping:
+        raise RequestFailed(STOPPING)
+    if store is None or not partition.allows.storage:
+        raise RetryRequest(failing(partition.number))
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    def failed(error: Exception) -> None:
+        if future.done():
+            return
+        if isinstance(error, LackOfMemory):
+            future.set_exception(RequestFailed(f"partition '{partition.number}' cannot be read; {error}"))
+        elif is_harmless(error):
+            future.set_exception(InternalError())
+        else:
+            future.set_exception(RetryRequest(failing(partition.number)))
+
+    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed, for_client=True)
+    logical.wake()
+    return await future
+
+
+async def change(logical: Logical, partitions: Sequence[Partition], run: Callable[[int], T]) -> T:
+    """Changes partitions in a pass of its own; returns when that is durable."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def respond(result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, QueratorError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, partitions, run))
+    return await future
+
+
+# -- lists
+
+
+Listed = messages.StorageItemsListResponse | AnswerInParts
+
+
+async def list_items(service: Service, request: messages.StorageItemsListRequest) -> Listed:
+    return await _list(service, request, scheduled=False)
+
+
+async def list_scheduled(service: Service, request: messages.StorageItemsListRequest) -> Listed:
+    return await _list(service, request, scheduled=True)
+
+
+async def _list(service: Service, request: messages.StorageItemsListRequest, scheduled: bool) -> Listed:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    from_seq = 0
+    if not validation.is_blank(request.pivot):
+        decode(request.pivot)
+        from_seq = ids.first_sequence_from(partition.prefix, request.pivot)
+    limit = request.limit or LIST_LIMIT_DEFAULT
+    if limit < 0:
+        return messages.StorageItemsListResponse()
+    pages = _pages(logical, partition, scheduled, from_seq, limit)
+    first = await anext(pages, messages.StorageItemsListResponse())
+    second = await anext(pages, None)
+    return first if second is None else AnswerInParts([first, second], pages)
+
+
+async def _pages(
+    logical: Logical, partition: Partition, scheduled: bool, from_seq: int, limit: int
+) -> AsyncGenerator[messages.StorageItemsListResponse, None]:
+    """The items of a list, as many at a time as are read at once."""
+    flush = True
+    while limit > 0:
+        page = methodcaller("page", scheduled, from_seq, limit)
+        rows: list[Leased] = await read(logical, partition, page, flush=flush)
+        if not rows:
+            return
+        seqs = [row.item.seq for row in rows]
+        items = map(describe, ids.encode_many(partition.prefix, seqs), rows)
+        yield messages.StorageItemsListResponse(items=list(items))
+        from_seq, limit, flush = seqs[-1] + 1, limit - len(rows), False
+
+
+def decode(text: str) -> ids.Decoded:
+    try:
+        return ids.decode(text)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid storage id; '{text}': {error}") from None
+
+
+def describe(item_id: str, row: Leased) -> StorageItem:
+    item = row.item
+    return StorageItem(
+        id=item_id,
+        source_id=item.source_id,
+        is_leased=row.deadline != 0,
+        lease_deadline=row.deadline or item.imported_deadline or ZERO_TIME_US,
+        client_id=row.hold.client_id,
+        leased_at=row.hold.leased_at or None,
+        expire_deadline=item.expire_deadline,
+        created_at=item.created_at,
+        attempts=row.attempts,
+        max_attempts=item.max_attempts,
+        reference=item.reference,
+        encoding=item.encoding,
+        kind=item.kind,
+        payload=item.payload,
+    )
+
+
+async def inspect(service: Service, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
+    logical = service.find(request.queue_name)
+    decoded = decode(request.id)
+    partition = logical.by_prefix.get(decoded.prefix)
+    found: Found | None = None
+    if partition is not None and ids.is_own(partition.prefix, request.id, decoded):
+        found = (await read(logical, partition, lambda store: store.find([decoded.seq]))).get(decoded.seq)
+    if partition is None or found is None:
+        raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist")
+    if found.item is None:
+        raise InvalidRequest(f"invalid storage id; '{request.id}' does not exist, its lease was lost")
+    item = describe(request.id, Leased(found.item, found.attempts, found.deadline, found.hold))
+    item.enqueue_at = found.item.enqueue_at or None
+    events = lifecycle.history(found.item)
+    return messages.ItemsInspectResponse(
+        item=item,
+        state=found.state,
+        partition=partition.number,
+        history=[
+            messages.ItemDeath(
+                queue_name=death.queue_name,
+                source_id=death.source_id,
+                reason=death.reason,
+                attempts=death.attempts,
+                at=death.at,
+            )
+            for death in events
+            if death.queue_name
+        ],
+        failed_attempts=[
+            messages.FailedAttempt(
+                attempt=event.attempts,
+                at=event.at,
+                client_id=event.client_id,
+                held=durations.text(event.held_us * NS_PER_US),
+                reason=event.reason,
+            )
+            for event in events
+            if not event.queue_name
+        ],
+    )
+
+
+# -- import and delete
+
+
+async def import_items(
+    service: Service, request: messages.StorageItemsImportRequest
+) -> messages.StorageItemsImportResponse:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    if not request.items:
+        raise InvalidRequest("items is invalid; cannot be empty")
+    for item in request.items:
+        for field in _TIMES:
+            validation.year(field, getattr(item, field))
+    sources = [item.source_id for item in request.items if item.source_id]
+    async with service.importing[partition.placement.uuid]:
+        here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
+        imported = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
+    items, count = imported
+    if count:
+        logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
+    return messages.StorageItemsImportResponse(items=items)
+
+
+def _import(
+    logical: Logical, partition: Partition, wanted: Sequence[StorageItem], here: set[str], now: int
+) -> tuple[list[StorageItem], int]:
+    """Takes items in as they are told, those whose source is not here yet; returns all, as stored or as sent, and how
+    many were new."""
+    known = set(here)
+    fresh: list[StorageItem] = []
+    for one in wanted:
+        if not one.source_id or one.source_id not in known:
+            fresh.append(one)
+            known.add(one.source_id)
+    first = partition.allocate(len(fresh), now) if fresh else 0
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    ready: list[Item] = []
+    leased: list[tuple[Item, int, Hold]] = []
+    rows: dict[int, Leased] = {}
+    for seq, one in enumerate(fresh, first):
+        item = Item(
+            seq=seq,
+            created_at=now,
+            expire_deadline=one.expire_deadline or expire,
+            payload=one.payload,
+            kind=one.kind,
+            reference=one.reference,
+            encoding=one.encoding,
+            attempts=one.attempts,
+            max_attempts=one.max_attempts,
+            source_id=one.source_id,
+        )
+        deadline = one.lease_deadline or 0
+        if one.is_leased and deadline:
+            hold = Hold(one.client_id, one.leased_at or 0)
+            leased.append((item, deadline, hold))
+            rows[id(one)] = Leased(item, item.attempts, deadline, hold)
+        else:
+            item.imported_deadline = deadline
+            ready.append(item)
+            rows[id(one)] = Leased(item, item.attempts, 0)
+    if ready:
+        partition.enter(ready)
+    if leased:
+        partition.add_leased(leased)
+    return [_echo(partition, one, rows.get(id(one))) for one in wanted], len(fresh)
+
+
+def _echo(partition: Partition, sent: StorageItem, stored: Leased | None) -> StorageItem:
+    if stored is not None:
+        return describe(ids.encode(partition.prefix, stored.item.seq), stored)
+    for field in ("lease_deadline", "expire_deadline", "created_at"):
+        if getattr(sent, field) is None:
+            setattr(sent, field, 0)
+    return sent
+
+
+async def delete_items(service: Service, request: messages.StorageItemsDeleteRequest) -> None:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    if not request.ids:
+        raise InvalidRequest("ids is invalid; cannot be empty")
+    wanted: dict[int, str] = {}
+    for text in request.ids:
+        decoded = decode(text)
+        if ids.is_own(partition.prefix, text, decoded):
+            wanted[decoded.seq] = text
+    found = await read(logical, partition, lambda store: store.find(wanted, payloads=False))
+    deleted = await change(logical, [partition], lambda now: _delete(partition, wanted, found))
+    if deleted:
+        purpose = request.purpose[:PURPOSE_CHARACTERS_MAX]
+        logs.changed("items deleted", logical.queue.name, [partition.number], {"items": deleted, "purpose": purpose})
+
+
+def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
+    """Removes what was found, wherever it has got to since. Returns the number of removed items."""
+    before = sum(count_by_state(partition).values())
+    leases = [lease for text in wanted.values() if (lease := partition.leased.pop(text, None)) is not None]
+    if leases:
+        partition.completed(leases)
+    gone = {lease.item.seq for lease in leases}
+    items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
+    partition.remove_waiting([item for item in items if not item.enqueue_at])
+    store = partition.store
+    assert store is not None
+    partition.unschedule([i for i in items if i.enqueue_at and not store.is_removed(i.seq, "scheduled")])
+    return before - sum(count_by_state(partition).values())
+
+
+async def clear(service: Service, request: messages.QueueClearRequest) -> messages.Reply:
+    logical = service.find(request.queue_name)
+    if not request.queue and not request.scheduled:
+        raise InvalidRequest("invalid clear request; one of 'queue', 'scheduled' must be true")
+    destructive = request.queue and request.destructive
+
+    def run(now: int) -> Counter[str]:
+        before = count_by_state(*logical.partitions)
+        for partition in logical.partitions:
+            partition.clear(ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive)
+        before.subtract(count_by_state(*logical.partitions))
+        return before
+
+    deleted = await change(logical, logical.partitions, run)
+    logs.changed("queue cleared", logical.queue.name, details=deleted)
+    details = {state: str(number) for state, number in deleted.items()} if request.counts else {}
+    return messages.Reply(code=200, details=details)
+
+
+def count_by_state(*partitions: Partition) -> Counter[str]:
+    """The items of these partitions: how many are ready, leased and scheduled."""
+    counts = Counter(ready=0, leased=0, scheduled=0)
+    for partition in partitions:
+        leased = partition.total_leased
+        counts.update(ready=partition.total - leased, leased=leased, scheduled=partition.scheduled_count)
+    return counts
+
+
+# -- figures
+
+
+class PartitionFigures:
+    def __init__(self, partition: Partition) -> None:
+        self.number = partition.number
+        self.state = str(partition.told_state)
+        self.trouble = partition.trouble
+        self.ready = partition.total - partition.total_leased
+        self.leased = partition.total_leased
+        self.scheduled = partition.scheduled_count
+
+
+class Statistics:
+    """One queue at the time of a scrape."""
+
+    def __init__(self, logical: Logical) -> None:
+        counters = logical.counters
+        self.produced = counters.produced
+        self.leased = counters.leased
+        self.completed = counters.completed
+        self.retried = counters.retried
+        self.expired = counters.expired
+        self.dead_lettered = dict(counters.dead)
+        self.waiting = logical.waiting_requests()
+        oldest = [created_at for p in logical.partitions if (created_at := p.oldest()) is not None]
+        self.oldest_created_at = min(oldest, default=None)
+        self.partitions = [PartitionFigures(partition) for partition in logical.partitions]
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "storage/items.list": list_items,
+    "storage/scheduled.list": list_scheduled,
+    "storage/items.import": import_items,
+    "storage/items.delete": delete_items,
+    "items.inspect": inspect,
+    "queue.clear": clear,
+}

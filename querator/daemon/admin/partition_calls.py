@@ -1,0 +1,464 @@
+"""What operators ask of partitions (ADR 23): list, pause, resume, drain, offline, reload.
+
+A change is recorded in the catalog first and then takes effect in a pass of the queue's Logical, between two others, so
+that nothing is ever half in the old state. The answer comes when the state is reached. Long work is in `jobs.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from querator import durations, times
+from querator.daemon import logs
+from querator.daemon.admin.item_calls import change, count_by_state
+from querator.daemon.queue import states
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Read, failing
+from querator.daemon.queue.states import Event, Standing
+from querator.daemon.store.base import Storage, StorageError, Store
+from querator.daemon.store.duck import copies
+from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
+from querator.items import Job, Placement, State
+from querator.limits import NS_PER_US, REQUEST_IDS_PAGE
+from querator.wire import messages
+from querator.wire.messages import PartitionStatus, Reply
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+log = logging.getLogger("querator.maintenance")
+T = TypeVar("T")
+
+CATCHING_UP: Final = "takes no new items until its storage has caught up with what was produced"
+STATE_CHANGES: Final = {
+    Event.PAUSE: "partitions paused",
+    Event.RESUME: "partitions resumed",
+    Event.DRAIN: "partitions are draining",
+    Event.OFFLINE: "partitions taken offline",
+}
+
+
+# -- which partitions
+
+
+def chosen(service: Service, logical: Logical, numbers: Sequence[int]) -> list[Partition]:
+    """The partitions that a request names, each once; none named means all."""
+    if not numbers:
+        return list(logical.partitions)
+    return [service.partition(logical, number) for number in dict.fromkeys(numbers)]
+
+
+def check_free(service: Service, partitions: Sequence[Partition]) -> None:
+    """Refuses when one of them must not be closed now, because a job works on it or something else has it closed."""
+    check_open(partitions)
+    if partitions:
+        service.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
+
+
+def check_open(partitions: Sequence[Partition]) -> None:
+    """Refuses when something has one of them closed, so that it cannot be in any other state for now."""
+    for partition in partitions:
+        if partition.closed_for:
+            raise Conflict(
+                f"partition is busy; partition '{partition.number}' is closed for {partition.closed_for},"
+                " try again when that has ended"
+            )
+
+
+def check_readable(verb: str, partitions: Sequence[Partition]) -> None:
+    """Refuses when the file of one of them is not open."""
+    for partition in partitions:
+        if not partition.allows.storage:
+            raise states.refusal(verb, partition.number, partition.state)
+
+
+# -- state changes
+
+
+async def pause(service: Service, request: messages.PartitionsPauseRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    partitions = chosen(service, logical, request.partitions)
+    resume_at = 0
+    if request.for_:
+        try:
+            for_us = durations.parse(request.for_) // NS_PER_US
+        except ValueError as error:
+            raise InvalidRequest(f"for is invalid; {error} - expected format: 30s, 15m or 1h") from None
+        if for_us <= 0:
+            raise InvalidRequest("for is invalid; must be greater than zero")
+        resume_at = service.clock.now_us() + for_us
+    return await _alter(service, logical, partitions, Event.PAUSE, resume_at)
+
+
+async def resume(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.RESUME)
+
+
+async def drain(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.DRAIN)
+
+
+async def offline(service: Service, request: messages.PartitionsRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.OFFLINE)
+
+
+async def _alter(
+    service: Service, logical: Logical, partitions: list[Partition], event: Event, resume_at: int = 0
+) -> Reply:
+    """All of them change, or none."""
+    async with service.altering[logical.queue.name]:
+        if event is Event.OFFLINE:
+            check_free(service, partitions)
+        check_open(partitions)
+        changed: list[tuple[Partition, Placement]] = []
+        for partition in partitions:
+            old = partition.placement
+            target = states.after(event, Standing(old.requested, bool(partition.error)), partition.number).requested
+            if target is not old.requested or resume_at:
+                since = old.since if target is old.requested else service.clock.now_us()
+                new = msgspec.structs.replace(old, requested=target, since=since, resume_at=resume_at, reason="")
+                changed.append((partition, new))
+        if changed:
+            await service.blocking(service.catalog.save_placements, [placement for _, placement in changed])
+
+        def run(now_us: int) -> None:
+            for partition, placement in changed:
+                partition.placement = placement
+
+        await change(logical, [], run)
+        if event is Event.OFFLINE:
+            still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
+            reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
+            for partition in still_open:
+                await service.blocking(_note_offline, service, partition)
+            if any(reasons):
+                raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
+    if changed:
+        numbers = [partition.number for partition, _ in changed]
+        resumes = times.text(resume_at) if resume_at else ""
+        logs.changed(STATE_CHANGES[event], logical.queue.name, numbers, {"resume_at": resumes})
+    return Reply(code=200, message=_warning(logical) if changed else "")
+
+
+def _warning(logical: Logical) -> str:
+    """What it means when no partition is left that does the queue's work."""
+    if any(p.allows.produce and p.allows.lease for p in logical.partitions):
+        return ""
+    name = logical.queue.name
+    takes = any(p.allows.produce for p in logical.partitions)
+    gives = any(p.allows.lease for p in logical.partitions)
+    if not takes and not gives:
+        return f"no partition of queue '{name}' takes or gives items now; clients wait until one does"
+    if not takes:
+        return f"no partition of queue '{name}' takes new items now; producers wait until one does"
+    return ""
+
+
+def resumed(service: Service, partition: Partition, placement: Placement) -> None:
+    """A pause has ended by itself: records that, unless somebody asked for something else meanwhile."""
+
+    async def record() -> None:
+        async with service.altering[placement.queue]:
+            if partition.placement is placement:
+                await service.blocking(service.catalog.save_placements, [placement])
+
+    log.info("partition resumed", extra={"queue": placement.queue, "partition": placement.number})
+    service.background(record())
+
+
+# -- closing and opening
+
+
+async def usable(service: Service, name: str) -> Storage:
+    """The storage of that name; refuses if there is none, or if it cannot be opened."""
+    try:
+        return await service.blocking(service.storage, name)
+    except StorageError as error:
+        raise RequestFailed(str(error)) from error
+
+
+def _note_offline(service: Service, partition: Partition) -> None:
+    """Blocking: what must be known of a partition as long as nobody may look into its file, also after a restart."""
+    uuid, counts = partition.placement.uuid, partition.settled_counts
+    try:
+        service.catalog.save_offline(uuid, counts, request_ids_in(service, partition.placement))
+    except StorageError as error:
+        log.warning(
+            "the request ids of a partition that goes offline cannot be read",
+            extra={"queue": partition.placement.queue, "partition": partition.number, "reason": str(error)},
+        )
+        service.catalog.save_offline(uuid, counts, None)
+    else:
+        partition.is_noted = True
+
+
+def request_ids_in(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:
+    """Blocking: the request ids that a closed file remembers, and until when, in pages."""
+    path = service.storage(placement.storage).directory / file_name(placement)
+    query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
+    with copies.inspected(path) as cursor:
+        rows = cursor.execute(query, [service.clock.now_us()])
+        while page := rows.fetchmany(REQUEST_IDS_PAGE):
+            yield page
+
+
+async def close(logical: Logical, partition: Partition) -> str:
+    """Closes a partition's file in a pass. Returns what went wrong, if anything; the partition is in error then."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def then(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result("" if error is None else str(error))
+
+    await change(logical, [], lambda now_us: logical.close_partition(partition, then))
+    return await ended
+
+
+async def reopen(logical: Logical, partition: Partition) -> str:
+    """Opens a closed partition and reads all of it, in a pass. Returns what went wrong, as above."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def then(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result("" if error is None else str(error))
+
+    def run(now_us: int) -> None:
+        partition.closed_for = ""
+        logical.open_partition(partition, then)
+
+    await change(logical, [], run)
+    return await ended
+
+
+async def at_store(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
+    """Something blocking with a partition's open store, in its turn. What goes wrong is told, and harms nobody else."""
+    store = partition.store
+    if store is None or not partition.allows.storage:
+        raise RetryRequest(failing(partition.number))
+    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T) -> None:
+        logical.reads_open -= 1
+        if not ended.done():
+            ended.set_result(result)
+
+    def failed(error: Exception) -> None:
+        logical.reads_open -= 1
+        if not ended.done():
+            ended.set_exception(error)
+
+    logical.reads_open += 1
+    logical.reads.append(Read(partition, None, lambda: work(store), done, failed))
+    logical.wake()
+    return await ended
+
+
+@contextlib.asynccontextmanager
+async def closed(service: Service, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
+    """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
+
+    Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
+    """
+    async with service.altering[logical.queue.name]:
+        was_closed = partition.store is None
+
+        def run(now_us: int) -> None:
+            partition.closed_for, partition.closed_since = reason, now_us
+
+        await change(logical, [], run)
+        wrong = await close(logical, partition)
+    try:
+        yield wrong or ("it was closed already" if was_closed else "")
+    finally:
+        if service.stopping or partition.placement.requested is State.UNAVAILABLE:
+            partition.closed_for = ""
+        else:
+            await reopen(logical, partition)
+
+
+# -- reload
+
+
+async def reload(service: Service, request: messages.PartitionsReloadRequest) -> Reply:
+    """With `keep_states`, each partition keeps its requested state, and offline partitions are skipped."""
+    logical = service.find(request.queue_name)
+    partitions = chosen(service, logical, request.partitions)
+    if request.keep_states:
+        partitions = [one for one in partitions if one.placement.requested is not State.UNAVAILABLE]
+    return await _reload(service, logical, partitions, keep_states=request.keep_states)
+
+
+async def reload_queue(service: Service, request: messages.QueueReloadRequest) -> Reply:
+    logical = service.find(request.queue_name)
+    return await _reload(service, logical, list(logical.partitions))
+
+
+async def _reload(
+    service: Service, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
+) -> Reply:
+    """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
+    if logical.reloading:
+        raise Conflict(f"reload is already running; wait until that of queue '{logical.queue.name}' has ended")
+    check_free(service, partitions)
+    logical.reloading = True
+    reasons = []
+    reloaded_ones = []
+    try:
+        for partition in partitions:
+            reason = await _reload_one(service, logical, partition, keep_states)
+            if reason:
+                reasons.append(f"partition '{partition.number}': {reason}")
+            else:
+                reloaded_ones.append(partition)
+    finally:
+        logical.reloading = False
+        if reloaded_ones:
+            numbers = [partition.number for partition in reloaded_ones]
+            logs.changed("partitions reloaded", logical.queue.name, numbers, count_by_state(*reloaded_ones))
+    if reasons:
+        raise RequestFailed("reload failed; " + ", ".join(reasons))
+    return Reply(code=200)
+
+
+async def _reload_one(service: Service, logical: Logical, partition: Partition, keep_states: bool) -> str:
+    async with service.altering[logical.queue.name]:
+        if keep_states and partition.placement.requested is State.UNAVAILABLE:
+            return ""  # it was taken offline while other partitions were reloaded
+        check_free(service, [partition])
+        new = partition.placement if keep_states else await reloaded(service, partition)
+
+        def run(now_us: int) -> None:
+            partition.placement = new
+            partition.closed_for, partition.closed_since = "a reload", now_us
+
+        await change(logical, [], run)
+        try:
+            # A file that cannot be closed in order is let go of by opening it: the journal has what it lacks.
+            await close(logical, partition)
+            return await reopen(logical, partition)
+        finally:
+            partition.closed_for = ""
+
+
+async def reloaded(service: Service, partition: Partition) -> Placement:
+    """Records what a partition is to be after a reload."""
+    old = partition.placement
+    requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
+    since = old.since if requested is old.requested else service.clock.now_us()
+    new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
+    if new != old:
+        await service.blocking(service.catalog.save_placements, [new])
+    return new
+
+
+# -- loss
+
+
+async def accept_loss(
+    service: Service, request: messages.PartitionsAcceptLossRequest
+) -> messages.PartitionsAcceptLossResponse:
+    logical = service.find(request.queue_name)
+    partition = service.partition(logical, request.partition)
+    check_free(service, [partition])
+    storage = await usable(service, partition.placement.storage)
+    uuid = partition.placement.uuid
+    try:
+        loss = await service.blocking(storage.loss, uuid)
+        if not request.dry_run:
+            async with closed(service, logical, partition, "accepting a loss"):
+                loss = await service.blocking(storage.accept_loss, uuid, logical.queue.name)
+            logs.changed("loss accepted", logical.queue.name, [partition.number], loss._asdict())
+    except StorageError as error:
+        raise Conflict(f"loss cannot be accepted; {error}") from error
+    return messages.PartitionsAcceptLossResponse(**loss._asdict())
+
+
+# -- list
+
+
+async def list_(service: Service, request: messages.PartitionsListRequest) -> messages.PartitionsListResponse:
+    if request.queue_name:
+        logicals = [service.find(request.queue_name)]
+    else:
+        logicals = [service.logicals[name] for name in sorted(service.logicals, key=str.encode)]
+    found = [(logical, partition) for logical in logicals for partition in logical.partitions]
+    placements = [partition.placement for _, partition in found]
+    bytes_ = await service.blocking(sizes, service, placements)
+    return messages.PartitionsListResponse(
+        items=[
+            describe(partition, size, service.jobs.on(logical.queue.name, partition.number))
+            for (logical, partition), size in zip(found, bytes_, strict=True)
+        ]
+    )
+
+
+def sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
+    """Blocking. Looks at files without opening them: closing one again would drop the lock on it."""
+    directories = {storage.name: storage.directory for storage in service.config.storages}
+    found = []
+    for placement in placements:
+        size = 0
+        for name in (file_name(placement), file_name(placement) + ".wal"):
+            try:
+                size += (directories[placement.storage] / name).stat().st_size
+            except (OSError, KeyError):
+                continue
+        found.append(size)
+    return found
+
+
+def file_name(placement: Placement) -> str:
+    return f"{placement.uuid}.duckdb"
+
+
+def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:
+    placement = partition.placement
+    state = partition.told_state
+    since, reason = max(placement.since, partition.recovered_at), placement.reason
+    if partition.blocked:
+        since, reason = partition.shortage_since or partition.error_since or since, partition.blocked
+    elif partition.closed_for:
+        since, reason = partition.closed_since, f"closed for {partition.closed_for}"
+    elif state is not placement.requested:
+        reason = "being opened"
+    elif partition.store is not None:
+        reason = reason or partition.trouble or (CATCHING_UP if partition.congested else "")
+    return PartitionStatus(
+        queue_name=placement.queue,
+        partition=partition.number,
+        storage=placement.storage,
+        state=str(state),
+        requested_state=str(placement.requested),
+        reason=reason,
+        since=since or None,
+        resume_at=placement.resume_at or None,
+        total=partition.total,
+        leased=partition.total_leased,
+        scheduled=partition.scheduled_count,
+        drained=state is State.DRAINING and partition.drained,
+        bytes_=size_bytes,
+        job_id=job.job_id if job else "",
+        file=file_name(placement),
+    )
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "partitions.list": list_,
+    "partitions.pause": pause,
+    "partitions.resume": resume,
+    "partitions.drain": drain,
+    "partitions.offline": offline,
+    "partitions.reload": reload,
+    "partitions.accept_loss": accept_loss,
+    "queue.reload": reload_queue,
+}

@@ -1,0 +1,207 @@
+"""The bulk plane: routes whose bodies are streams, handed to `transport.application`. Reading is here.
+
+A scan flushes its partition and then streams it slice by slice. What it sees: the items whose ids lie in the range
+that was asked for (at most up to the highest id of the moment it began) and that are still there when their slice is
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from querator import ids
+from querator.daemon.admin import item_calls
+from querator.daemon.bulk import scans
+from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
+from querator.daemon.bulk.writes import Writes, send_json
+from querator.daemon.http.asgi import NOSNIFF, ClientGone, CutOff, send_reply, until_read
+from querator.daemon.http.dispatch import Calls, Refused
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, Scan, SlicedStore
+from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
+from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
+from querator.wire import arrow, bulk_messages, content
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+T = TypeVar("T")
+Answering = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def routes(calls: Calls, service: Service) -> list[BaseRoute]:
+    reads, writes = Reads(service), Writes(service, calls.metrics)
+    return [
+        Route("/v1/sql", SqlEndpoint(calls, service)),
+        *(
+            Route(bulk_messages.PREFIX + name, Endpoint(calls, answer))
+            for name, answer in {
+                "items.plan": reads.plan,
+                "items.scan": reads.scan,
+                "items.produce": writes.produce,
+                "items.import": writes.import_,
+            }.items()
+        ),
+    ]
+
+
+class Endpoint:
+    """What all bulk calls have in common: who may call, how long it took, and how an error is told."""
+
+    def __init__(self, calls: Calls, answer: Answering) -> None:
+        self._calls = calls
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        begun = False
+
+        async def noting_send(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        # The contract's order of errors, for what a bulk call shares with the others; bodies are not JSON only.
+        headers = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"accept")]
+        try:
+            self._calls.check_head(scope["method"], headers)
+            await self._answer(scope, receive, noting_send)
+            return
+        except ClientGone:
+            return
+        except Refused as refused:
+            error: QueratorError = refused.error
+        except QueratorError as raised:
+            error = raised
+        finally:
+            self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
+        if begun:
+            raise CutOff(error.message)
+        await send_reply(send, content.JSON, error, close=True)
+
+
+async def read_request(type_: type[T], receive: Receive) -> T:
+    """The JSON of a request."""
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > BODY_BYTES_MAX:
+            raise InvalidRequest(f"request body exceeds {BODY_BYTES_MAX} bytes")
+        if not message.get("more_body", False):
+            break
+    try:
+        return msgspec.json.decode(b"".join(chunks), type=type_)
+    except msgspec.MsgspecError as error:
+        raise ContentError(str(error)) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"request body is invalid; {error}") from None
+
+
+class Reads:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._workers = Workers()
+
+    async def plan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await read_request(bulk_messages.PlanRequest, receive)
+        logical = self._service.find(request.queue_name)
+        table, _ = _table(request.state)
+        if not 1 <= request.splits <= SPLITS_MAX:
+            raise InvalidRequest(f"splits is invalid; it must be from 1 to {SPLITS_MAX}")
+        if request.where:
+            await Filter(self._workers, table, ["id"], request.where).prepare()
+        wanted = [self._service.partition(logical, number) for number in request.partitions] or logical.partitions
+        planned = await asyncio.gather(*(_plan(logical, one, table, request.splits) for one in wanted))
+        await send_json(send, bulk_messages.PlanResponse(list(planned)))
+
+    async def scan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await read_request(bulk_messages.ScanRequest, receive)
+        logical = self._service.find(request.queue_name)
+        partition = self._service.partition(logical, request.partition)
+        table, state = _table(request.state)
+        try:
+            schema = arrow.chosen(arrow.ITEM, request.columns)
+        except ValueError as error:
+            raise InvalidRequest(f"scan is invalid; {error}") from None
+        after = _sequence(partition, "after_id", request.after_id) if request.after_id else 0
+        upto = await scans.flush(logical, partition)
+        if request.upto_id:
+            upto = min(upto, _sequence(partition, "upto_id", request.upto_id))
+        wanted = Scan(table, tuple(schema.names), after, upto, state)
+        if not request.where:
+            parts = scans.slices(logical, partition, wanted, arrow.stream_part)
+            await _stream(receive, send, arrow.stream_start(schema), parts)
+            return
+        filter = Filter(self._workers, table, schema.names, request.where)
+        start, columns = await filter.prepare()
+        needed = arrow.chosen(arrow.ITEM, columns)
+        slices = scans.slices(
+            logical,
+            partition,
+            wanted._replace(columns=tuple(needed.names)),
+            lambda batch: arrow.encode_batches([batch], needed),
+        )
+        await _stream(receive, send, start, filter.matching(slices))
+
+
+async def _plan(logical: Logical, partition: Partition, table: str, splits: int) -> bulk_messages.PlannedPartition:
+    upto = await scans.flush(logical, partition)
+    split = await item_calls.read(
+        logical, partition, lambda store: cast(SlicedStore, store).split(table, upto, splits), flush=False
+    )
+    return bulk_messages.PlannedPartition(partition.number, split.rows, ids.encode_many(partition.prefix, split.bounds))
+
+
+def _table(state: str) -> tuple[str, str]:
+    """The table that holds the items of a state, and which of its items are meant; empty means all."""
+    if state not in bulk_messages.STATES:
+        raise InvalidRequest(f"state is invalid; '{state}' is none of {', '.join(bulk_messages.STATES)}")
+    if state == "scheduled":
+        return SCHEDULED, ""
+    return ITEMS, "" if state == "stored" else state
+
+
+def _sequence(partition: Partition, name: str, text: str) -> int:
+    try:
+        decoded = ids.decode(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} is invalid; '{text}': {error}") from None
+    if not ids.is_own(partition.prefix, text, decoded):
+        raise InvalidRequest(f"{name} is invalid; '{text}' is not an id of partition {partition.number}")
+    return decoded.seq
+
+
+async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterator[bytes]) -> None:
+    """Sends as fast as the client reads, and stops when it goes."""
+    gone = asyncio.ensure_future(receive())
+    first: bytes | None = None
+    try:
+        # A partition that fails at once can still be told as an error.
+        with contextlib.suppress(StopAsyncIteration):
+            first = await anext(parts)
+        headers = [(b"content-type", arrow.CONTENT_TYPE.encode()), NOSNIFF]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": start, "more_body": True})
+        while first is not None and not gone.done():
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            await until_read(send)
+            first = await anext(parts, None)
+        if not gone.done():
+            await send({"type": "http.response.body", "body": arrow.STREAM_END})
+    finally:
+        gone.cancel()
+        with contextlib.suppress(RetryRequest):
+            await cast(Any, parts).aclose()

@@ -1,0 +1,366 @@
+"""`/v1/sql`: a SELECT over the live partitions of one queue, answered with rows as JSON, NDJSON, CSV or Arrow.
+
+The query runs in a process of its own (`store/sandbox.py`, docs/adr/0020), which is handed the rows of this queue and
+nothing else. Here are the endpoint, the few worker processes, and the scans that feed them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+import querator
+from querator import durations
+from querator.daemon.bulk import scans
+from querator.daemon.http.asgi import NOSNIFF, ClientGone, cut_off, read_body, send_reply
+from querator.daemon.http.dispatch import Calls, Refused
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.store.duck.slices import SCHEMAS, Scan
+from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.limits import (
+    NS_PER_SECOND,
+    SQL_HELD_BACK_BYTES,
+    SQL_TIMEOUT_SECONDS,
+    SQL_TIMEOUT_SECONDS_MAX,
+    SQL_WORKER_IDLE_SECONDS,
+    SQL_WORKERS_MAX,
+)
+from querator.wire import arrow, content
+from querator.wire.messages import SqlRequest
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+CONTENT_TYPES: Final = {
+    "json": "application/json",
+    "ndjson": "application/x-ndjson",
+    "csv": "text/csv",
+    "arrow": arrow.CONTENT_TYPE,
+}
+HEAD_BYTES: Final = 5
+"""Of a frame, see `store/sandbox.py`: a kind and a length."""
+
+
+class Tables:
+    """What a query sees of a queue: the partitions that are open, up to where they were when it began."""
+
+    def __init__(self, logical: Logical, upto: dict[Partition, int]) -> None:
+        self._logical = logical
+        self._upto = upto
+
+    @classmethod
+    async def of(cls, logical: Logical) -> Tables:
+        live = [partition for partition in logical.partitions if partition.allows.storage]
+        if not live:
+            raise RetryRequest("partition not available; no partition of the queue is open, retry again")
+        return cls(
+            logical, dict(zip(live, await asyncio.gather(*(scans.flush(logical, p) for p in live)), strict=True))
+        )
+
+    @property
+    def left_out(self) -> list[int]:
+        return [partition.number for partition in self._logical.partitions if partition not in self._upto]
+
+    async def scan(self, table: str, columns: list[str]) -> AsyncIterator[bytes]:
+        schema = arrow.chosen(SCHEMAS[table], columns)
+        for partition, upto in self._upto.items():
+            wanted = Scan(table, tuple(schema.names), 0, upto)
+            async for part in scans.slices(
+                self._logical, partition, wanted, lambda batch: arrow.encode_batches([batch], schema)
+            ):
+                yield part
+
+
+class OneSlice:
+    """The table of a query that filters one slice of a scan. It notes which columns the query needs."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self._body = body
+        self.columns: list[str] = []
+
+    async def scan(self, table: str, columns: list[str]) -> AsyncIterator[bytes]:
+        self.columns = columns
+        if self._body:
+            yield self._body
+
+
+class Worker:
+    """A worker process. One query at a time; whoever breaks one off has to `kill` it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        self._to, self._from = process.stdin, process.stdout
+
+    @classmethod
+    async def start(cls) -> Worker:
+        # No environment: what is in ours is none of a query's business. A session of its own: Ctrl-C is for the daemon.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "querator.daemon.store.duck.sandbox",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd="/",
+            env={"PYTHONPATH": str(Path(querator.__file__).parent.parent), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            start_new_session=True,
+        )
+        return cls(process)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def run(self, query: dict[str, object], tables: Tables | OneSlice) -> AsyncIterator[bytes]:
+        """The bytes of the result as they come. `query` is a `sandbox.Query`."""
+        await self._send(b"Q", msgspec.json.encode(query))
+        open_scans: dict[bytes, AsyncIterator[bytes]] = {}
+        while True:
+            try:
+                kind, body = await self._receive()
+            except asyncio.IncompleteReadError:
+                raise RequestFailed("query failed; it took its worker process with it") from None
+            if kind == b"R":
+                yield body
+            elif kind == b"O":
+                opened = msgspec.json.decode(body)
+                open_scans[str(opened["number"]).encode()] = tables.scan(opened["table"], opened["columns"])
+            elif kind == b"N":
+                await self._send(*await _next_slice(open_scans[body]))
+            elif kind == b"C":
+                open_scans.pop(body, None)
+            elif kind == b"D":
+                return
+            elif kind == b"X":
+                raise InvalidRequest(f"{'where' if query.get('where') else 'query'} is invalid; {body.decode()}")
+            else:
+                raise RetryRequest(body.decode())
+
+    async def _send(self, kind: bytes, body: bytes) -> None:
+        self._to.write(kind + len(body).to_bytes(4, "big"))
+        self._to.write(body)
+        with contextlib.suppress(ConnectionError):  # its end is noticed when nothing more is to be read
+            await self._to.drain()
+
+    async def _receive(self) -> tuple[bytes, bytes]:
+        head = await self._from.readexactly(HEAD_BYTES)
+        return head[:1], await self._from.readexactly(int.from_bytes(head[1:], "big"))
+
+
+async def _next_slice(scan: AsyncIterator[bytes]) -> tuple[bytes, bytes]:
+    try:
+        return b"S", await anext(scan)
+    except StopAsyncIteration:
+        return b"Z", b""
+    except QueratorError as error:
+        return b"E", error.message.encode()
+
+
+class Workers:
+    """The few processes there are. One that did its work is kept for a while: starting one takes most of a second."""
+
+    def __init__(self) -> None:
+        self._free: list[Worker] = []
+        self._places = asyncio.Semaphore(SQL_WORKERS_MAX)
+        self._retirement: asyncio.TimerHandle | None = None
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[Worker]:
+        async with self._places:
+            worker = None
+            while self._free and worker is None:
+                worker = self._free.pop()
+                worker = worker if worker.is_alive else None
+            worker = worker or await Worker.start()
+            try:
+                yield worker
+            except (InvalidRequest, RetryRequest):  # it answered, if not with rows
+                self._keep(worker)
+                raise
+            except BaseException:
+                worker.kill()
+                raise
+            self._keep(worker)
+
+    def _keep(self, worker: Worker) -> None:
+        self._free.append(worker)
+        if self._retirement is not None:
+            self._retirement.cancel()
+        self._retirement = asyncio.get_running_loop().call_later(SQL_WORKER_IDLE_SECONDS, self.close)
+
+    def close(self) -> None:
+        """Ends those that nobody uses."""
+        while self._free:
+            self._free.pop().kill()
+
+
+class Filter:
+    """A condition on the rows of a scan, evaluated slice by slice in a worker process.
+
+    A worker is taken for one slice at a time, so that many scans share the few there are.
+    """
+
+    def __init__(self, workers: Workers, table: str, columns: list[str], where: str) -> None:
+        self._workers = workers
+        selected = ", ".join([f'"{name}"' for name in columns])
+        query = f"SELECT {selected} FROM {table} WHERE ({where}\n)"  # `where` may end in a comment
+        self._query = {"query": query, "format": "arrow", "limit": 0, "where": where}
+
+    async def prepare(self) -> tuple[bytes, list[str]]:
+        """Checks the condition. Returns the start of the Arrow stream and the columns that a slice must have."""
+        empty = OneSlice()
+        start, *_ = await self._run(empty)
+        return start, empty.columns
+
+    async def matching(self, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The rest of the Arrow stream, without its end. Each slice is an Arrow stream."""
+        async for body in slices:
+            _, *parts, _ = await self._run(OneSlice(body))
+            for part in parts:
+                yield part
+
+    async def _run(self, one: OneSlice) -> list[bytes]:
+        async with self._workers.one() as worker:
+            try:
+                async with asyncio.timeout(SQL_TIMEOUT_SECONDS):
+                    return [piece async for piece in worker.run(self._query, one)]
+            except TimeoutError:
+                raise RequestFailed(f"where is not done; a part was given {SQL_TIMEOUT_SECONDS:g}s") from None
+
+
+class SqlEndpoint:
+    """The ASGI app behind the path."""
+
+    def __init__(self, calls: Calls, service: Service) -> None:
+        self._calls = calls
+        self._service = service
+        self._workers: Workers | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        codec, close = content.JSON, False
+        answer = Answer(send)
+        try:
+            call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
+            codec = call.codec
+            body = await read_body(call, scope, receive)
+            if call.content_error is not None:
+                raise call.content_error
+            await self._answer(call.decode(SqlRequest, body), receive, answer)
+            return
+        except ClientGone:
+            return
+        except Refused as refused:
+            error, codec, close = refused.error, refused.codec, refused.close
+        except QueratorError as raised:
+            error = raised
+        finally:
+            self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
+        if answer.has_begun:
+            await cut_off(send, error, tell=True)
+        await send_reply(send, codec, error, close=close)
+
+    async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:
+        logical = self._service.find(request.queue_name)
+        form = request.format or "json"
+        if form not in CONTENT_TYPES:
+            raise InvalidRequest(f"format is invalid; '{form}' is none of {', '.join(CONTENT_TYPES)}")
+        if request.limit < 0:
+            raise InvalidRequest("limit is invalid; cannot be negative")
+        seconds = _timeout(request.timeout)
+        work = asyncio.ensure_future(self._run(request, logical, answer, CONTENT_TYPES[form]))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait((work, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            elif gone.done():
+                raise ClientGone
+            else:
+                raise RequestFailed(f"query is not done; it was given {seconds:g}s")
+        finally:
+            gone.cancel()
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, QueratorError):
+                await work
+
+    async def _run(self, request: SqlRequest, logical: Logical, answer: Answer, content_type: str) -> None:
+        if self._workers is None:
+            self._workers = Workers()
+        async with self._workers.one() as worker:
+            tables = await Tables.of(logical)
+            answer.describe(content_type, tables.left_out)
+            query = {"query": request.query, "format": request.format or "json", "limit": request.limit}
+            async for piece in worker.run(query, tables):
+                await answer.add(piece)
+        await answer.end()
+
+
+class Answer:
+    """The rows on their way to the client; the first of them are held back, in case an error follows."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.has_begun = False
+
+    def describe(self, content_type: str, left_out: list[int]) -> None:
+        self._headers = [(b"content-type", content_type.encode()), NOSNIFF]
+        if left_out:
+            numbers = ",".join(map(str, left_out))
+            self._headers.append((b"x-querator-partitions-left-out", numbers.encode()))
+
+    async def add(self, piece: bytes) -> None:
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+        if self._held_bytes > SQL_HELD_BACK_BYTES or self.has_begun:
+            await self._begin()
+            await self._pass_on(more=True)
+
+    async def end(self) -> None:
+        if not self.has_begun:
+            self._headers.append((b"content-length", b"%d" % self._held_bytes))
+        await self._begin()
+        await self._pass_on(more=False)
+
+    async def _begin(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+
+    async def _pass_on(self, *, more: bool) -> None:
+        body, self._held = b"".join(self._held), []
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _timeout(text: str) -> float:
+    if not text:
+        return SQL_TIMEOUT_SECONDS
+    try:
+        seconds = durations.parse(text) / NS_PER_SECOND
+    except ValueError as error:
+        raise InvalidRequest(f"timeout is invalid; {error}") from None
+    if not 0 < seconds <= SQL_TIMEOUT_SECONDS_MAX:
+        raise InvalidRequest(f"timeout is invalid; it must be above 0 and at most {SQL_TIMEOUT_SECONDS_MAX:g}s")
+    return seconds

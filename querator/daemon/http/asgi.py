@@ -1,0 +1,265 @@
+"""The ASGI app: every call that our protocol class does not answer itself, `/health` and `/metrics`.
+
+Bytes to requests and back; decisions are the service's. Nothing here knows a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final, NoReturn
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from querator import __version__
+from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
+from querator.daemon.metrics import CONTENT_TYPE, Metrics
+from querator.daemon.queue.requests import AnswerInParts
+from querator.errors import InternalError, QueratorError, RequestFailed
+from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
+from querator.wire import content
+from querator.wire.content import Codec
+
+log = logging.getLogger("querator.transport")
+
+NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+
+
+def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = ()) -> Starlette:
+    """`bulk` are the streaming endpoints, which are looked at before the table of calls."""
+    answer = CallEndpoint(calls)
+    app = Starlette(
+        routes=[
+            Route("/metrics", _Get(Scrape(metrics), answer, metrics)),
+            Route("/health", _Get(Health(calls), answer, metrics)),
+            *bulk,
+        ],
+        middleware=[Middleware(UntilTheEnd)],
+        exception_handlers={Exception: internal_error},
+    )
+    app.router.redirect_slashes = False
+    app.router.default = answer
+    return app
+
+
+class ClientGone(Exception):
+    """Nobody is left to answer."""
+
+
+class CutOff(Exception):
+    """An answer cannot go on, and it is too late for an error: a body without an end says that it is not whole."""
+
+    def __init__(self, reason: str, *, is_unread: bool = False) -> None:
+        super().__init__(reason)
+        self.is_unread = is_unread
+        """Whether what was sent so far is not read either, so that nothing waits for that."""
+
+
+class UntilTheEnd:
+    """Ends what uvicorn would call an internal error.
+
+    Clients that are still sending when the daemon stops get an answer, and an answer that is cut off is one line in the
+    log.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except asyncio.CancelledError:
+            if not begun:
+                await send_reply(send, content.JSON, RequestFailed("service is shutting down"), close=True)
+        except CutOff as cut:
+            log.warning("an answer was cut off", extra={"path": scope["path"], "reason": str(cut)})
+            scope["state"]["cut_off"](cut.is_unread)
+
+
+class CallEndpoint:
+    """Answers the calls of the table, and whatever else a client may think of with the contract's error."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        codec, close = content.JSON, False
+        try:
+            call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
+            codec = call.codec
+            result = await self._result(call, await read_body(call, scope, receive), receive)
+        except Refused as refused:
+            result, codec, close = refused.error, refused.codec, refused.close
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request failed", extra={"path": scope["path"]})
+            result = InternalError()
+        self._calls.metrics.durations(scope["path"]).observe(perf_counter() - started)
+        if isinstance(result, AnswerInParts):
+            await send_parts(receive, send, codec, result)
+        else:
+            await send_reply(send, codec, result, close=close)
+
+    async def _result(self, call: Call, body: bytes, receive: Receive) -> Any:
+        """The service's answer; abandons the call when the client goes before it comes."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def respond(result: Any) -> None:
+            if not answered.done():
+                answered.set_result(result)
+
+        abandon = self._calls.start(call, body, respond)
+        if answered.done():
+            return answered.result()
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+            if answered.done():
+                return answered.result()
+            raise ClientGone
+        finally:
+            gone.cancel()
+            if not answered.done():
+                answered.cancel()
+                if abandon is not None:
+                    abandon()
+
+
+async def read_body(call: Call, scope: Scope, receive: Receive) -> bytes:
+    """The whole body, refused as soon as it is known to be too long."""
+    bytes_max = call.route.body_bytes_max
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > bytes_max:
+            raise over_limit(call)
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > bytes_max:
+            raise over_limit(call)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = False) -> None:
+    status, body = encode(codec, result)
+    headers = [
+        (b"content-type", codec.content_type.encode()),
+        NOSNIFF,
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerInParts) -> None:
+    """Sends an answer part by part, as fast as the client reads. Stops when the client goes."""
+    gone = asyncio.ensure_future(receive())
+    try:
+        headers = [(b"content-type", codec.content_type.encode()), NOSNIFF]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        is_first = True
+        async for part in answer:
+            if gone.done():
+                return
+            await send({"type": "http.response.body", "body": codec.part(part, is_first), "more_body": True})
+            await until_read(send)
+            is_first = False
+        await send({"type": "http.response.body", "body": codec.end_of_parts})
+    except QueratorError as error:
+        await cut_off(send, error, tell=codec is content.JSON)
+    finally:
+        gone.cancel()
+
+
+async def cut_off(send: Send, error: QueratorError, *, tell: bool) -> NoReturn:
+    """Ends an answer that has begun. With `tell` its last line is the error as a reply."""
+    if tell:
+        _, reply = encode(content.JSON, error)
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await send({"type": "http.response.body", "body": b"\n" + reply, "more_body": True})
+        except TimeoutError:
+            raise CutOff(error.message, is_unread=True) from None
+    raise CutOff(error.message)
+
+
+async def until_read(send: Send) -> None:
+    """Waits until the client has read most of what it was sent, so that no second part waits in memory meanwhile."""
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS_MAX):
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+    except TimeoutError:
+        raise CutOff(f"the client has read nothing for {UNREAD_SECONDS_MAX:g}s", is_unread=True) from None
+
+
+async def internal_error(request: Request, error: Exception) -> Response:
+    """What a client hears of a defect; the traceback is in the log alone."""
+    log.error("request failed", exc_info=error, extra={"path": request.url.path})
+    status, body = encode(content.JSON, InternalError())
+    return Response(body, status, {"x-content-type-options": "nosniff"}, media_type=content.JSON.content_type)
+
+
+class _Get:
+    """One answer to GET, timed; another to everything else."""
+
+    def __init__(self, get: ASGIApp, otherwise: ASGIApp, metrics: Metrics) -> None:
+        self._get, self._otherwise, self._metrics = get, otherwise, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await self._otherwise(scope, receive, send)
+            return
+        durations = self._metrics.http.durations(scope["path"])
+        started = perf_counter()
+        await self._get(scope, receive, send)
+        durations.observe(perf_counter() - started)
+
+
+class Health:
+    def __init__(self, calls: Calls) -> None:
+        self._service = calls.service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_healthy, output = self._service.health()
+        if self._service.stopping:
+            is_healthy, output = False, output or "shutting down"
+        status = ("warn" if output else "pass") if is_healthy else "fail"
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        check = {"componentType": "datastore", "status": status, "time": now}
+        if status != "pass":
+            check["output"] = output or "storage check failed"
+        body = {"status": status, "version": __version__, "checks": {"queues:storage": [check]}}
+        text = msgspec.json.encode(body) + b"\n"
+        await Response(text, 200 if is_healthy else 503, media_type="application/health+json")(scope, receive, send)
+
+
+class Scrape:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(await self._metrics.scrape(), headers={"content-type": CONTENT_TYPE})(scope, receive, send)

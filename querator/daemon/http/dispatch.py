@@ -1,0 +1,175 @@
+"""One call, whichever way it came in: what its head asks for, what its body says, and the bytes of its answer.
+
+The fast protocol and the ASGI app both stand on this, so that they cannot differ. The order of errors is the
+contract's: a bad Accept wins over everything, then method, authorization, path, body size, Content-Type, decoding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from querator.daemon.http.routes import Route, over_limit_text
+from querator.daemon.metrics import Durations, HttpMetrics
+from querator.errors import (
+    ContentError,
+    InternalError,
+    InvalidRequest,
+    QueratorError,
+    RequestFailed,
+    Unauthorized,
+    UnknownMethod,
+)
+from querator.wire import content
+from querator.wire.content import Codec
+from querator.wire.messages import Reply
+
+log = logging.getLogger("querator.transport")
+
+Headers = Iterable[tuple[bytes, bytes]]
+Respond = Callable[[Any], None]
+Abandon = Callable[[], None]
+
+DONE: Final = Reply(code=200)
+LARGE_BODY_BYTES: Final = 65_536
+"""From here on copying a body behind its head costs more than a second write."""
+
+
+class Service(Protocol):
+    """What the transport knows of the queues behind it."""
+
+    @property
+    def stopping(self) -> bool: ...
+
+    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
+        """Takes a request in. `respond` is called exactly once, on this thread, perhaps before this returns.
+
+        It is told a message, an error, or None when there is nothing to tell but that it was done.
+        """
+        ...
+
+    def health(self) -> tuple[bool, str]:
+        """Whether it works, and what is wrong; a text with True is a warning."""
+        ...
+
+    def statistics(self) -> Mapping[str, Any]: ...
+
+
+class Refused(Exception):
+    """A request that ends before the service hears of it."""
+
+    def __init__(self, error: QueratorError, codec: Codec, *, close: bool = False) -> None:
+        super().__init__(error.message)
+        self.error, self.codec, self.close = error, codec, close
+
+
+class Call:
+    """A request whose head has been understood. Many requests share one, so it holds nothing of any of them."""
+
+    __slots__ = ("codec", "content_error", "decode", "durations", "message", "name", "route")
+
+    def __init__(self, route: Route, decode: Callable[[Any, bytes], Any], codec: Codec, durations: Durations) -> None:
+        self.route = route
+        self.name = route.path
+        self.message = route.message
+        self.decode = decode
+        self.codec = codec
+        self.durations = durations
+        self.content_error: ContentError | None = None
+        """A Content-Type that is not understood: told only after the body was read within its limit."""
+
+
+class Calls:
+    def __init__(self, service: Service, table: Mapping[str, Route], metrics: HttpMetrics) -> None:
+        self.service = service
+        self.metrics = metrics
+        self._table = table
+
+    def understand(self, method: str, path: str, headers: Headers) -> Call:
+        """What a head asks for; raises Refused if nobody will do it. Header names are in lower case."""
+        codec, content_type = self.check_head(method, headers)
+        route = self._table.get(path)
+        if route is None:
+            raise Refused(UnknownMethod(f"no such method; {path}"), codec)
+        try:
+            call = Call(route, content.request_codec(content_type).decode, codec, self.metrics.durations(path))
+        except ContentError as error:
+            call = Call(route, content.JSON.decode, codec, self.metrics.durations(path))
+            call.content_error = error
+        return call
+
+    @staticmethod
+    def check_head(method: str, headers: Headers) -> tuple[Codec, str]:
+        """What every POST must meet: how it wants its answer, and the type of its body. Raises Refused."""
+        accept = content_type = authorization = None
+        for name, value in headers:
+            if name == b"accept" and accept is None:
+                accept = value
+            elif name == b"content-type" and content_type is None:
+                content_type = value
+            elif name == b"authorization" and authorization is None:
+                authorization = value
+        try:
+            codec = content.reply_codec(_text(accept))
+        except ContentError as error:
+            raise Refused(error, content.JSON) from None
+        if method != "POST":
+            raise Refused(InvalidRequest(f"http method '{method}' not allowed; only POST"), codec)
+        if authorization is not None and (token := authorization.strip()) and not token.startswith(b"Bearer "):
+            raise Refused(Unauthorized("invalid authorization header format"), codec)
+        return codec, _text(content_type)
+
+    def start(self, call: Call, body: bytes, respond: Respond) -> Abandon | None:
+        """Decodes the body and hands it to the service. Never raises; returns how to abandon the call, if it waits."""
+        try:
+            if call.content_error is not None:
+                raise call.content_error
+            request = call.decode(call.message, body)
+            if call.route.refusal:
+                raise RequestFailed(call.route.refusal)
+            return self.service.call(call.name, request, respond)
+        except QueratorError as error:
+            respond(error)
+        except Exception:
+            log.exception("call failed", extra={"path": call.name})
+            respond(InternalError())
+        return None
+
+
+def reply_codec(headers: Headers) -> Codec:
+    """How to tell an error to a client whose request could not even be read."""
+    accept = next((value for name, value in headers if name == b"accept"), None)
+    try:
+        return content.reply_codec(_text(accept))
+    except ContentError:
+        return content.JSON
+
+
+def over_limit(call: Call) -> Refused:
+    """The connection ends with this answer: what else is on its way is not worth reading."""
+    return Refused(InvalidRequest(over_limit_text(call.route.body_bytes_max)), call.codec, close=True)
+
+
+def encode(codec: Codec, result: Any) -> tuple[int, bytes]:
+    """The status and body of an answer: a message, or an error as the envelope."""
+    if isinstance(result, QueratorError):
+        return _encode_error(codec, result)
+    try:
+        return 200, codec.encode(DONE if result is None else result)
+    except QueratorError as error:
+        return _encode_error(codec, error)
+    except Exception:
+        log.exception("an answer could not be encoded", extra={"message_type": type(result).__name__})
+        return _encode_error(codec, InternalError())
+
+
+def _encode_error(codec: Codec, error: QueratorError) -> tuple[int, bytes]:
+    if not error.code:
+        log.error("an error without a code reached the wire", exc_info=error)
+        error = InternalError()
+    return error.code, codec.encode(Reply(code=error.code, code_text=error.code_text, message=error.message))
+
+
+def _text(header: bytes | None) -> str:
+    return "" if header is None else header.decode("utf-8", "replace").strip(" \t")

@@ -1,0 +1,75 @@
+"""What all client connections share: the calls, the heads they have learnt, and the beginnings of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from querator.daemon.http.dispatch import DONE, Calls
+from querator.daemon.http.heads import RememberedHeads
+from querator.errors import BY_CODE
+from querator.wire import content
+from querator.wire.content import Codec
+
+SWEEP_SECONDS: Final = 15
+DefaultHeaders = list[tuple[bytes, bytes]]
+
+
+class Sweepable(Protocol):
+    def end_if_idle(self) -> None: ...
+
+
+class ReplyHeads:
+    """Everything of an answer but its body, made once a second (for the Date) instead of once a request."""
+
+    def __init__(self) -> None:
+        self.dated: DefaultHeaders | None = None
+        self.ok: dict[str, bytes] = {}
+        """The whole answer to what succeeded without anything to tell, by content type."""
+        self._starts: dict[tuple[int, str], bytes] = {}
+
+    def date(self, headers: DefaultHeaders) -> None:
+        """Takes over uvicorn's default headers, a new list every second."""
+        self.dated = headers
+        self._starts = {}
+        for codec in (content.JSON, content.PROTOBUF):
+            body = codec.encode(DONE)
+            self.ok[codec.content_type] = self.start(200, codec, len(body), close=False) + body
+
+    def start(self, status: int, codec: Codec, length: int, *, close: bool) -> bytes:
+        start = self._starts.get((status, codec.content_type))
+        if start is None:
+            text = "OK" if status == 200 else BY_CODE[status].code_text
+            lines = [
+                f"HTTP/1.1 {status} {text}".encode(),
+                *(name + b": " + value for name, value in self.dated or ()),
+                b"content-type: " + codec.content_type.encode(),
+                b"x-content-type-options: nosniff",
+                b"content-length: ",
+            ]
+            start = self._starts[status, codec.content_type] = b"\r\n".join(lines)
+        return start + (b"%d\r\nconnection: close\r\n\r\n" % length if close else b"%d\r\n\r\n" % length)
+
+
+class Gate:
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.heads = RememberedHeads()
+        self.reply_heads = ReplyHeads()
+        self.sweeps = 0
+        """Doubles as a coarse clock: a timer per request would cost more than many requests do."""
+        self._is_sweeping = False
+
+    def keep_sweeping(self, loop: asyncio.AbstractEventLoop, connections: set[Sweepable]) -> None:
+        """Ends connections on which nothing happens, now and then, for as long as there are any."""
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            loop.call_later(SWEEP_SECONDS, self._sweep, loop, connections)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: set[Sweepable]) -> None:
+        self.sweeps += 1
+        for connection in list(connections):
+            connection.end_if_idle()
+        self._is_sweeping = False
+        if connections:
+            self.keep_sweeping(loop, connections)

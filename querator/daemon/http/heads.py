@@ -1,0 +1,86 @@
+"""Request heads that were parsed once and found simple, so that the same bytes need not be parsed again.
+
+Clients repeat themselves: the head of a request is the same as that of the one before, or differs in its
+Content-Length alone. A head is remembered whole, and once more with the digits of its Content-Length cut out.
+What may be remembered is decided from a head that the real parser has accepted; anything unusual never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from querator import limits
+from querator.daemon.http.dispatch import Call
+
+_LENGTH_DIGITS_MAX = 8
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"trailer"))
+
+
+class KnownHead:
+    __slots__ = ("call", "length")
+
+    def __init__(self, call: Call, length: int) -> None:
+        self.call, self.length = call, length
+
+
+class RememberedHeads:
+    def __init__(self) -> None:
+        self.whole: dict[bytes, KnownHead] = {}
+        """Looked into by the protocol itself; ask `find` for what is not in here."""
+        self._without_length: dict[bytes, Call] = {}
+
+    def find(self, head: bytes) -> KnownHead | None:
+        """A head (with its blank line) that differs from a remembered one in its length alone."""
+        cut = _length_digits(head)
+        if cut is None:
+            return None
+        start, end = cut
+        call = self._without_length.get(head[:start] + head[end:])
+        if call is None:
+            return None
+        length = int(head[start:end])
+        if length > call.route.body_bytes_max:
+            return None
+        known = KnownHead(call, length)
+        if len(self.whole) >= limits.REMEMBERED_HEADS_MAX:
+            self.whole.clear()
+        self.whole[head] = known
+        return known
+
+    def learn(self, head: bytes, headers: Sequence[tuple[bytes, bytes]], call: Call) -> None:
+        """Remembers a head that the parser read as `headers` (names in lower case) of an HTTP/1.1 request."""
+        if not call.route.hot or call.content_error is not None or len(head) > limits.REMEMBERED_HEAD_BYTES_MAX:
+            return
+        if not self._is_simple(head, headers):
+            return
+        cut = _length_digits(head)
+        if cut is None:
+            return
+        if len(self._without_length) >= limits.REMEMBERED_HEADS_MAX:
+            del self._without_length[next(iter(self._without_length))]
+        self._without_length[head[: cut[0]] + head[cut[1] :]] = call
+
+    @staticmethod
+    def _is_simple(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        # The count proves that the parser saw the lines we see: no folded lines, no bare line ends, no second head.
+        if not head.startswith(b"POST /") or head.count(b"\r\n") != len(headers) + 2:
+            return False
+        if head.count(b"\n") != head.count(b"\r\n") or head.count(b"\r") != head.count(b"\r\n"):
+            return False
+        names = [name for name, _ in headers]
+        if names.count(b"content-length") != 1 or not _UNUSUAL.isdisjoint(names):
+            return False
+        return all(value.lower() == b"keep-alive" for name, value in headers if name == b"connection")
+
+
+def _length_digits(head: bytes) -> tuple[int, int] | None:
+    """Where the digits of the first Content-Length are, if there is nothing but a few digits."""
+    start = head.lower().find(b"\r\ncontent-length: ")
+    if start < 0:
+        return None
+    start += 18
+    end = head.find(b"\r\n", start)
+    digits = head[start:end]
+    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX:
+        return None
+    return start, end

@@ -1,0 +1,203 @@
+"""partitions.backup: copies of live partitions, each as it was at one moment, while the queue goes on.
+
+The moments of all partitions are taken right after each other; writing the copies then takes as long as it takes, and
+nobody waits for it. The copies are written in a directory of the job's own, where nobody else can have put a link, and
+moved beside the manifest when all of them are whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from querator import __version__, times
+from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.failpoints import failpoint
+from querator.daemon.jobs import manifest
+from querator.daemon.jobs.runner import Kind
+from querator.daemon.store.base import Store
+from querator.daemon.store.duck import copies
+from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
+from querator.daemon.store.files import sync_directory
+from querator.errors import Conflict, InvalidRequest, RequestFailed
+from querator.items import Job, Placement
+from querator.wire import json as wire_json
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+BACKUP = "backup"
+
+
+async def backup(service: Service, request: messages.PartitionsBackupRequest) -> messages.JobReply:
+    logical = service.find(request.queue_name)
+    partitions = partition_calls.chosen(service, logical, request.partitions)
+    partition_calls.check_readable("back up", partitions)
+    to = await service.blocking(manifest.target_directory, request.to, "to")
+    _check_unused(service, to)
+    replaced = await service.blocking(_check_target, service, to, request.queue_name)
+    _check_unused(service, to)  # looking took a moment
+    numbers = [partition.number for partition in partitions]
+    job = await service.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to), replaced=replaced)
+    return messages.JobReply(job_id=job.job_id)
+
+
+def _check_unused(service: Service, directory: Path) -> None:
+    """Refuses while another job writes there: each would delete the files of the other."""
+    for job in service.jobs.running():
+        if job.kind == BACKUP and job.details["to"] == str(directory):
+            raise Conflict(
+                f"backup is already running; job '{job.job_id}' writes to {directory}, wait for its end or cancel it"
+            )
+
+
+def _check_target(service: Service, directory: Path, queue: str) -> list[str]:
+    """Blocking. Nothing that is not a backup of this queue is written over; returns the files of the one that is."""
+    for storage in service.config.storages:
+        if directory.is_relative_to(storage.directory.resolve()):
+            raise InvalidRequest(f"to is invalid; {directory} is inside of storage '{storage.name}'")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = {path.name for path in directory.iterdir()}
+    except OSError as error:
+        raise RequestFailed(f"backup cannot be written; {directory}: {error.strerror}") from None
+    if not names:
+        return []
+    if manifest.NAME not in names:
+        raise InvalidRequest(f"to is invalid; {directory} is not empty and holds no backup")
+    there = manifest.read(directory)
+    if there.settings.queue_name != queue:
+        raise InvalidRequest(f"to is invalid; {directory} holds a backup of queue '{there.settings.queue_name}'")
+    return [entry.file for entry in there.partitions]
+
+
+async def _run(service: Service, job: Job) -> None:
+    logical = service.logicals[job.queue]
+    directory = Path(job.details["to"])
+    building = directory / f"building-{job.job_id}"
+    if await service.blocking(_is_published, directory, job):
+        await service.blocking(_delete_replaced, directory, job)
+        return
+    snapshots: list[tuple[Placement, Snapshot]] = []
+    writing: asyncio.Future[manifest.Entry] | None = None
+    try:
+        # What a process that was killed has left of this job.
+        await service.blocking(_delete, directory, job, building)
+        building.mkdir(mode=0o700)
+        job.done = job.total = 0
+        for number in job.details["partitions"]:
+            partition = logical.partitions[number]
+            job.total += partition.total + partition.scheduled_count
+            placement = partition.placement
+            snapshots.append((placement, await partition_calls.at_store(logical, partition, _take)))
+        settings = queue_calls.describe(logical.queue)
+        entries: list[manifest.Entry] = []
+        while len(entries) < len(snapshots):
+            placement, snapshot = snapshots[len(entries)]
+            job.partition = placement.number
+            writing = asyncio.ensure_future(service.blocking(_write, service, job, placement, snapshot, building))
+            try:
+                entries.append(await asyncio.shield(writing))
+            except SnapshotLost:
+                again = await partition_calls.at_store(logical, logical.partitions[placement.number], _take)
+                snapshots[len(entries)] = placement, again
+                await service.blocking(snapshot.close)
+                continue
+            failpoint("backup.written")
+        found = manifest.Manifest(
+            querator_version=__version__,
+            created_at=times.text(service.clock.now_us()),
+            queue=msgspec.json.decode(wire_json.encode(settings)),
+            partitions=entries,
+        )
+        await service.blocking(_publish, directory, job, building, found)
+    except BaseException:
+        await _wait_for(writing)
+        await service.blocking(_delete, directory, job, building)
+        raise
+    finally:
+        for _, snapshot in snapshots:
+            await service.blocking(snapshot.close)
+
+
+async def _wait_for(writing: asyncio.Future[manifest.Entry] | None) -> None:
+    """A snapshot must not be closed while it is read, whatever has happened to the job's task."""
+    if writing is not None and not writing.done():
+        await asyncio.wait([writing])
+
+
+def _publish(directory: Path, job: Job, building: Path, found: manifest.Manifest) -> None:
+    """Blocking: from now on this is the backup in the directory, and the files of the one before it go."""
+    for entry in found.partitions:
+        (building / entry.file).rename(directory / entry.file)
+    building.rmdir()
+    sync_directory(directory)
+    failpoint("backup.placed")
+    manifest.write(directory, found)
+    failpoint("backup.published")
+    _delete_replaced(directory, job)
+
+
+def _is_published(directory: Path, job: Job) -> bool:
+    """Blocking: whether this job had finished when the process was killed, and only its record did not say so yet."""
+    with contextlib.suppress(RequestFailed):
+        return any(job.job_id in entry.file for entry in manifest.read(directory).partitions)
+    return False
+
+
+def _delete_replaced(directory: Path, job: Job) -> None:
+    for name in job.details["replaced"]:
+        (directory / name).unlink(missing_ok=True)
+
+
+def _delete(directory: Path, job: Job, building: Path) -> None:
+    """Blocking: deletes what this job has written, and nothing else."""
+    if not _is_published(directory, job):
+        for number in job.details["partitions"]:
+            (directory / manifest.file_name(number, job.job_id)).unlink(missing_ok=True)
+    if building.is_dir() and not building.is_symlink():
+        shutil.rmtree(building)
+
+
+def _take(store: Store) -> Snapshot:
+    store.flush()
+    return store.snapshot()
+
+
+def _write(service: Service, job: Job, placement: Placement, snapshot: Snapshot, building: Path) -> manifest.Entry:
+    """Blocking."""
+    path = building / manifest.file_name(placement.number, job.job_id)
+    before = job.done
+
+    def check(done: int) -> None:
+        job.done = before + done
+        service.jobs.check(job)
+
+    try:
+        written = copies.write_snapshot(snapshot, path, check)
+    except SnapshotLost:
+        job.done = before
+        for half in (path, path.with_name(path.name + ".wal")):
+            half.unlink(missing_ok=True)
+        raise
+    job.done = before + written.rows["items"] + written.rows["scheduled"]
+    return manifest.Entry(
+        partition=placement.number,
+        state=placement.requested,
+        resume_at=placement.resume_at,
+        uuid=written.uuid,
+        file=path.name,
+        bytes=path.stat().st_size,
+        sha256=copies.file_hash(path),
+        rows=written.rows,
+    )
+
+
+KINDS = {BACKUP: Kind(_run)}
+CALLS = {"partitions.backup": backup}

@@ -1,0 +1,82 @@
+"""partitions.compact: gives back the room that deleted rows have left in a file. By itself where that is most of it.
+
+The partition goes on meanwhile: what is committed is in the journal, and only reading from the file waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from querator.daemon.admin import partition_calls
+from querator.daemon.jobs.runner import Kind
+from querator.daemon.queue.partition import Partition
+from querator.daemon.store.base import StorageError, Store
+from querator.errors import QueratorError
+from querator.items import Job
+from querator.limits import COMPACT_CHECK_SECONDS, COMPACT_FILE_BYTES_MIN, COMPACT_FREE_SHARE_MIN
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+log = logging.getLogger("querator.maintenance")
+
+COMPACT = "compact"
+
+
+async def compact(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
+    logical = service.find(request.queue_name)
+    partitions = partition_calls.chosen(service, logical, request.partitions)
+    partition_calls.check_readable("compact", partitions)
+    job = await service.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
+    return messages.JobReply(job_id=job.job_id)
+
+
+async def _run(service: Service, job: Job) -> None:
+    """`done` and `total` are partitions. Repeating a compaction does no harm, so it simply starts over."""
+    logical = service.logicals[job.queue]
+    job.done, job.total = 0, len(job.details["partitions"])
+    for number in job.details["partitions"]:
+        service.jobs.check(job)
+        job.partition = number
+        await partition_calls.at_store(logical, logical.partitions[number], lambda store: store.compact())
+        job.done += 1
+
+
+async def watch(service: Service) -> None:
+    """Looks at large files now and then, for as long as the daemon runs."""
+    while True:
+        await asyncio.sleep(COMPACT_CHECK_SECONDS)
+        for logical in list(service.logicals.values()):
+            for partition in list(logical.partitions):
+                try:
+                    await _look(service, partition)
+                except (QueratorError, StorageError) as error:
+                    # Whatever it is, it concerns others more: the partition fails by itself where it must.
+                    extra = {"queue": logical.queue.name, "partition": partition.number, "reason": str(error)}
+                    log.warning("partition cannot be compacted", extra=extra)
+
+
+async def _look(service: Service, partition: Partition) -> None:
+    placement = partition.placement
+    (size,) = await service.blocking(partition_calls.sizes, service, [placement])
+    logical = service.logicals.get(placement.queue)
+    if logical is None or size < COMPACT_FILE_BYTES_MIN or not partition.allows.storage:
+        return
+    if service.jobs.on(placement.queue, placement.number):
+        return
+    if await partition_calls.at_store(logical, partition, _free_share) >= COMPACT_FREE_SHARE_MIN:
+        await service.jobs.start(COMPACT, placement.queue, [partition.number])
+
+
+def _free_share(store: Store) -> float:
+    # Only a checkpoint tells which blocks the rows that were deleted have left free.
+    store.flush()
+    store.checkpoint(force=True)
+    return store.free_share()
+
+
+KINDS = {COMPACT: Kind(_run)}
+CALLS = {"partitions.compact": compact}

@@ -1,0 +1,283 @@
+"""Items of one partition into others of the same queue, chunk by chunk: migrate into a partition, and shrinking.
+
+A chunk is taken from the head of the source, added at the tail of the destination together with a key that says which
+sequences it was made of, and when that is durable removed at the source; the next chunk lets the key go. After a
+crash, or when a storage failed in between, the key tells what has arrived already. Until that has been looked up nobody
+gets anything from the source (`HELD`), so that nothing is lost and nothing exists twice. What is leased stays until its
+lease ends; if it comes back then, it is part of a later chunk. Order is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from querator.daemon.admin import partition_calls
+from querator.daemon.admin.item_calls import change, read
+from querator.daemon.failpoints import failpoint
+from querator.daemon.jobs.runner import Kind
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import JOB_PREFIX
+from querator.daemon.queue.states import HELD, LEAVING, refusal
+from querator.errors import InvalidRequest, RetryRequest
+from querator.items import Item, Job, State
+from querator.limits import JOB_CHUNK_BYTES_MAX, JOB_CHUNK_ITEMS_MAX, JOB_POLL_SECONDS, MOVE_KEPT_US
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+INTO_PARTITION = "migrate into partition"
+
+
+class Chunk(msgspec.Struct):
+    """Items that have left their place at the source and are on their way."""
+
+    items: list[Item]
+    key: str
+    destination: Partition
+
+
+class Mover:
+    """Moves everything out of one partition, for a job. One chunk is under way at a time."""
+
+    def __init__(
+        self,
+        service: Service,
+        job: Job,
+        source: Partition,
+        destinations: Callable[[], list[Partition]],
+    ) -> None:
+        self._service = service
+        self._logical: Logical = service.logicals[job.queue]
+        self._job = job
+        self._source = source
+        self._destinations = destinations
+        self._chunk: Chunk | None = None
+        """The last one that was sent, until its key has been let go of."""
+        self._started = time.monotonic()
+        self.moved = 0
+
+    async def begin(self) -> None:
+        """From now on the source takes no items; what an earlier process left half done is done."""
+
+        def run(now_us: int) -> None:
+            source = self._source
+            if not source.leaving:
+                source.leaving = True
+                source.overlay = LEAVING
+
+        await change(self._logical, [], run)
+
+    async def move_chunk(self) -> bool:
+        """Moves what waits, or is scheduled, as far as one chunk goes. False if there is nothing to move now."""
+        source = self._source
+        if source.overlay is HELD:
+            await self._recover()
+        destination = self._choose()
+        if destination is None or destination.congested or not source.allows.storage:
+            return False
+        arrived = False
+        started = time.monotonic()
+        try:
+            chunk = await change(self._logical, [source, destination], lambda now_us: self._send(destination, now_us))
+            if chunk is None:
+                return False
+            arrived = True
+            failpoint("transfer.arrived")
+            await change(self._logical, [source], lambda now_us: self._remove(chunk, now_us))
+            failpoint("transfer.removed")
+        except RetryRequest:
+            # A storage failed. What became durable is known when everything is open again.
+            await change(self._logical, [], lambda now_us: self._hold(arrived))
+            return False
+        self.moved += len(chunk.items)
+        await self._slow_down(time.monotonic() - started)
+        return True
+
+    async def end(self) -> None:
+        """Everything has been moved, or the job is given up: the source is as its state says again."""
+        if self._source.overlay is HELD:
+            await self._recover()
+
+        def run(now_us: int) -> None:
+            self._let_go()
+            self._source.leaving = False
+            self._source.overlay = None
+
+        await change(self._logical, [], run)
+
+    # -- within a pass
+
+    def _choose(self) -> Partition | None:
+        """The emptiest partition that takes items; if none does, one that is at least open."""
+        candidates = [p for p in self._destinations() if p.allows.storage and p is not self._source]
+        taking = [p for p in candidates if p.allows.produce]
+        return min(taking or candidates, key=lambda p: (p.load, p.number), default=None)
+
+    def _send(self, destination: Partition, now_us: int) -> Chunk | None:
+        source = self._source
+        if source.overlay is HELD:
+            return None
+        items = source.depart(JOB_CHUNK_ITEMS_MAX, JOB_CHUNK_BYTES_MAX) or source.depart_scheduled(JOB_CHUNK_ITEMS_MAX)
+        if not items:
+            return None
+        self._let_go()
+        self._chunk = chunk = Chunk(items, self._key(items), destination)
+        first = destination.allocate(len(items), now_us)
+        copies = [msgspec.structs.replace(item, seq=seq, birth=0) for seq, item in enumerate(items, first)]
+        if items[0].enqueue_at:
+            destination.add_scheduled(copies)
+        else:
+            destination.enter(copies)
+        batch = destination.changes()
+        batch.request_ids.append(chunk.key)
+        batch.request_until.append(now_us + MOVE_KEPT_US)
+        self._logical.remembered.put(chunk.key, now_us + MOVE_KEPT_US)
+        return chunk
+
+    def _remove(self, chunk: Chunk, now_us: int) -> None:
+        if self._source.overlay is not HELD:
+            self._source.departed(chunk.items, now_us)
+
+    def _hold(self, arrived: bool) -> None:
+        """Nobody gets anything from the source until it is known how far the chunk has come."""
+        self._source.overlay = HELD
+        if self._chunk is not None and not arrived:
+            # Should it have arrived all the same, then its destination says so when it is opened again.
+            self._logical.remembered.drop(self._chunk.key)
+
+    def _let_go(self) -> None:
+        """The last chunk is removed at the source for good, so its key has done its work."""
+        chunk, self._chunk = self._chunk, None
+        if chunk is not None:
+            self._forget(chunk.key, chunk.destination)
+
+    def _forget(self, key: str, holder: Partition) -> None:
+        batch = holder.changes()
+        batch.request_ids.append(key)
+        batch.request_until.append(0)
+        self._logical.remembered.drop(key)
+
+    # -- after a crash or a failure
+
+    async def _recover(self) -> None:
+        """Removes at the source what has arrived elsewhere, and lets the rest be had again.
+
+        Not even a cancelled job may leave this undone.
+        """
+        while self._source.overlay is HELD:
+            # What a partition remembers is known once it has been open, unless its storage failed with the chunk.
+            doubtful = self._chunk.destination if self._chunk is not None else None
+            needed = [self._source, *(p for p in self._destinations() if not p.opened_at or p is doubtful)]
+            if all(partition.allows.storage for partition in needed):
+                with contextlib.suppress(RetryRequest):  # a storage failed again
+                    await self._tidy_up()
+            self._service.jobs.check_stopping()
+            await asyncio.sleep(JOB_POLL_SECONDS)
+
+    async def _tidy_up(self) -> None:
+        source, logical = self._source, self._logical
+        keys = [key for key in logical.remembered.exact if key.startswith(self._prefix)]
+        seqs = [seq for key in keys for seq in _sequences(key)]
+        found = await read(logical, source, lambda store: store.find(seqs, payloads=False)) if seqs else {}
+        items = [one.item for one in found.values() if one.item is not None and one.state != "leased"]
+
+        def run(now_us: int) -> None:
+            chunk, self._chunk = self._chunk, None
+            removed: set[int] = set()
+            # Where the source was not read again, the chunk is still on its way as far as it knows.
+            if chunk is not None and chunk.key in keys:
+                removed = source.departed(chunk.items, now_us)
+            elif chunk is not None:
+                source.stay(chunk.items, now_us)
+            source.remove_waiting([item for item in items if not item.enqueue_at])
+            store = source.store
+            assert store is not None
+            source.unschedule(
+                [
+                    item
+                    for item in items
+                    if item.enqueue_at and item.seq not in removed and not store.is_removed(item.seq, "scheduled")
+                ]
+            )
+
+        await change(logical, [source], run)
+
+        def release(now_us: int) -> None:
+            source.overlay = LEAVING
+            for key in keys:
+                for partition in self._destinations():
+                    self._forget(key, partition)
+
+        await change(logical, [], release)
+
+    # -- keys and pace
+
+    @property
+    def _prefix(self) -> str:
+        return f"{JOB_PREFIX}{self._job.job_id} {self._source.number} "
+
+    def _key(self, items: Iterable[Item]) -> str:
+        """Which sequences a chunk is made of, as runs: `first+count,first+count`."""
+        runs: list[list[int]] = []
+        for seq in sorted(item.seq for item in items):
+            if runs and runs[-1][0] + runs[-1][1] == seq:
+                runs[-1][1] += 1
+            else:
+                runs.append([seq, 1])
+        return self._prefix + ",".join(f"{first}+{count}" for first, count in runs)
+
+    async def _slow_down(self, took: float) -> None:
+        """Keeps to the rate, and leaves clients as much of the loop's time as a chunk has taken."""
+        rate = self._service.config.limits.job_items_per_second
+        ahead = self.moved / rate - (time.monotonic() - self._started)
+        await asyncio.sleep(max(ahead, took))
+
+
+def _sequences(key: str) -> list[int]:
+    runs = (run.split("+") for run in key.rsplit(" ", 1)[1].split(","))
+    return [seq for first, count in runs for seq in range(int(first), int(first) + int(count))]
+
+
+# -- migrate into a partition
+
+
+async def start(service: Service, logical: Logical, source: Partition, destination: Partition) -> Job:
+    if source is destination:
+        raise InvalidRequest(f"cannot migrate partition; partition '{source.number}' cannot be moved into itself")
+    partition_calls.check_free(service, [source, destination])
+    for partition in (source, destination):
+        if not partition.allows.storage or (partition is destination and partition.state is State.DRAINING):
+            raise refusal("migrate", partition.number, partition.state)
+    numbers = [source.number, destination.number]
+    return await service.jobs.start(INTO_PARTITION, logical.queue.name, numbers, to_partition=destination.number)
+
+
+def _prepare(service: Service, logical: Logical, job: Job) -> None:
+    logical.partitions[job.partition].leaving = True
+
+
+async def _run(service: Service, job: Job) -> None:
+    logical = service.logicals[job.queue]
+    source, destination = logical.partitions[job.partition], logical.partitions[job.details["to_partition"]]
+    mover = Mover(service, job, source, lambda: [destination])
+    await mover.begin()
+    try:
+        while not source.drained or source.store is None:
+            service.jobs.check(job)
+            if not await mover.move_chunk():
+                await asyncio.sleep(JOB_POLL_SECONDS)
+            job.done = mover.moved
+            job.total = mover.moved + source.total + source.scheduled_count
+    finally:
+        if not service.stopping:
+            await mover.end()
+
+
+KINDS = {INTO_PARTITION: Kind(_run, _prepare)}

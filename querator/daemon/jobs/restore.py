@@ -1,0 +1,242 @@
+"""partitions.restore: a backup's files in the place of partitions' files, verified first.
+
+One partition after the other: the copy is made beside the partition's file and compared with what the manifest says
+while the partition still serves; then the partition is closed, the files are switched in one step, and it is read
+again. A queue that does not exist is created from the settings in the backup, whatever its name was then; nobody can
+use its partitions before they are restored, and if the restore fails the queue goes again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.admin.item_calls import change
+from querator.daemon.failpoints import failpoint
+from querator.daemon.jobs import manifest
+from querator.daemon.jobs.runner import Kind
+from querator.daemon.jobs.to_storage import check_room
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.duck import copies
+from querator.errors import InvalidRequest, NotFound, RequestFailed
+from querator.items import Job, Placement
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+RESTORE = "restore"
+
+
+async def restore(service: Service, request: messages.PartitionsRestoreRequest) -> messages.JobReply:
+    directory = await service.blocking(manifest.target_directory, request.from_, "from")
+    found = await service.blocking(manifest.read, directory)
+    is_new = request.queue_name not in service.queues
+    entries = _chosen(found, request.partitions)
+    if is_new:
+        settings = _settings(found, request.queue_name)
+        placements = queue_calls.check_new(service, settings)
+    else:
+        logical = service.find(request.queue_name)
+        placements = _placements(service, logical, found, entries, directory)
+    for entry in entries:
+        if not await service.blocking((directory / entry.file).is_file):
+            raise RequestFailed(f"the backup in {directory} is not whole; {entry.file} is missing")
+        storage = await partition_calls.usable(service, placements[entry.partition].storage)
+        await service.blocking(check_room, storage, placements[entry.partition], entry.bytes)
+    if request.dry_run:
+        for entry in entries:
+            await _try(service, placements[entry.partition], directory, entry)
+        return messages.JobReply()
+    numbers = [entry.partition for entry in entries]
+    if is_new:
+        await queue_calls.create(service, settings, closed_for="a restore")
+        logical = service.logicals[settings.queue_name]
+    try:
+        job = await service.jobs.start(
+            RESTORE, logical.queue.name, numbers, directory=str(directory), restored=[], at=-1, is_new=is_new
+        )
+    except BaseException:
+        if is_new:
+            await queue_calls.remove(service, logical)
+        raise
+    return messages.JobReply(job_id=job.job_id)
+
+
+def _chosen(found: manifest.Manifest, numbers: list[int]) -> list[manifest.Entry]:
+    """The entries that a request names; none named means all."""
+    entries = {entry.partition: entry for entry in found.partitions}
+    for number in numbers:
+        if number not in entries:
+            raise NotFound(f"partition is invalid; in the backup '{number}' is not a valid partition")
+    return [entries[number] for number in dict.fromkeys(numbers or sorted(entries))]
+
+
+def _settings(found: manifest.Manifest, name: str) -> messages.QueueInfo:
+    """What the queue is created with: as it was, under its new name, with room for every partition of the backup."""
+    settings = found.settings
+    settings.queue_name = name
+    highest = max((entry.partition for entry in found.partitions), default=0)
+    settings.requested_partitions = max(settings.requested_partitions, highest + 1)
+    return settings
+
+
+def _placements(
+    service: Service, logical: Logical, found: manifest.Manifest, entries: list[manifest.Entry], directory: Path
+) -> list[Placement]:
+    """Those of a queue that exists; refuses what it must not be given."""
+    backed_up = found.settings.queue_name
+    if backed_up != logical.queue.name:
+        raise InvalidRequest(
+            f"from is invalid; {directory} holds a backup of queue '{backed_up}',"
+            " restore it under a name that no queue has yet"
+        )
+    for entry in entries:
+        if entry.partition >= len(logical.partitions):
+            raise InvalidRequest(
+                f"cannot restore partition; the backup has partition '{entry.partition}' and the queue has not,"
+                " resize it first or name partitions"
+            )
+        for other in logical.partitions:
+            if other.placement.uuid == entry.uuid and other.number != entry.partition:
+                raise InvalidRequest(
+                    f"cannot restore partition; the backup of partition '{entry.partition}' is of what is partition"
+                    f" '{other.number}' now"
+                )
+    partition_calls.check_free(service, [logical.partitions[entry.partition] for entry in entries])
+    return [partition.placement for partition in logical.partitions]
+
+
+def _prepare(service: Service, logical: Logical, job: Job) -> None:
+    """A partition whose files may be about to be switched stays closed until that is known."""
+    for partition in logical.partitions:
+        is_concerned = job.details["is_new"] or partition.number == job.details["at"]
+        if is_concerned and partition.number not in job.details["restored"]:
+            partition.closed_for = "a restore"
+
+
+async def _run(service: Service, job: Job) -> None:
+    logical = service.logicals[job.queue]
+    directory = Path(job.details["directory"])
+    is_new = job.details["is_new"]
+    try:
+        found = await service.blocking(manifest.read, directory)
+        entries = {entry.partition: entry for entry in found.partitions}
+        job.total = sum(entries[number].bytes for number in job.details["partitions"])
+        job.done = sum(entries[number].bytes for number in job.details["restored"])
+        for number in job.details["partitions"]:
+            if number not in job.details["restored"]:
+                job.partition = number
+                await _restore_one(service, logical, logical.partitions[number], directory, entries[number], job)
+    except BaseException:
+        if is_new and not service.stopping:
+            await queue_calls.remove(service, logical)
+        raise
+    finally:
+        if service.logicals.get(job.queue) is logical:
+            for partition in logical.partitions:
+                if is_new or partition.number == job.details["at"]:
+                    partition.closed_for = ""
+            logical.wake()
+    if is_new:
+        await service.until_opened(logical)
+
+
+async def _restore_one(
+    service: Service, logical: Logical, partition: Partition, directory: Path, entry: manifest.Entry, job: Job
+) -> None:
+    placement = partition.placement
+    storage = await partition_calls.usable(service, placement.storage)
+    staging = await service.blocking(storage.staging, placement.uuid)
+    before = job.done
+
+    def check(done: int) -> None:
+        job.done = before + done
+        service.jobs.check(job)
+
+    try:
+        fresh = staging / partition_calls.file_name(placement)
+        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+        job.done = before + entry.bytes
+        failpoint("restore.staged")
+        job.details["at"] = partition.number
+        await service.jobs.save(job)
+        async with partition_calls.closed(service, logical, partition, "a restore"):
+            failpoint("restore.closed")
+            service.jobs.check(job)
+            await service.blocking(storage.adopt, placement.uuid, fresh)
+            failpoint("restore.placed")
+            if job.details["is_new"]:
+                new = await _as_it_was(service, partition, entry)
+            else:
+                new = await partition_calls.reloaded(service, partition)
+            job.details["restored"].append(partition.number)
+            await service.jobs.save(job)
+            failpoint("restore.recorded")
+
+            def run(now_us: int) -> None:
+                partition.placement = new
+
+            await change(logical, [], run)
+    finally:
+        await service.blocking(shutil.rmtree, staging, True)
+    if partition.error:
+        raise RequestFailed(f"partition '{partition.number}' was restored and cannot be opened; {partition.error}")
+
+
+async def _as_it_was(service: Service, partition: Partition, entry: manifest.Entry) -> Placement:
+    """Records the state that the partition had when it was backed up."""
+    new = msgspec.structs.replace(partition.placement, requested=entry.state, resume_at=entry.resume_at)
+    await service.blocking(service.catalog.save_placements, [new])
+    return new
+
+
+async def _try(service: Service, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
+    """Everything that a restore does before it switches files, and then it is thrown away."""
+    storage = await partition_calls.usable(service, placement.storage)
+    staging = await service.blocking(storage.staging, placement.uuid)
+    fresh = staging / partition_calls.file_name(placement)
+
+    def check(done: int) -> None:
+        if service.stopping:
+            raise RequestFailed("service is shutting down")
+
+    try:
+        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+    finally:
+        await service.blocking(shutil.rmtree, staging, True)
+
+
+def _stage(
+    service: Service,
+    source: Path,
+    fresh: Path,
+    entry: manifest.Entry,
+    placement: Placement,
+    check: Callable[[int], None],
+) -> None:
+    """Blocking: copies a file of the backup and makes sure that it is what the manifest says, and can be served."""
+    try:
+        copied = copies.copy_file(source, fresh, service.config.limits.job_bytes_per_second, check)
+        if copied != entry.sha256:
+            raise RequestFailed(f"the backup is damaged; {source} is not what its manifest says")
+        found = copies.contents(fresh)
+        if found.rows != entry.rows or found.uuid != entry.uuid:
+            raise RequestFailed(f"the backup is damaged; {source} does not hold what its manifest says")
+        if (entry.uuid, found.queue) != (placement.uuid, placement.queue):
+            with copies.inspected(fresh, writable=True) as cursor:
+                cursor.execute("UPDATE file.meta SET uuid = ?, queue = ?", [placement.uuid, placement.queue])
+                cursor.execute("CHECKPOINT file")
+    except StorageError as error:
+        raise RequestFailed(f"the backup in {source.parent} cannot be used; {source.name}: {error}") from error
+
+
+KINDS = {RESTORE: Kind(_run, _prepare)}
+CALLS = {"partitions.restore": restore}

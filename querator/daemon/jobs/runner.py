@@ -1,0 +1,240 @@
+"""Long work on partitions: recorded in the catalog, one job per partition at a time, resumed after a restart.
+
+What a kind of job does is in a module of its own; each is written so that it can be started again from the beginning,
+whatever step the process was killed at. Here is what they have in common, and the calls jobs.*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from querator.daemon import logs
+from querator.daemon.queue.logical import Logical
+from querator.daemon.store.base import StorageError
+from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
+from querator.items import Job
+from querator.limits import JOB_KEPT_US, JOB_STOP_SECONDS_MAX
+from querator.wire import messages
+from querator.wire.messages import Reply
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+log = logging.getLogger("querator.jobs")
+
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+
+
+class Cancelled(Exception):
+    """Somebody has cancelled the job, or the daemon stops. The job undoes what is not finished, if it can."""
+
+
+class Kind(NamedTuple):
+    run: Callable[[Service, Job], Awaitable[None]]
+    """Does all of it, or what is left of it. May raise QueratorError, StorageError, OSError or Cancelled."""
+    prepare: Callable[[Service, Logical, Job], None] = lambda service, logical, job: None
+    """At a start, before any partition is opened: keeps those shut that the job needs shut."""
+
+
+class Jobs:
+    def __init__(self, service: Service, kinds: Mapping[str, Kind]) -> None:
+        self._service = service
+        self._kinds = kinds
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: set[str] = set()
+        self._stopping = False
+
+    # -- start and stop of the daemon
+
+    async def load(self) -> None:
+        self._jobs = {job.job_id: job for job in await self._service.blocking(self._service.catalog.jobs)}
+
+    def prepare(self) -> None:
+        """Once the queues exist and before their partitions are opened."""
+        for job in self.running():
+            logical = self._service.logicals.get(job.queue)
+            if logical is not None and job.kind in self._kinds:
+                self._kinds[job.kind].prepare(self._service, logical, job)
+
+    def resume(self) -> None:
+        for job in self.running():
+            log.info("job goes on", extra={"job": job.job_id, "kind": job.kind, "queue": job.queue})
+            self._run(job)
+
+    async def stop(self) -> None:
+        """Lets jobs come to a step from which they can go on at the next start."""
+        self._stopping = True
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=JOB_STOP_SECONDS_MAX)
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    # -- jobs
+
+    def all(self) -> list[Job]:
+        return list(self._jobs.values())
+
+    def running(self) -> list[Job]:
+        return [job for job in self._jobs.values() if job.state == RUNNING]
+
+    def on(self, queue: str, number: int) -> Job | None:
+        """The job that works on a partition."""
+        return next((job for job in self.running() if job.queue == queue and number in job.details["partitions"]), None)
+
+    def check_free(self, queue: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            job = self.on(queue, number)
+            if job is not None:
+                raise Conflict(
+                    f"partition is busy; job '{job.job_id}' ({job.kind}) works on partition '{number}',"
+                    " wait for its end or cancel it"
+                )
+
+    async def start(self, kind: str, queue: str, partitions: list[int], **details: Any) -> Job:
+        """Records a job and sets it going; refuses if another one works on a partition of it."""
+        self.check_free(queue, partitions)
+        if self._stopping:
+            raise RequestFailed("service is shutting down")
+        job = Job(
+            job_id=secrets.token_hex(4),
+            kind=kind,
+            queue=queue,
+            partition=partitions[0],
+            created_at=self._service.clock.now_us(),
+            details={"partitions": partitions, **details},
+        )
+        # In memory first, so that the partitions are taken while it is recorded.
+        self._jobs[job.job_id] = job
+        try:
+            await self._forget_old()
+            await self.save(job)
+        except BaseException:
+            del self._jobs[job.job_id]
+            raise
+        told = {name: value for name, value in details.items() if isinstance(value, str | int)}
+        logs.changed("job started", queue, partitions, {"job": job.job_id, "kind": kind, **told})
+        self._run(job)
+        return job
+
+    async def save(self, job: Job) -> None:
+        await self._service.blocking(self._service.catalog.save_job, job)
+
+    def check(self, job: Job) -> None:
+        """Raises Cancelled if the job is to end here. Called where it can still be undone; from any thread."""
+        if self._stopping or job.job_id in self._cancelled:
+            raise Cancelled
+
+    def check_stopping(self) -> None:
+        if self._stopping:
+            raise Cancelled
+
+    async def cancel(self, job: Job) -> None:
+        """Returns when the job has ended."""
+        self._cancelled.add(job.job_id)
+        task = self._tasks.get(job.job_id)
+        if task is not None:
+            await asyncio.wait([task])
+
+    async def abandon(self, queue: str) -> None:
+        """The queue is being deleted: its jobs end."""
+        for job in self.running():
+            if job.queue == queue:
+                await self.cancel(job)
+
+    def _run(self, job: Job) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(job))
+        self._tasks[job.job_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.job_id, None))
+
+    async def _work(self, job: Job) -> None:
+        state, reason = DONE, ""
+        kind = self._kinds.get(job.kind)
+        try:
+            if kind is None or job.queue not in self._service.logicals:
+                raise RequestFailed(f"queue '{job.queue}' is gone")
+            await kind.run(self._service, job)
+        except Cancelled:
+            if job.job_id not in self._cancelled:
+                return  # the daemon stops; the job goes on when it starts
+            state = CANCELLED
+        except (QueratorError, StorageError, OSError) as error:
+            if self._stopping:
+                return
+            state, reason = FAILED, str(error)
+        except Exception as error:
+            log.exception("job failed", extra={"job": job.job_id})
+            if self._stopping:
+                return
+            state, reason = FAILED, f"internal error: {error}"
+        job.state, job.reason = state, reason
+        job.ended_at = self._service.clock.now_us()
+        extra = {"job": job.job_id, "kind": job.kind, "done": job.done, "total": job.total}
+        if state == FAILED:
+            log.error("job failed", extra={**extra, "queue": job.queue, "reason": reason})
+        else:
+            logs.changed(f"job {state}", job.queue, job.details["partitions"], extra)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.save(job)
+
+    async def _forget_old(self) -> None:
+        before = self._service.clock.now_us() - JOB_KEPT_US
+        old = [job.job_id for job in self._jobs.values() if job.state != RUNNING and job.ended_at < before]
+        if old:
+            await self._service.blocking(self._service.catalog.forget_jobs, old)
+            for job_id in old:
+                del self._jobs[job_id]
+                self._cancelled.discard(job_id)
+
+    def find(self, job_id: str) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFound(f"job does not exist; no such job '{job_id}'")
+        return job
+
+
+# -- calls
+
+
+async def list_(service: Service, request: messages.JobsListRequest) -> messages.JobsListResponse:
+    return messages.JobsListResponse(items=[describe(job) for job in service.jobs.all()])
+
+
+async def show(service: Service, request: messages.JobRequest) -> messages.Job:
+    return describe(service.jobs.find(request.job_id))
+
+
+async def cancel(service: Service, request: messages.JobRequest) -> Reply:
+    job = service.jobs.find(request.job_id)
+    if job.state == RUNNING:
+        await service.jobs.cancel(job)
+    if job.state != CANCELLED:
+        raise InvalidRequest(f"cannot cancel job; job '{job.job_id}' is {job.state}, it can no longer be cancelled")
+    return Reply(code=200)
+
+
+def describe(job: Job) -> messages.Job:
+    return messages.Job(
+        job_id=job.job_id,
+        kind=job.kind,
+        queue_name=job.queue,
+        partition=job.partition,
+        state=job.state,
+        done=job.done,
+        total=job.total,
+        reason=job.reason,
+        created_at=job.created_at,
+        ended_at=job.ended_at or None,
+    )
+
+
+CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+    "jobs.list": list_,
+    "jobs.show": show,
+    "jobs.cancel": cancel,
+}

@@ -1,0 +1,153 @@
+"""partitions.verify: reads every row of a partition and compares with what the daemon believes to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from querator.daemon.admin import partition_calls
+from querator.daemon.admin.item_calls import CHANGE_TIMEOUT_NS
+from querator.daemon.jobs.runner import Kind
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Change
+from querator.daemon.store.base import StorageError, Store
+from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
+from querator.errors import QueratorError, RequestFailed
+from querator.items import Job
+from querator.limits import VERIFY_TRIES_MAX
+from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.service import Service
+
+VERIFY = "verify"
+
+
+class Believed(NamedTuple):
+    """A partition's counters at the moment when so many batches were durable."""
+
+    record: int
+    items: int
+    leases: int
+    scheduled: int
+    created_sum: int
+
+
+async def verify(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
+    logical = service.find(request.queue_name)
+    partitions = partition_calls.chosen(service, logical, request.partitions)
+    partition_calls.check_readable("verify", partitions)
+    job = await service.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
+    return messages.JobReply(job_id=job.job_id)
+
+
+async def _run(service: Service, job: Job) -> None:
+    logical = service.logicals[job.queue]
+    partitions = [logical.partitions[number] for number in job.details["partitions"]]
+    job.done, job.total = 0, sum(partition.total + partition.scheduled_count for partition in partitions)
+    wrong: list[str] = []
+    for partition in partitions:
+        service.jobs.check(job)
+        job.partition = partition.number
+        job.done += await _check(service, logical, partition, wrong)
+    if wrong:
+        raise RequestFailed("; ".join(wrong))
+
+
+async def _check(service: Service, logical: Logical, partition: Partition, wrong: list[str]) -> int:
+    """Adds what is wrong with one partition. Returns how many items it has."""
+    while True:
+        believed, snapshot = await _at_one_moment(logical, partition)
+        reading = asyncio.ensure_future(service.blocking(_compare, believed, snapshot))
+        try:
+            reasons = await asyncio.shield(reading)
+        except SnapshotLost:
+            continue
+        wrong += [f"partition '{partition.number}' {reason}" for reason in reasons]
+        return believed.items + believed.scheduled
+
+
+async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, Snapshot]:
+    """The counters and the file at the same moment, though the queue goes on."""
+    for _ in range(VERIFY_TRIES_MAX):
+        await partition_calls.at_store(logical, partition, lambda store: store.flush())
+        believed = await _count(logical, partition)
+        snapshot = await partition_calls.at_store(logical, partition, _apply)
+        if believed is not None and snapshot.applied == believed.record:
+            return believed, snapshot
+        snapshot.close()
+    raise RequestFailed(f"partition '{partition.number}' changes too fast to be compared, try again")
+
+
+async def _count(logical: Logical, partition: Partition) -> Believed | None:
+    """The counters between two passes, when memory holds what is durable and nothing else. That is set aside, to be
+    applied as it is. None if the next pass was faster."""
+    loop = asyncio.get_running_loop()
+    counted: asyncio.Future[Believed | None] = loop.create_future()
+
+    def count() -> None:
+        store = partition.store
+        if counted.done():
+            return
+        if store is None:
+            counted.set_exception(RequestFailed(f"partition '{partition.number}' failed"))
+            return
+        if store.has_staged or partition.batch is not None:
+            counted.set_result(None)
+            return
+        store.freeze()
+        counted.set_result(
+            Believed(
+                store.record_written,
+                partition.total,
+                partition.total_leased,
+                partition.scheduled_count,
+                partition.created_sum,
+            )
+        )
+
+    def respond(result: Any) -> None:
+        if isinstance(result, QueratorError):
+            if not counted.done():
+                counted.set_exception(result)
+            return
+        # What this pass itself has changed, such as items that came due, counts as durable only after all answers.
+        loop.call_soon(count)
+
+    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, [partition], lambda now_us: None))
+    return await counted
+
+
+def _apply(store: Store) -> Snapshot:
+    store.apply()
+    return store.snapshot()
+
+
+def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
+    """Blocking: everything that is wrong."""
+    try:
+        audit = snapshot.audit()
+    except SnapshotLost:
+        raise
+    except StorageError as error:
+        return [str(error)]
+    finally:
+        snapshot.close()
+    found = {
+        "items": (audit.rows["items"], believed.items),
+        "leases": (audit.rows["leases"], believed.leases),
+        "scheduled items": (audit.rows["scheduled"], believed.scheduled),
+        "microseconds in the sum of all times of creation": (audit.created_sum, believed.created_sum),
+    }
+    wrong = [f"holds {stored} {what}, not {count}" for what, (stored, count) in found.items() if stored != count]
+    if audit.twice:
+        wrong.append(f"has {audit.twice} items twice")
+    if audit.astray:
+        wrong.append(f"has {audit.astray} leases of items that are not there")
+    return wrong
+
+
+KINDS = {VERIFY: Kind(_run)}
+CALLS = {"partitions.verify": verify}

@@ -1,0 +1,273 @@
+"""What holders of leases ask for: complete, retry, extend.
+
+An id that is leased is found in memory. Any other id is looked up in storage first, because a consumer must be told
+whether its item is done (ignored), waits (refused) or lives on under a new id (its lease was lost). Nothing is changed
+before every id of a request is known, so that a request takes effect in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from querator import ids
+from querator.daemon.queue import lifecycle, moves
+from querator.daemon.queue.partition import Lease, Partition, failed
+from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
+from querator.daemon.store.base import Found
+from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.limits import SCHEDULE_AHEAD_MIN_US
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.logical import Logical
+
+LOST = Found("lost", None, 0, 0)
+Held = tuple[Partition, Lease]
+
+
+class Unknown(Exception):
+    """Ids that storage must be asked about, by partition."""
+
+    def __init__(self, wanted: dict[Partition, dict[str, int]]) -> None:
+        self.wanted = wanted
+
+
+def proceed(logical: Logical, request: Request) -> None:
+    """Carries out a complete, retry or extend, or starts looking up what it needs to know."""
+    try:
+        if isinstance(request, Complete):
+            logical.answer(request, _complete(logical, request), request.touched)
+        elif isinstance(request, Retry):
+            _retry(logical, request)
+        elif isinstance(request, Extend):
+            logical.answer(request, _extend(logical, request), request.touched)
+    except Unknown as unknown:
+        assert isinstance(request, Complete | Retry | Extend)
+        _look_up(logical, request, unknown, resume=request)
+
+
+def complete_for_lease(logical: Logical, lease: LeaseItems, completes: Complete) -> bool:
+    """Completes what a lease request brings along; False if the lease must wait for that, or is refused for it."""
+    try:
+        error = _complete(logical, completes)
+    except Unknown as unknown:
+        _look_up(logical, completes, unknown, resume=lease)
+        return False
+    lease.completes = None
+    if error is not None:
+        logical.clients.discard(lease.client_id)
+        logical.answer(lease, error, completes.touched)
+        return False
+    return True
+
+
+def _holder(logical: Logical, number: int, item_id: str) -> Partition:
+    """The partition in which an id is leased; the one that was named, if none has it."""
+    # A queue may have shrunk since the number was checked.
+    named = logical.partitions[min(number, len(logical.partitions) - 1)]
+    if item_id in named.leased:
+        return named
+    return next((partition for partition in logical.partitions if item_id in partition.leased), named)
+
+
+def _complete(logical: Logical, request: Complete) -> QueratorError | None:
+    hint = _holder(logical, request.number, request.ids[0])
+    if hint.allows.complete and hint.leased:
+        leases = list(map(hint.leased.pop, request.ids, repeat(None)))
+        if None not in leases:
+            _completed(logical, request, hint, leases)  # type: ignore[arg-type]
+            return None
+        hint.leased.update([(lease.id, lease) for lease in leases if lease is not None])
+    held, error = _find(logical, request.known, hint, request.ids, "completed", ignore_absent=True)
+    by_partition: dict[Partition, list[Lease]] = {}
+    for partition, lease in held:
+        if partition.leased.pop(lease.id, None) is not None:
+            by_partition.setdefault(partition, []).append(lease)
+    for partition, leases_here in by_partition.items():
+        _completed(logical, request, partition, leases_here)
+    return error
+
+
+def _completed(logical: Logical, request: Complete, partition: Partition, leases: list[Lease]) -> None:
+    partition.completed(leases)
+    request.touched.add(partition)
+    logical.tally("completed", len(leases))
+
+
+def _retry(logical: Logical, request: Retry) -> None:
+    wanted = [item.id for item in request.items]
+    hint = _holder(logical, request.number, wanted[0])
+    held, error = _find(logical, request.known, hint, wanted, "retried", once=True)
+    now = logical.now_us
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    moving: dict[tuple[Partition, str], list[Lease]] = {}
+    for (partition, lease), item in zip(held, request.items, strict=False):
+        del partition.leased[lease.id]
+        request.touched.add(partition)
+        if item.unused and not item.dead:
+            lease = _without_this_attempt(lease)
+        else:
+            lease = failed(lease, item.reason, now)
+        if item.dead:
+            moving.setdefault((partition, lifecycle.CLIENT), []).append(lease)
+        elif item.retry_at is not None and item.retry_at >= soon:
+            partition.lost([lease], now)
+            seq = partition.allocate(1, now)
+            birth = lease.item.birth or lease.item.seq
+            again = msgspec.structs.replace(
+                lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth, imported_deadline=0
+            )
+            partition.add_scheduled([again])
+        elif moves.must_leave(logical, partition):
+            moving.setdefault((partition, ""), []).append(lease)
+        else:
+            partition.lost([lease], now)
+            partition.requeue([(lease.item, lease.attempts)], now)
+    if held:
+        logical.tally("retried", len(held))
+    for (partition, reason), leases in moving.items():
+        if reason:
+            moves.let_die(logical, partition, leases, reason, retry=request)
+        else:
+            moves.send_elsewhere(logical, partition, leases, retry=request)
+    if not request.open_moves or error is not None:
+        logical.answer(request, error, request.touched)
+
+
+def _without_this_attempt(lease: Lease) -> Lease:
+    """The same lease for an item that nobody worked on: it does not count as an attempt."""
+    return msgspec.structs.replace(lease, attempts=max(0, lease.attempts - 1))
+
+
+def take_back_undelivered(logical: Logical) -> None:
+    """Requeues items whose consumer closed its connection before the answer to its lease was ready."""
+    undelivered, logical.undelivered = logical.undelivered, []
+    for delivery in undelivered:
+        partition = logical.partitions[delivery.partition]
+        leases = [lease for lease in delivery.leases if partition.leased.get(lease.id) is lease]
+        if not leases or not partition.allows.complete:
+            continue
+        for lease in leases:
+            del partition.leased[lease.id]
+        partition.lost(leases, logical.now_us)
+        partition.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], logical.now_us)
+
+
+def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
+    hint = _holder(logical, request.number, request.ids[0])
+    held, error = _find(logical, request.known, hint, request.ids, "extended")
+    if error is not None:
+        return error
+    timeout_ns = request.lease_timeout_ns or logical.queue.lease_timeout_ns
+    deadline = lifecycle.deadline(logical.now_us, timeout_ns)
+    by_partition: dict[Partition, dict[str, Lease]] = {}
+    for partition, lease in held:
+        by_partition.setdefault(partition, {})[lease.id] = lease
+    for partition, leases in by_partition.items():
+        partition.extend(list(leases.values()), deadline)
+        request.touched.add(partition)
+    return [lease for _, lease in held]
+
+
+def _find(
+    logical: Logical,
+    known: dict[str, Found | None],
+    hint: Partition,
+    wanted: Sequence[str],
+    verb: str,
+    *,
+    ignore_absent: bool = False,
+    once: bool = False,
+) -> tuple[list[Held], QueratorError | None]:
+    """The leases that ids stand for, up to the first bad id, and what is wrong with that one.
+
+    A complete passes over what is in a failing partition, because the others go on; it is an error nonetheless.
+    Raises Unknown when storage has to be asked first.
+    """
+    held: list[Held] = []
+    seen: set[str] = set()
+    unknown: dict[Partition, dict[str, int]] = {}
+    error: QueratorError | None = None
+    unavailable: QueratorError | None = None
+    for item_id in wanted:
+        if item_id not in hint.leased:
+            hint = _holder(logical, hint.number, item_id)
+        lease = hint.leased.get(item_id) if hint.allows.complete else None
+        partition: Partition | None = hint
+        if lease is None:
+            try:
+                decoded = ids.decode(item_id)
+            except ValueError as reason:
+                error = InvalidRequest(f"invalid storage id; '{item_id}': {reason}")
+                break
+            partition = logical.by_prefix.get(decoded.prefix)
+            if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
+                # Its partition may have been removed; what it remembered is known by a key.
+                found: Found | None = LOST if LOST_PREFIX + item_id in logical.remembered.exact else None
+            elif not partition.allows.complete:
+                unavailable = unavailable or RetryRequest(failing(partition.number))
+                if ignore_absent:
+                    continue
+                break
+            elif (lease := partition.leased.get(item_id)) is not None:
+                found = None
+            elif decoded.seq in partition.dying:
+                found = LOST
+            elif item_id in known:
+                found = known[item_id]
+            else:
+                unknown.setdefault(partition, {})[item_id] = decoded.seq
+                continue
+        if lease is not None and partition is not None and not (once and item_id in seen):
+            seen.add(item_id)
+            held.append((partition, lease))
+            continue
+        error = _refusal(item_id, LOST if item_id in seen else found, verb, ignore_absent)
+        if error is not None:
+            break
+    if unknown:
+        raise Unknown(unknown)
+    return held, unavailable or error
+
+
+def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) -> QueratorError | None:
+    if found is None:
+        return None if ignore_absent else InvalidRequest(f"invalid storage id; '{item_id}' does not exist")
+    if found.state == "lost":
+        return InvalidRequest(f"invalid storage id; '{item_id}' does not exist, its lease was lost")
+    return InvalidRequest(f"item(s) cannot be {verb}; '{item_id}' is not marked as leased")
+
+
+def _look_up(logical: Logical, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
+    """Asks storage about ids, then puts the request back in front of the inbox."""
+    open_reads = len(unknown.wanted)
+    logical.looking_up += 1
+
+    def ended() -> None:
+        nonlocal open_reads
+        open_reads -= 1
+        if open_reads == 0:
+            logical.looking_up -= 1
+            logical.inbox.appendleft(resume)
+            logical.wake()
+
+    for partition, seqs in unknown.wanted.items():
+        store = partition.store
+        assert store is not None
+
+        def done(found: dict[int, Found], seqs: dict[str, int] = seqs) -> None:
+            request.known.update({item_id: found.get(seq) for item_id, seq in seqs.items()})
+            ended()
+
+        def failed(error: Exception) -> None:
+            # The partition is in error now; planning the request again will say so.
+            ended()
+
+        def work(store: Any = store, seqs: dict[str, int] = seqs) -> dict[int, Found]:
+            found: dict[int, Found] = store.find(list(seqs.values()), payloads=False)
+            return found
+
+        logical.read(partition, work, done, flush=True, failed=failed)

@@ -1,0 +1,58 @@
+"""Bulk items enter a queue: a chunk of a stream goes to one partition, all or none, like a produce.
+
+The loop gives them their sequences and times and touches none of them, except those that are to be enqueued later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from querator.daemon.queue import lifecycle, remembered
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Columns, Intake
+from querator.daemon.store.base import Rows
+from querator.items import Item
+from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.logical import Logical
+
+
+def enter(logical: Logical, request: Intake, partition: Partition) -> None:
+    """Answers with how many items were added, once they are durable. (A repetition is answered with None.)"""
+    now = logical.now_us
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    if request.columns.rows:
+        _enter_columns(request.columns, partition, now, expire)
+    if request.items:
+        _enter_items(request.items, partition, now, expire)
+    if request.request_id:
+        remembered.remember(logical, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
+    count = request.columns.rows + len(request.items)
+    logical.answer(request, count, partition)
+    logical.tally("produced", count)
+
+
+def _enter_columns(columns: Columns, partition: Partition, now: int, expire: int) -> None:
+    rows = Rows(partition.allocate(columns.rows, now), columns.rows, now, expire, columns.stream)
+    expiries = [expire] if columns.expires_unsaid else []
+    if columns.expires_first is not None:
+        expiries.append(columns.expires_first)
+    partition.add_rows(rows, columns.created_sum + columns.created_unsaid * now, min(expiries))
+
+
+def _enter_items(items: list[Item], partition: Partition, now: int, expire: int) -> None:
+    for seq, item in enumerate(items, partition.allocate(len(items), now)):
+        item.seq = seq
+        # Kept from an earlier try that failed, or told by an import.
+        item.created_at = item.created_at or now
+        item.expire_deadline = item.expire_deadline or expire
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    later = [item for item in items if item.enqueue_at >= soon]
+    ready = [item for item in items if item.enqueue_at < soon]
+    for item in ready:
+        item.enqueue_at = 0
+    if later:
+        partition.add_scheduled(later)
+    if ready:
+        partition.enter(ready)

@@ -1,0 +1,139 @@
+"""New items find their partition. Part of the Logical's pass.
+
+Each request goes to the partition in front of the order. What one pass brings to one partition is then made into items
+in one go, because under load most of what a small request costs is paid per request and not per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from querator.daemon.queue import distribution, intake, lifecycle, moves, remembered
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Arrival, Intake, Produce
+from querator.daemon.store.base import Rows
+from querator.items import Item
+from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
+from querator.wire import arrow
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.logical import Logical
+    from querator.wire.messages import QueueProduceItem
+
+_kind_of = attrgetter("kind")
+_reference_of = attrgetter("reference")
+_encoding_of = attrgetter("encoding")
+
+
+def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
+    """Gives every request to a partition; one that no partition takes waits for its time to run out."""
+    order = logical.order
+    together: dict[Partition, list[Produce]] = {}
+    all_take = all([_takes(partition) for partition in order])
+    at = _front(order)
+    for request in requests:
+        if request.answered:
+            continue
+        if at is None:
+            logical.held_up.append(request)
+            logical.watch(request)
+            continue
+        partition = order[at]
+        if type(request) is Produce and not request.timed:
+            partition.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
+            together.setdefault(partition, []).append(request)
+        else:
+            # Items enter in the order of their requests.
+            _produce_all(logical, together)
+            if isinstance(request, Arrival):
+                if not moves.enter(logical, request, partition):
+                    continue
+            elif isinstance(request, Intake):
+                intake.enter(logical, request, partition)
+            else:
+                _produce_timed(logical, request, partition)
+        if len(order) > 1:
+            distribution.grew(order, at)
+            at = 0 if all_take else _front(order)
+    _produce_all(logical, together)
+
+
+def _front(order: Sequence[Partition]) -> int | None:
+    for at, partition in enumerate(order):
+        if _takes(partition):
+            return at
+    return None
+
+
+def _takes(partition: Partition) -> bool:
+    return not partition.congested and partition.allows.produce
+
+
+def _produce_all(logical: Logical, together: dict[Partition, list[Produce]]) -> None:
+    for partition, requests in together.items():
+        _produce(logical, requests, partition)
+    together.clear()
+
+
+def _produce(logical: Logical, requests: list[Produce], partition: Partition) -> None:
+    now = logical.now_us
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
+    count = len(drafts)
+    first = partition.allocate(count, now)
+    payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
+    partition.waiting -= count
+    if count >= ROWS_ITEMS_MIN and not partition.window.is_open():
+        # They will wait, so that it pays to keep them as columns: these take less memory, and are applied faster.
+        rows = Rows(first, count, now, expire, _columns(drafts, payloads))
+        partition.add_rows(rows, now * count, expire)
+    else:
+        texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
+        items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
+        partition.add(items, sum(map(len, payloads)), now * count, expire)
+    answers = logical.answers
+    for request in requests:
+        if request.request_id:
+            remembered.remember(logical, partition, request.keys)
+        answers.append((request, None, partition))
+    logical.tally("produced", count)
+
+
+def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:
+    columns: dict[str, pa.Array] = {"payload": pa.array(payloads, pa.binary())}
+    for name, text_of in (("kind", _kind_of), ("reference", _reference_of), ("encoding", _encoding_of)):
+        texts = list(map(text_of, drafts))
+        if any(texts):
+            columns[name] = pa.array(texts, pa.string())
+    batch = pa.record_batch(columns)
+    return arrow.encode_batches([batch], batch.schema)
+
+
+def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> None:
+    """A request in which some items are to be enqueued later."""
+    now = logical.now_us
+    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    soon = now + SCHEDULE_AHEAD_MIN_US
+    first = partition.allocate(len(request.drafts), now)
+    ready: list[Item] = []
+    later: list[Item] = []
+    for seq, d in enumerate(request.drafts, first):
+        item = Item(seq, now, expire, d.bytes_ or d.utf8.encode(), d.kind, d.reference, d.encoding)
+        if d.enqueue_at is not None and d.enqueue_at >= soon:
+            item.enqueue_at = d.enqueue_at
+            later.append(item)
+        else:
+            ready.append(item)
+    if ready:
+        partition.enter(ready)
+    if later:
+        partition.add_scheduled(later)
+    if request.request_id:
+        remembered.remember(logical, partition, request.keys)
+    logical.answer(request, None, partition)
+    logical.tally("produced", len(request.drafts))

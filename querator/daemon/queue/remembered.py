@@ -1,0 +1,278 @@
+"""Which requests a queue has seen before: request ids of clients, and the keys of items that come from elsewhere.
+
+Every key stands in the file of the partition that took the request. Memory keeps the newest keys as they are, and of
+all others a fingerprint. A key whose fingerprint is known is looked up in the files before its request is decided; a
+key whose fingerprint is unknown is new. While the file of some partition has not been read since the start, it may know
+any key, so that a request with a key waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce, Read
+from querator.daemon.store.fingerprints import Fingerprints, fingerprint
+from querator.errors import InvalidRequest
+from querator.limits import (
+    BULK_REQUEST_ID_KEPT_US,
+    EXACT_KEYS_CHECKED_EVERY_US,
+    REQUEST_ID_GENERATIONS,
+    REQUEST_ID_KEPT_US,
+    REQUEST_IDS_FORGOTTEN_MAX,
+    REQUEST_IDS_NEWEST_MAX,
+    US_PER_SECOND,
+)
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.logical import Logical
+
+OTHER_CONTENT: Final = "request id is invalid; it was used before for other items"
+
+
+class _Keys:
+    """Keys with the same time to live: the newest ones in the order of their times, the rest as fingerprints.
+
+    Fingerprints are kept in generations and dropped with them, because nothing says which key one belongs to.
+    """
+
+    def __init__(self, kept_us: int) -> None:
+        self.kept_us = kept_us
+        self.newest: dict[str, int] = {}
+        self.older: deque[Fingerprints] = deque()
+        self._generation_ends = 0
+        self._expired_at = 0
+
+    def forget(self, now_us: int) -> None:
+        # Finding the first key of a dictionary that has lost thousands of them is slow, so that it is done seldom.
+        if abs(now_us - self._expired_at) >= US_PER_SECOND:
+            self._expired_at = now_us
+            self._expire(now_us)
+        excess = len(self.newest) - REQUEST_IDS_NEWEST_MAX
+        if excess > REQUEST_IDS_NEWEST_MAX // 100:
+            for key in list(islice(self.newest, excess)):
+                self._add_older(key, self.newest.pop(key))
+
+    def _expire(self, now_us: int) -> None:
+        newest = self.newest
+        last_us = now_us + self.kept_us
+        for key, until in list(islice(newest.items(), REQUEST_IDS_FORGOTTEN_MAX)):
+            if now_us <= until <= last_us:
+                break
+            del newest[key]
+            if until > last_us:
+                newest[key] = last_us  # from before the clock went back: nothing must pile up behind it
+        while self.older and self.older[0].until < now_us:
+            self.older.popleft()
+
+    def _add_older(self, key: str, until: int) -> None:
+        if not self.older or until > self._generation_ends:
+            self.older.append(Fingerprints())
+            self._generation_ends = until + self.kept_us // REQUEST_ID_GENERATIONS
+        self.older[-1].add(fingerprint(key), until)
+
+
+class Remembered:
+    """The keys of one queue."""
+
+    def __init__(self) -> None:
+        self.exact: dict[str, int] = {}
+        """Those that begin with one of EXACT_PREFIXES."""
+        self._exact_checked_at = 0
+        self._clients = _Keys(REQUEST_ID_KEPT_US)
+        self._bulk = _Keys(BULK_REQUEST_ID_KEPT_US)
+        self._in_files: dict[str, Fingerprints] = {}
+        """By the partition's UUID, everything that its file had when it was opened."""
+        self.is_used = False
+        self.version = 1
+        """Rises when a file was read: what was looked up before says nothing about that file. A request that was never
+        looked up has 0."""
+
+    def put(self, key: str, until: int) -> None:
+        self.is_used = True
+        if key.startswith(EXACT_PREFIXES):
+            self.exact[key] = until
+            return
+        newest = (self._bulk if key.startswith(BULK_PREFIX) else self._clients).newest
+        # Taken out and put back, so that the oldest are always in front.
+        newest.pop(key, None)
+        newest[key] = until
+
+    def drop(self, key: str) -> None:
+        for keys in (self.exact, self._clients.newest, self._bulk.newest):
+            keys.pop(key, None)
+
+    def read(self, uuid: str, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
+        """What a partition's file remembers. Of the newest keys, only as many as there is room for."""
+        self.version += 1
+        for key, until in newest:
+            kind = self._bulk if key.startswith(BULK_PREFIX) else self._clients
+            if key.startswith(EXACT_PREFIXES) or len(kind.newest) < REQUEST_IDS_NEWEST_MAX:
+                known = self.exact.get(key) or kind.newest.get(key, 0)
+                self.put(key, max(until, known))
+        self._in_files.pop(uuid, None)
+        if everything:
+            self.is_used = True
+            self._in_files[uuid] = everything
+
+    def has(self, key: str, now_us: int) -> bool:
+        """Whether memory knows the key. If not, `may_have` says whether to look further."""
+        until = self._clients.newest.get(key) or self._bulk.newest.get(key)
+        return until is not None and until >= now_us
+
+    def may_have(self, keys: Iterable[str]) -> bool:
+        """Whether a file may remember one of these keys, as far as files have been read."""
+        older = [*self._in_files.values(), *self._clients.older, *self._bulk.older]
+        if not older:
+            return False
+        return any(value in one for value in map(fingerprint, keys) for one in older)
+
+    def forget(self, now_us: int) -> None:
+        """Drops what is past, and makes fingerprints of what is no longer among the newest."""
+        self._clients.forget(now_us)
+        self._bulk.forget(now_us)
+        for uuid in [uuid for uuid, one in self._in_files.items() if one.until < now_us]:
+            del self._in_files[uuid]
+        if abs(now_us - self._exact_checked_at) > EXACT_KEYS_CHECKED_EVERY_US:
+            self._exact_checked_at = now_us
+            self.exact = {key: until for key, until in self.exact.items() if until >= now_us}
+
+
+# -- within a pass
+
+
+def remember(logical: Logical, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
+    """Keys of requests that the partition takes in this pass."""
+    until = logical.now_us + kept_us
+    batch = partition.changes()
+    batch.request_ids += keys
+    batch.request_until += [until] * len(keys)
+    for key in keys:
+        logical.under_way.pop(key, None)
+        logical.remembered.put(key, until)
+
+
+def take_back(logical: Logical, request: Produce | Arrival) -> None:
+    """The write of this request failed: nobody may take its keys for known."""
+    for key in request.keys:
+        logical.remembered.drop(key)
+    if isinstance(request, Produce) and request.request_id:
+        logical.under_way[request.request_id] = request
+
+
+def may_enter(logical: Logical, request: Produce | Arrival) -> bool:
+    """Whether a request is known to be new. Otherwise it is answered, or follows another one, or waits to be sure."""
+    if isinstance(request, Produce) and _is_repeated(logical, request):
+        return False
+    ids = logical.remembered
+    if request.looked_up != ids.version and ids.may_have(request.keys):
+        logical.to_look_up.append(request)
+        logical.watch(request)
+        return False
+    if isinstance(request, Produce) and unread(logical, request) is not None:
+        logical.held_up.append(request)
+        logical.watch(request)
+        return False
+    return True
+
+
+def _is_repeated(logical: Logical, request: Produce) -> bool:
+    key = request.request_id
+    if logical.remembered.has(key, logical.now_us) or key in request.found:
+        if logical.under_way.get(key) is request:
+            del logical.under_way[key]
+        logical.answer(request, _repeated(logical, request) if isinstance(request, Intake) else REPEATED)
+        return True
+    first = logical.under_way.get(key)
+    if first is None or first.answered or first is request:
+        logical.under_way[key] = request
+        return False
+    if isinstance(request, Intake) and not (isinstance(first, Intake) and first.digest == request.digest):
+        logical.answer(request, InvalidRequest(OTHER_CONTENT))
+    else:
+        first.followers = [*first.followers, request]
+        logical.watch(request)
+    return True
+
+
+def _repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
+    """The answer to a chunk whose id is known: it was added before, or something else was."""
+    is_same = logical.remembered.has(request.witness, logical.now_us) or request.witness in request.found
+    return None if is_same else InvalidRequest(OTHER_CONTENT)
+
+
+def unread(logical: Logical, request: Produce | Arrival) -> Partition | None:
+    """A partition that may know this request and has not been read. What it knows is from before the start."""
+    if not logical.unread or not request.keys:
+        return None
+    kept_us = BULK_REQUEST_ID_KEPT_US if isinstance(request, Intake) else REQUEST_ID_KEPT_US
+    return logical.unread[0] if logical.now_us <= logical.loaded_at + kept_us else None
+
+
+def look_up(logical: Logical) -> None:
+    """Asks every partition about the keys that may be in files, then puts the requests back in front of the inbox."""
+    requests, logical.to_look_up = logical.to_look_up, []
+    if any(not (partition.allows.storage or partition.is_noted) for partition in logical.partitions):
+        logical.held_up.extend(requests)
+        return
+    keys = [key for request in requests for key in request.keys]
+    version = logical.remembered.version
+    open_reads = len(logical.partitions)
+    is_whole = True
+    found: set[str] = set()
+    logical.looking_up_keys += len(requests)
+
+    def ended(here: Iterable[str]) -> None:
+        nonlocal open_reads
+        found.update(here)
+        open_reads -= 1
+        if open_reads:
+            return
+        logical.looking_up_keys -= len(requests)
+        for request in requests:
+            request.found = found
+            if is_whole:
+                request.looked_up = version
+        logical.inbox.extendleft(reversed([request for request in requests if not request.answered]))
+        logical.wake()
+
+    def failed(error: Exception) -> None:
+        nonlocal is_whole
+        is_whole = False
+        ended(())
+
+    for partition in logical.partitions:
+        _ask(logical, partition, keys, ended, failed)
+
+
+def _ask(
+    logical: Logical,
+    partition: Partition,
+    keys: list[str],
+    done: Callable[[Iterable[str]], None],
+    failed: Callable[[Exception], None],
+) -> None:
+    now_us = logical.now_us
+    store = partition.store
+    if store is not None:
+        logical.read(partition, lambda: store.remembered(keys, now_us), done, flush=True, failed=failed)
+        return
+    placement = partition.placement
+
+    def ended(end: Callable[[Any], None], result: Any) -> None:
+        logical.reads_open -= 1
+        end(result)
+
+    logical.reads_open += 1
+    logical.reads.append(
+        Read(
+            partition,
+            None,
+            lambda: logical.noted_keys(placement, keys),
+            lambda found: ended(done, found),
+            lambda error: ended(failed, error),
+        )
+    )

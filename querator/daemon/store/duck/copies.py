@@ -1,0 +1,165 @@
+"""Copies of partition files that are closed, and what is in them. Nothing here touches a file that is in use.
+
+Everything blocks, and runs in a worker thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.duck import soundness
+from querator.daemon.store.duck.partition_file import MEASURED_TABLES, TABLES, Cursor, with_room
+from querator.daemon.store.duck.snapshot import Contents, Snapshot, read_contents
+from querator.daemon.store.duck.storage import Instance
+from querator.daemon.store.duck.tables import SCHEMA_VERSION
+from querator.daemon.store.files import open_regular, private, sync_file
+from querator.daemon.store.stretches import stretches
+
+CHUNK_BYTES: Final = 4 << 20
+ROWS_PER_INSERT: Final = 100_000
+
+
+def contents(path: Path) -> Contents:
+    """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, damaged or unsound."""
+    with _attached(path) as instance:
+        soundness.check(instance.cursor(), "file")
+        return with_room(instance, lambda: read_contents(instance.cursor(), "file"))
+
+
+def row_counts(path: Path) -> dict[str, int]:
+    """Rows per table of a file that nobody has open; fast, because hardly any of it is read."""
+    with inspected(path) as cursor:
+        return {table: cursor.execute(f"SELECT count(*) FROM file.{table}").fetchall()[0][0] for table in TABLES}
+
+
+@contextmanager
+def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
+    """A file that nobody has open, attached as `file` to an instance of its own."""
+    with _attached(path, writable) as instance:
+        yield instance.cursor()
+
+
+@contextmanager
+def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
+    if not path.is_file():
+        raise StorageError(f"{path} is missing")
+    instance = Instance(path.parent, is_brief=True)
+    try:
+        cursor = instance.cursor()
+        place = str(path).replace("'", "''")
+        try:
+            cursor.execute(f"ATTACH '{place}' AS file" + ("" if writable else " (READ_ONLY)"))
+            version = cursor.execute("SELECT schema_version FROM file.meta").fetchall()
+            if version != [(SCHEMA_VERSION,)]:
+                raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
+            yield instance
+            cursor.execute("DETACH file")
+        except StorageError:
+            raise
+        except Exception as error:  # DuckDB tells of damage in many ways
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise StorageError(f"{path} cannot be read: {reason}") from error
+    finally:
+        instance.close()
+
+
+def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None]) -> Contents:
+    """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far.
+
+    Raises StorageError if that cannot be done, because there is no room for instance.
+    """
+    try:
+        wanted = snapshot.contents()
+        written, done = _write_snapshot(snapshot, path, wanted, check)
+    except duckdb.Error as error:
+        raise StorageError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
+    if not written.same_rows(wanted):
+        raise StorageError(f"{path} does not hold what was written to it")
+    sync_file(path)
+    check(done)
+    return written
+
+
+def _write_snapshot(
+    snapshot: Snapshot, path: Path, wanted: Contents, check: Callable[[int], None]
+) -> tuple[Contents, int]:
+    instance = Instance(path.parent, is_brief=True)
+    try:
+        file = instance.attach("file", path)
+        file.create_tables()
+        file.claim(wanted.uuid, wanted.queue)
+        path.chmod(0o600)
+        cursor = instance.cursor()
+        cursor.execute("UPDATE file.meta SET applied = ?, last_seq = ?", [wanted.applied, wanted.last_seq])
+        done = 0
+        for table in TABLES:
+            for rows in _rows(snapshot, table):
+                check(done)
+                with_room(instance, lambda rows=rows, table=table: file.add_rows(table, rows))  # type: ignore[misc]
+                done += rows.num_rows
+        written = with_room(instance, lambda: read_contents(cursor, "file"))
+        with_room(instance, file.checkpoint)
+        instance.detach("file")
+    finally:
+        instance.close()
+    return written, done
+
+
+def _rows(snapshot: Snapshot, table: str) -> Iterator[pa.Table]:
+    """A table of a snapshot in pieces that fit in memory."""
+    if table in MEASURED_TABLES:
+        for stretch in stretches(snapshot, table):
+            yield snapshot.select(f"SELECT * FROM {{file}}.{table} WHERE {stretch.condition}")
+        return
+    with snapshot.reading():
+        reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
+        # Until it is closed, the snapshot cannot be.
+        with reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+
+
+def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable[[int], None]) -> str:
+    """Copies a closed file, durably; returns its SHA-256. `check` is told the bytes done so far, and may raise."""
+    digest = hashlib.sha256()
+    done = 0
+    started = time.monotonic()
+    try:
+        with open_regular(source) as reading, open(target, "xb", opener=private) as writing:
+            while chunk := reading.read(CHUNK_BYTES):
+                check(done)
+                digest.update(chunk)
+                writing.write(chunk)
+                done += len(chunk)
+                ahead = done / bytes_per_second - (time.monotonic() - started)
+                if ahead > 0:
+                    time.sleep(ahead)
+            writing.flush()
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise StorageError(f"{source} cannot be copied to {target}: {error.strerror}") from error
+    check(done)
+    return digest.hexdigest()
+
+
+def file_hash(path: Path, check: Callable[[int], None] = lambda done: None) -> str:
+    """SHA-256 of what is on disk, not of what is remembered of having written it."""
+    digest = hashlib.sha256()
+    done = 0
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while chunk := file.read(CHUNK_BYTES):
+            check(done)
+            digest.update(chunk)
+            done += len(chunk)
+    return digest.hexdigest()

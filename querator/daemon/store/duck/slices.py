@@ -1,0 +1,171 @@
+"""Reading a partition in slices: a bounded number of rows at a time, as Arrow columns, in the order of their sequences.
+
+A slice is one short query, so that no transaction stays open while a slow client reads: the file can be checkpointed,
+closed and attached anew between two slices, and a scan costs the daemon one slice of memory however long it is. What a
+scan sees is therefore stated in sequences: every row up to `upto` that is still there when its slice is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from querator.daemon.store.duck.partition_file import PartitionFile
+from querator.daemon.store.stretches import next_stretch
+from querator.limits import SLICE_BYTES_MAX
+from querator.wire import arrow
+
+ITEMS: Final = "items"
+SCHEDULED: Final = "scheduled"
+LEASES: Final = "leases"
+SCHEMAS: Final = {ITEMS: arrow.ITEM, SCHEDULED: arrow.ITEM, LEASES: arrow.LEASE}
+
+_PLAIN: Final = ("kind", "reference", "encoding", "source_id", "payload")
+_ITEM_SQL: Final = {
+    **{name: f"items.{name}" for name in _PLAIN},
+    "state": "CASE WHEN leases.seq IS NULL THEN 'ready' ELSE 'leased' END",
+    "attempts": "coalesce(leases.attempts, items.attempts)::INTEGER",
+    "max_attempts": "items.max_attempts::INTEGER",
+    "created_at": "items.created_at",
+    "expire_deadline": "items.expire_deadline",
+    "lease_deadline": "leases.deadline",
+    "client_id": "leases.client_id",
+    "leased_at": "leases.leased_at",
+    "enqueue_at": "NULL::TIMESTAMP",
+    "history": "decode(items.history)",
+    "text": "try(decode(items.payload))",
+    "last_reason": (
+        """CASE WHEN octet_length(items.history) > 0 THEN try(list_filter(from_json(decode(items.history),"""
+        """ '[{{"reason":"VARCHAR","queue_name":"VARCHAR"}}]'), lambda e: e.queue_name IS NULL)[-1].reason) END"""
+    ),
+}
+_SQL: Final[dict[str, dict[str, str]]] = {
+    ITEMS: _ITEM_SQL,
+    SCHEDULED: _ITEM_SQL
+    | {
+        "state": "'scheduled'",
+        "attempts": "items.attempts::INTEGER",
+        "lease_deadline": "NULL::TIMESTAMP",
+        "client_id": "NULL::VARCHAR",
+        "leased_at": "NULL::TIMESTAMP",
+        "enqueue_at": "items.enqueue_at",
+    },
+    LEASES: {
+        "attempts": "items.attempts::INTEGER",
+        "deadline": "items.deadline",
+        "payload": "stored.payload",
+        "text": "try(decode(stored.payload))",
+        "client_id": "items.client_id",
+        "leased_at": "items.leased_at",
+    },
+}
+_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client_id", "leased_at"})
+
+
+class Scan(NamedTuple):
+    """What is wanted of one partition's table: sequences after `after` up to `upto`."""
+
+    table: str
+    columns: tuple[str, ...]
+    after: int
+    upto: int
+    state: str = ""
+    """Only items that are `ready` or `leased`; empty means both."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow.chosen(SCHEMAS[self.table], self.columns) if self.columns else pa.schema([])
+
+    @property
+    def payload_copies(self) -> int:
+        """How many columns of the result hold the payload."""
+        return ("payload" in self.columns) + ("text" in self.columns)
+
+    @property
+    def content_copies(self) -> int:
+        """How many times the result holds what may be large of an item."""
+        return self.payload_copies or int("history" in self.columns)
+
+
+class Slice(NamedTuple):
+    batch: pa.RecordBatch
+    last: int
+    """Where the next slice begins; `upto` when nothing is left."""
+
+
+class SlicedStore(Protocol):
+    """What a store can do beyond the contract that the Logical stands on."""
+
+    def slice(self, scan: Scan, partition: int) -> Slice: ...
+
+    def split(self, table: str, upto: int, parts: int) -> Split: ...
+
+
+class Split(NamedTuple):
+    rows: int
+    bounds: list[int]
+    """Sequences that cut the rows into about equal parts; the last one is `upto`."""
+
+
+def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> Slice:
+    """The next rows of a scan; blocking."""
+    content_of = (SCHEDULED if scan.table == SCHEDULED else ITEMS) if scan.content_copies else ""
+    bytes_max = SLICE_BYTES_MAX // max(1, scan.content_copies)
+    last = next_stretch(file, scan.table, scan.after, scan.upto, content_of=content_of, bytes_max=bytes_max).last
+    wanted = scan.schema
+    names = [name for name in wanted.names if name not in ("id", "partition")]
+    sql = _SQL[scan.table]
+    where = f" AND leases.seq IS {'' if scan.state == 'ready' else 'NOT '}NULL" if scan.state else ""
+    joins = scan.table == ITEMS and bool(scan.state or _NEEDS_LEASES.intersection(names))
+    source = f"{{file}}.{scan.table} AS items"
+    if joins:
+        # Leases of this stretch only: a join with all of them would be made anew for every slice.
+        source += (
+            f" LEFT JOIN (SELECT * FROM {{file}}.leases WHERE seq > {scan.after:d} AND seq <= {last:d}) AS leases"
+            " ON leases.seq = items.seq"
+        )
+    elif scan.table == LEASES and scan.payload_copies:
+        source += (
+            f" LEFT JOIN (SELECT seq, payload FROM {{file}}.items WHERE seq > {scan.after:d} AND seq <= {last:d}"
+            " AND seq IN (SELECT seq FROM {file}.leases)) AS stored ON stored.seq = items.seq"
+        )
+    selected = "".join([f", {sql[name]} AS {name}" for name in names])
+    rows = file.select(
+        f"SELECT items.seq{selected} FROM {source}"
+        f" WHERE items.seq > {scan.after:d} AND items.seq <= {last:d}{where} ORDER BY items.seq"
+    )
+    return Slice(_batch(rows, wanted, prefix, partition), last)
+
+
+def _batch(rows: pa.Table, wanted: pa.Schema, prefix: int, partition: int) -> pa.RecordBatch:
+    columns = []
+    for field in wanted:
+        if field.name == "partition":
+            columns.append(pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows))
+        elif field.name == "id":
+            columns.append(arrow.id_column(prefix, _whole(rows.column("seq"))))
+        else:
+            columns.append(_whole(rows.column(field.name)).cast(field.type))
+    if not columns:  # somebody counts
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
+    return pa.record_batch(columns, schema=wanted)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def split_table(file: PartitionFile, table: str, upto: int, parts: int) -> Split:
+    """Where to cut a table so that the pieces have about the same number of rows; blocking."""
+    ((rows,),) = file.rows(f"SELECT count(*) FROM {{file}}.{table} WHERE seq <= {upto:d}")
+    bounds: Sequence[int] = []
+    if parts > 1 and rows:
+        shares = ", ".join(str(part / parts) for part in range(1, parts))
+        ((found,),) = file.rows(
+            # Doubles hold these sequences exactly, and the pieces need not be equal.
+            f"SELECT approx_quantile(seq::DOUBLE, [{shares}]) FROM {{file}}.{table} WHERE seq <= {upto:d}"
+        )
+        bounds = sorted({int(bound) for bound in found if bound < upto})
+    return Split(rows, [*bounds, upto])

@@ -1,0 +1,88 @@
+"""Whether a partition file that comes from elsewhere can be served: its tables, and values that no daemon ever writes.
+
+A restored file is checked here before it is switched in. What was written by a daemon always passes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from querator.daemon.store.duck import tables
+from querator.daemon.store.duck.partition_file import TABLES, Cursor
+from querator.items import ZERO_TIME_US
+from querator.limits import ATTEMPTS_MAX, SEQUENCE_MAX, YEAR_10000_US
+
+_SEQUENCES: Final = {
+    "items": ("seq", "birth"),
+    "scheduled": ("seq", "birth"),
+    "leases": ("seq",),
+    "lost": ("seq", "birth"),
+}
+_TIMES: Final = {
+    "items": ("created_at", "expire_deadline"),
+    "scheduled": ("created_at", "expire_deadline", "enqueue_at"),
+    "leases": ("deadline", "leased_at"),
+    "lost": ("until",),
+    "requests": ("until",),
+}
+_ATTEMPTS: Final = {
+    "items": ("attempts", "max_attempts"),
+    "scheduled": ("attempts", "max_attempts"),
+    "leases": ("attempts",),
+}
+
+
+def check(cursor: Cursor, name: str) -> None:
+    """Raises ValueError with the first thing that is wrong in an attached file."""
+    _check_tables(cursor, name)
+    for table in TABLES:
+        conditions = {
+            f"an impossible {column}": f"{column} NOT BETWEEN {1 if column == 'seq' else 0} AND {SEQUENCE_MAX}"
+            for column in _SEQUENCES.get(table, ())
+        }
+        for column in _TIMES[table]:
+            # Comparing the timestamps themselves also catches those that are infinite.
+            conditions[f"an impossible {column}"] = (
+                f"NOT ({column} >= make_timestamp({ZERO_TIME_US}) AND {column} < make_timestamp({YEAR_10000_US}))"
+            )
+        for column in _ATTEMPTS.get(table, ()):
+            conditions[f"impossible {column}"] = f"{column} NOT BETWEEN 0 AND {ATTEMPTS_MAX}"
+        counts = ", ".join(f"count(*) FILTER ({condition})" for condition in conditions.values())
+        (found,) = cursor.execute(f"SELECT {counts} FROM {name}.{table}").fetchall()
+        for what, count in zip(conditions, found, strict=True):
+            if count:
+                raise ValueError(f"{count} rows of its table '{table}' have {what}")
+    _check_unique(cursor, f"SELECT seq FROM {name}.items UNION ALL SELECT seq FROM {name}.scheduled", "items")
+    _check_unique(cursor, f"SELECT seq FROM {name}.leases", "leases")
+    ((last_seq, applied),) = cursor.execute(f"SELECT last_seq, applied FROM {name}.meta").fetchall()
+    if not 0 <= last_seq <= SEQUENCE_MAX or applied > SEQUENCE_MAX:
+        raise ValueError("its table 'meta' has impossible numbers")
+
+
+def _check_tables(cursor: Cursor, name: str) -> None:
+    """The tables must be exactly those that a daemon makes: no views, no other columns, defaults or constraints."""
+    for statement in tables.SCHEMA:
+        cursor.execute(statement.format(file="memory"))
+    try:
+        wanted, found = _definitions(cursor, "memory"), _definitions(cursor, name)
+        for table in wanted:
+            if found.get(table) != wanted[table]:
+                raise ValueError(f"'{table}' is not the table of a partition")
+    finally:
+        for table in ("meta", *TABLES):
+            cursor.execute(f"DROP TABLE memory.{table}")
+
+
+def _definitions(cursor: Cursor, name: str) -> dict[str, str]:
+    rows = cursor.execute(
+        "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main'"
+        " AND index_count = 0",
+        [name],
+    ).fetchall()
+    return dict(rows)
+
+
+def _check_unique(cursor: Cursor, query: str, what: str) -> None:
+    ((twice,),) = cursor.execute(f"SELECT count(*) - count(DISTINCT seq) FROM ({query})").fetchall()
+    if twice:
+        raise ValueError(f"it has {twice} {what} with a sequence that another one has")

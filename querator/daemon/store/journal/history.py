@@ -1,0 +1,106 @@
+"""What a journal says about each partition: its records in order, and whether any of them may be missing.
+
+A partition is trusted only if nothing of it can be missing. Its records count up by one, so a missing one shows as
+a gap, except at the end. Damage of which it cannot be said whose it was therefore concerns every partition that has no
+record after it that joins up with what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from querator.daemon.store.journal.records import BATCH, CLOSED, Damage, Record
+
+
+class Place(NamedTuple):
+    """Where a record that may have to be replayed is found."""
+
+    number: int
+    order: int
+    path: Path
+    payload_at: int
+    payload_bytes: int
+
+
+class Wound(NamedTuple):
+    order: int
+    partition: bytes | None
+    number: int
+    reason: str
+    path: Path | None
+
+
+class History:
+    def __init__(self, trimmed: Mapping[bytes, int] | None = None) -> None:
+        """`trimmed` is the last record of each partition that is no longer in a segment."""
+        self.places: dict[bytes, list[Place]] = {}
+        self.wounds: list[Wound] = []
+        self._trimmed = dict(trimmed or {})
+        self._closed: dict[bytes, int] = {}
+        self._order = 0
+
+    def add(self, path: Path, found: Record | Damage) -> None:
+        """The next thing in the journal. A record that was copied out of its segment is met twice and counts once."""
+        self._order += 1
+        if isinstance(found, Damage):
+            self.wound(found.reason, path, found.partition, found.number)
+        elif found.kind == CLOSED:
+            self._closed[found.partition] = self._order
+            self.places.pop(found.partition, None)
+            self._trimmed.pop(found.partition, None)
+        elif found.kind == BATCH:
+            places = self.places.setdefault(found.partition, [])
+            if not places or found.number > places[-1].number:
+                places.append(Place(found.number, self._order, path, found.payload_at, found.payload_bytes))
+        else:
+            self.wound(f"a record of unknown kind {found.kind}", path, found.partition, found.number)
+
+    def wound(self, reason: str, path: Path | None, partition: bytes | None = None, number: int = 0) -> None:
+        self._order += 1
+        where = f"{path.name}: {reason}" if path else reason
+        self.wounds.append(Wound(self._order, partition, number, where, path))
+
+    def replay(self, partition: bytes, applied: int) -> list[Place]:
+        return [place for place in self.places.get(partition, ()) if place.number > applied]
+
+    def missing(self, partition: bytes, applied: int) -> str:
+        """Why it cannot be trusted that nothing of this partition is missing; "" when it can.
+
+        `applied` is the number of the last record that is in the partition's file.
+        """
+        reasons: list[str] = []
+        expected = applied + 1
+        for place in self.replay(partition, applied):
+            if place.number != expected:
+                reasons.append(f"records {expected} to {place.number - 1} are missing")
+            expected = place.number + 1
+        if expected <= self._trimmed.get(partition, 0):
+            reasons.append(f"records {expected} to {self._trimmed[partition]} were stored and are missing")
+        for wound in self.wounds:
+            if wound.order > self._closed.get(partition, 0) and not self._is_past(partition, applied, wound):
+                reasons.append(wound.reason)
+                places = self.places.get(partition, ())
+                if not wound.number and not any(place.order > wound.order for place in places):
+                    reasons.append(f"records after {self._last_before(partition, applied, wound)} may be missing")
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _is_past(self, partition: bytes, applied: int, wound: Wound) -> bool:
+        places = self.places.get(partition, [])
+        if wound.partition is not None and wound.number:
+            # It is known which record this was: in the file already, or found whole elsewhere, or somebody else's.
+            return (
+                wound.partition != partition
+                or wound.number <= applied
+                or any(place.number == wound.number for place in places)
+            )
+        if wound.partition not in (None, partition):
+            return True
+        before = self._last_before(partition, applied, wound)
+        after = next((place.number for place in places if place.order > wound.order), None)
+        return after is not None and after <= before + 1
+
+    def _last_before(self, partition: bytes, applied: int, wound: Wound) -> int:
+        places = self.places.get(partition, ())
+        return max([applied, *(place.number for place in places if place.order < wound.order)])
