@@ -1,7 +1,7 @@
 """The OpenAPI description of the daemon's HTTP API, and the reference page made from it.
 
-Paths, bodies and limits come from `querator/daemon/http/routes.py` and `querator/wire/`; what is written here is only what
-the code does not say: which message answers a call, and a sentence on each call and field. A call or field without
+Paths, bodies and limits come from `querator/daemon/http/routes.py` and `querator/wire/`. This file adds only what the
+code does not say: which message answers a call, and a sentence on each call and field. A call or field without
 its sentence is an error, so that neither file can fall behind.
 """
 
