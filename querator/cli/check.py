@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from querator.cli.lookups import metrics
+from querator.cli.shell.options import Queue, command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal import metrics
-from querator.cli.terminal.options import Queue, command
 from querator.cli.terminal.render import json_line, short_duration
 from querator.cli.terminal.session import Session, duration
 from querator.errors import QueratorError, Unreachable

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from querator.cli.terminal.options import SharedCommand
+from querator.cli.shell.options import SharedCommand
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from querator import config
+from querator.cli.shell.options import command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal.options import command
 from querator.cli.terminal.session import Session
 from querator.client.connection import parse_address
 from querator.errors import Conflict, NotFound, UsageError

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from querator.cli.shell.options import SharedCommand, command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal.options import SharedCommand, command
 from querator.cli.terminal.render import Moment, short_duration
 from querator.cli.terminal.session import Session
 from querator.errors import QueratorError, TimedOut, Unreachable, UsageError

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from querator import __version__, config, times
+from querator.cli.shell.options import command
 from querator.cli.terminal.failures import as_querator_error
-from querator.cli.terminal.options import command
 from querator.cli.terminal.render import Format, short_duration, state_style
 from querator.cli.terminal.session import Session
 from querator.client.connection import parse_address
@@ -156,7 +156,7 @@ def _clock(health: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _partitions(session: Session) -> Iterator[Finding]:
-    from querator.cli.terminal import metrics
+    from querator.cli.lookups import metrics
 
     views = metrics.queues(session.client.metrics()).values()
     broken = [

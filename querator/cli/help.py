@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from querator.cli.shell.options import SharedCommand
 from querator.cli.shell.tree import unknown_command
 from querator.cli.terminal.failures import EXIT_CODES
-from querator.cli.terminal.options import SharedCommand
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

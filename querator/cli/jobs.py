@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from querator.cli.shell.options import Wait, command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal.options import Wait, command
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Format, Moment
 from querator.cli.terminal.session import Session, duration

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from querator.cli.shell.options import AtMost, DryRun, NewName, Queue, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.confirm import confirm_by_name
-from querator.cli.terminal.options import AtMost, DryRun, NewName, Queue, Yes, command
 from querator.cli.terminal.render import Format, Moment
 from querator.cli.terminal.session import Session, duration
 from querator.errors import Conflict, NotFound, UsageError

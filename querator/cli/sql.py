@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from querator.cli.terminal.options import Queue, command
-from querator.cli.terminal.readable import open_partitions
+from querator.cli.lookups.readable import open_partitions
+from querator.cli.shell.options import Queue, command
 from querator.cli.terminal.session import Session
 from querator.errors import RequestFailed, TimedOut, UsageError
 from querator.texts import visible

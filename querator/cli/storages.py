@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from querator.cli.shell.options import command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal.options import command
 from querator.cli.terminal.session import Session
 
 if TYPE_CHECKING:

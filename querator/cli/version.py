@@ -7,7 +7,7 @@ import platform
 import typer
 
 from querator import __version__
-from querator.cli.terminal.options import command
+from querator.cli.shell.options import command
 from querator.cli.terminal.render import Format
 from querator.cli.terminal.session import Session
 from querator.errors import QueratorError

@@ -9,7 +9,7 @@ import pytest
 
 from querator import Client
 from querator.cli.doctor import parse_java_version
-from querator.cli.terminal import metrics
+from querator.cli.lookups import metrics
 from querator.cli.terminal.streams import Terminals
 from tests.cli.running import CommandLine, Daemon
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.cli.worker import Backoff, Plan, Worker
+from querator.cli.queue.worker import Backoff, Plan, Worker
 from querator.client import catalogue
 from querator.wire.messages import QueueLeaseItem
 from tests.cli.running import CommandLine, Daemon, fresh_name
@@ -309,7 +309,7 @@ def test_a_command_that_hangs_is_ended_and_its_item_retried(
 def test_a_command_that_ignores_sigterm_is_killed(
     cli: CommandLine, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("querator.cli.shell.commands.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("querator.cli.queue.shell_command.GRACE_SECONDS", 0.2)
     client.produce(queue, "x")
     command = "trap '' TERM; while :; do sleep 0.05; done"
     result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")
@@ -353,7 +353,7 @@ def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
 
     plan = Plan("q", "true", 1, 1, Backoff(0, 0), None, None, True, 60, 0, 30)
     worker = Worker(Silent(), Silent(), plan, lambda _: None)  # type: ignore[arg-type]
-    from querator.cli.worker import Held
+    from querator.cli.queue.worker import Held
 
     held = Held(QueueLeaseItem(id="a"))
     worker._held["a"] = held

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from querator.cli.examples import EXAMPLES
 from querator.cli.shell import describe, manpages
+from querator.cli.shell.examples import EXAMPLES
 from tests.cli.running import CommandLine
 
 TREE = describe.tree()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from querator.cli.terminal import metrics
+from querator.cli.lookups import metrics
 from querator.errors import QueratorError
 from tests.cli.running import CommandLine, Daemon
 

@@ -184,7 +184,7 @@ def test_many_bad_lines_do_not_flood_the_terminal(cli: CommandLine, queue: str) 
 def test_a_line_that_is_too_long_is_told_and_skipped(
     cli: CommandLine, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("querator.cli.produce.PAYLOAD_BYTES_MAX", 10)
+    monkeypatch.setattr("querator.cli.queue.produce.PAYLOAD_BYTES_MAX", 10)
     result = cli("queue", "produce", queue, "--lines", input="short\n" + "x" * 11 + "\nlast\n")
     assert result.exit_code == 3
     assert "line 2: 11 bytes are too many for an item" in result.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from querator import Client
-from querator.cli.terminal.filters import query
+from querator.cli.lookups.filters import query
 from querator.client import catalogue
 from tests.cli.running import TERMINAL, CommandLine
 from tests.cli.test_items import dead_pair, kill

@@ -9,12 +9,11 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 
 from querator import Client
-from querator.cli.terminal import screen
-from querator.cli.terminal.keys import first_key
-from querator.cli.terminal.metrics import PartitionView, QueueView
-from querator.cli.terminal.sampling import Order, Sampler, sparkline
+from querator.cli.lookups.metrics import PartitionView, QueueView
 from querator.cli.terminal.streams import Terminals
-from querator.cli.top import View
+from querator.cli.top import View, screen
+from querator.cli.top.keys import first_key
+from querator.cli.top.sampling import Order, Sampler, sparkline
 from tests.cli.running import CommandLine
 
 

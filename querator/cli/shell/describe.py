@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from querator.cli.terminal.options import SHARED_PANEL
+from querator.cli.shell.options import SHARED_PANEL
 
 DYNAMIC: Final = {
     "QUEUE": "queues",

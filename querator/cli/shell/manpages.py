@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from querator.cli import examples
 from querator.cli.help import ENVIRONMENT, OUTPUT
+from querator.cli.shell import examples
 from querator.cli.shell.describe import Command, Parameter
 from querator.cli.terminal.failures import EXIT_CODES
 

@@ -72,7 +72,7 @@ class Group(TyperGroup):
         return quickened(super().get_params(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from querator.cli import examples
+        from querator.cli.shell import examples
 
         super().format_epilog(ctx, formatter)
         examples.write(ctx, formatter)

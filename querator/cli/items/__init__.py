@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querator.cli import redrive, transfer
+from querator.cli.items import redrive, transfer
+from querator.cli.lookups.readable import open_partitions
+from querator.cli.shell.options import DryRun, OnlyPartition, Queue, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal import id_lists
 from querator.cli.terminal.confirm import confirm_by_name
 from querator.cli.terminal.id_lists import Ids, count
-from querator.cli.terminal.options import DryRun, OnlyPartition, Queue, Yes, command
 from querator.cli.terminal.payloads import pretty
-from querator.cli.terminal.readable import open_partitions
 from querator.cli.terminal.render import Format, Moment, Payload
 from querator.cli.terminal.session import Session
 from querator.errors import InvalidRequest, NotFound, UsageError
@@ -138,7 +138,7 @@ def list_(
     numbers = open_partitions(session, queue) if partition is None else [partition]
     records: Iterator[dict[str, Any]]
     if where is not None or kind is not None:
-        from querator.cli.terminal.filters import matching_items
+        from querator.cli.lookups.filters import matching_items
 
         records = matching_items(client, queue, numbers if partition is not None else None, state, kind, where)
     else:

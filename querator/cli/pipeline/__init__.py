@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from querator.cli.pipeline.spark_runs import Spark, going_on, held, setting, show, summary
+from querator.cli.shell.options import DryRun, Queue, Where, command
 from querator.cli.shell.tree import noun
 from querator.cli.terminal.id_lists import count, there_already
-from querator.cli.terminal.options import DryRun, Queue, Where, command
 from querator.cli.terminal.session import Session
-from querator.cli.terminal.spark_runs import Spark, going_on, held, setting, show, summary
 from querator.errors import PartlyDone, QueratorError, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from querator.cli.terminal.render import short_duration, state_style
-from querator.cli.terminal.sampling import Row, Sampler, sparkline
+from querator.cli.top.sampling import Row, Sampler, sparkline
 from querator.texts import visible
 
 if TYPE_CHECKING:

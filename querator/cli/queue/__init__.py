@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from querator import times
-from querator.cli import consume, produce
+from querator.cli.queue import consume, leases, produce
+from querator.cli.shell.options import DryRun, Queue, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
-from querator.cli.terminal import holders, id_lists
+from querator.cli.terminal import id_lists
 from querator.cli.terminal.confirm import confirm_by_name
 from querator.cli.terminal.id_lists import Ids, Verdicts
-from querator.cli.terminal.options import DryRun, Queue, Yes, command
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Format, Moment, Payload
 from querator.cli.terminal.session import Session, duration, moment
@@ -171,7 +171,7 @@ def extend(
 
 
 consume.register(app)
-holders.register(app)
+leases.register(app)
 
 
 @command(app, "stats")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 import msgspec
 import typer
 
+from querator.cli.shell.options import DryRun, Queue, command
 from querator.cli.terminal.id_lists import count, there_already
 from querator.cli.terminal.lines import TooLong, read_lines
-from querator.cli.terminal.options import DryRun, Queue, command
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.session import Session, duration, moment
 from querator.client import catalogue

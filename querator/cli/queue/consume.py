@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from querator import durations
+from querator.cli.shell.options import Queue, command
 from querator.cli.terminal.id_lists import count
-from querator.cli.terminal.options import Queue, command
 from querator.cli.terminal.render import Format
 from querator.cli.terminal.session import Session, duration
 from querator.errors import Interrupted, PartlyDone, UsageError
@@ -57,7 +57,7 @@ def consume(
     A command is ended with SIGTERM, and with SIGKILL if it is still there 5 seconds later.
     What the commands print goes to standard output; with -o json, to standard error.
     """
-    from querator.cli.worker import Backoff, Plan, Worker
+    from querator.cli.queue.worker import Backoff, Plan, Worker
 
     shortest, longest = _range(backoff)
     info = session.client.queue_info(queue)

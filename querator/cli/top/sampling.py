@@ -6,7 +6,7 @@ import enum
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from querator.cli.terminal.metrics import QueueView
+from querator.cli.lookups.metrics import QueueView
 
 HISTORY_SAMPLES: Final = 120
 BARS: Final = "▁▂▃▄▅▆▇█"

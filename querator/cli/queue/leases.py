@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from querator.cli.lookups.readable import open_partitions
+from querator.cli.shell.options import DryRun, Queue, command
 from querator.cli.terminal.id_lists import Verdicts, batches, count
-from querator.cli.terminal.options import DryRun, Queue, command
-from querator.cli.terminal.readable import open_partitions
 from querator.cli.terminal.render import Moment
 from querator.cli.terminal.session import Session
 from querator.errors import NotFound, PartlyDone, QueratorError
@@ -64,7 +64,7 @@ def release(
 
     Example: querator queue release mail --client worker-7
     """
-    from querator.cli.terminal.filters import literal
+    from querator.cli.lookups.filters import literal
 
     open_partitions(session, queue)
     rows = _ask(session.client, queue, f"select id from leases where client_id = {literal(client_id)} and {_HELD}")

@@ -87,7 +87,7 @@ class SharedCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from querator.cli import examples
+        from querator.cli.shell import examples
 
         super().format_epilog(ctx, formatter)
         examples.write(ctx, formatter)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from querator.cli.shell.commands import ShellCommand
+from querator.cli.queue.shell_command import ShellCommand
 from querator.client.clients import Client
 from querator.errors import QueratorError, RetryRequest, Unreachable
 from querator.limits import US_PER_SECOND

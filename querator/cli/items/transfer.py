@@ -14,9 +14,9 @@ import msgspec
 import typer
 
 from querator import times
+from querator.cli.shell.options import AtMost, DryRun, OnlyPartition, Queue, Where, command
 from querator.cli.terminal.id_lists import count, there_already
 from querator.cli.terminal.lines import TooLong, read_lines
-from querator.cli.terminal.options import AtMost, DryRun, OnlyPartition, Queue, Where, command
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import json_line
 from querator.cli.terminal.session import Session
@@ -61,7 +61,7 @@ def _records(session: Session, queue: str, partition: int | None, where: str | N
     numbers = partition_numbers(session.client, queue)
     chosen = numbers if partition is None else [partition]
     if where is not None:
-        from querator.cli.terminal.filters import matching_items
+        from querator.cli.lookups.filters import matching_items
 
         return matching_items(session.client, queue, None if partition is None else chosen, ItemState.ALL, None, where)
     return stored_items(session.client, queue, chosen, ItemState.ALL)

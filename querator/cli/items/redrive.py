@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from querator.cli.lookups.readable import open_partitions
+from querator.cli.shell.options import AtMost, DryRun, Queue, Where, command
 from querator.cli.terminal.id_lists import count
-from querator.cli.terminal.options import AtMost, DryRun, Queue, Where, command
 from querator.cli.terminal.progress import Progress
-from querator.cli.terminal.readable import open_partitions
 from querator.cli.terminal.render import Format
 from querator.cli.terminal.session import Session
 from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, QueratorError, UsageError
@@ -102,7 +102,7 @@ def _candidates(session: Session, queue: str, where: str | None, limit: int | No
     client = session.client
     numbers = open_partitions(session, queue)
     if where is not None:
-        from querator.cli.terminal.filters import matching_items
+        from querator.cli.lookups.filters import matching_items
 
         found = matching_items(client, queue, None, ItemState.READY, None, where)
     else:

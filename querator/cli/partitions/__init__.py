@@ -9,9 +9,9 @@ import typer
 
 from querator.cli import jobs
 from querator.cli.queues import all_queues, partition_record
+from querator.cli.shell.options import DryRun, Queue, Wait, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.id_lists import count
-from querator.cli.terminal.options import DryRun, Queue, Wait, Yes, command
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.session import Session, duration
 from querator.cli.terminal.waiting import poll

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from querator.cli.terminal import metrics
-from querator.cli.terminal.options import command
+from querator.cli.lookups import metrics
+from querator.cli.shell.options import command
 from querator.cli.terminal.render import Format, short_duration
-from querator.cli.terminal.sampling import Order, Sampler, row_record
 from querator.cli.terminal.session import Session, duration
+from querator.cli.top.sampling import Order, Sampler, row_record
 from querator.errors import QueratorError
 
 if TYPE_CHECKING:
-    from querator.cli.terminal.keys import Keyboard
+    from querator.cli.top.keys import Keyboard
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -103,7 +103,7 @@ class View:
 def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> None:
     from rich.live import Live
 
-    from querator.cli.terminal import keys, screen
+    from querator.cli.top import keys, screen
 
     view = View(order)
     descriptor = sys.stdin.fileno() if session.streams.terminals.stdin else None
