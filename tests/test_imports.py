@@ -7,6 +7,7 @@ fits fails, so a new package needs a rule before anything can go into it.
 from __future__ import annotations
 
 import ast
+import importlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "jobs", "health"))),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
+CLOSED = ("querator.daemon.store",)
+"""Packages of which others may import only what `__all__` names."""
 SHELLS = ("querator", "querator.daemon")
 """Packages whose own `__init__` imports nothing at run time."""
 
@@ -95,6 +98,20 @@ def test_a_module_imports_only_what_its_rule_allows(module: str) -> None:
     assert rule is not None, f"no rule covers {module}; add one to MAY_IMPORT"
     ours = [name for name in imported(MODULES[module]) if fits(name, "querator") and name not in SHELLS]
     assert [name for name in ours if not any(fits(name, prefix) for prefix in MAY_IMPORT[rule])] == []
+
+
+@pytest.mark.parametrize("package", CLOSED)
+def test_others_import_of_a_closed_package_only_what_it_offers(package: str) -> None:
+    offered = set(importlib.import_module(package).__all__)
+    for module, path in MODULES.items():
+        if fits(module, package):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert [alias.name for alias in node.names if fits(alias.name, package)] == [], module
+            elif isinstance(node, ast.ImportFrom) and node.module and fits(node.module, package):
+                assert node.module == package, f"{module} imports from inside {package}"
+                assert {alias.name for alias in node.names} <= offered, module
 
 
 @pytest.mark.parametrize("prefix", MAY_IMPORT)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 
-from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
+from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending
 from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 

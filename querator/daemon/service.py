@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from querator import durations
 from querator.clock import Clock, ManualClock
-from querator.config import DaemonConfig, StorageConfig
+from querator.config import DaemonConfig
 from querator.daemon import health, metrics
 from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls, validation
 from querator.daemon.catalog import Catalog
@@ -40,8 +40,7 @@ from querator.daemon.queue.requests import (
     Retry,
     key_of,
 )
-from querator.daemon.store.base import Storage, StorageError, Store
-from querator.daemon.store.duck.storage import DuckStorage
+from querator.daemon.store import Storage, StorageError, Store, open_storage
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue, Room, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
@@ -111,7 +110,7 @@ class Service:
         self.catalog = await self.blocking(Catalog, self.config.data / "catalog.duckdb")
         for storage in self.config.storages:
             try:
-                self.storages[storage.name] = await self.blocking(_open_storage, storage)
+                self.storages[storage.name] = await self.blocking(open_storage, storage.name, storage.directory)
             except (StorageError, OSError) as error:
                 log.error("storage cannot be used", extra={"storage": storage.name, "reason": str(error)})
         self.engine = Engine(self.clock, self.storages.values(), self._deliver, self.config.limits.unapplied_bytes)
@@ -192,7 +191,7 @@ class Service:
         if config is None:
             raise StorageError(f"storage '{name}' is not configured")
         try:
-            storage = self._late[name] = _open_storage(config)
+            storage = self._late[name] = open_storage(config.name, config.directory)
         except (StorageError, OSError) as error:
             raise StorageError(f"storage '{name}' cannot be used: {error}") from error
         log.info("storage can be used now", extra={"storage": name})
@@ -422,12 +421,6 @@ class Service:
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: item_calls.Statistics(logical) for name, logical in self.logicals.items()}
-
-
-def _open_storage(config: StorageConfig) -> DuckStorage:
-    storage = DuckStorage(config.name, config.directory)
-    storage.recover()
-    return storage
 
 
 def _ignore(result: Any) -> None:

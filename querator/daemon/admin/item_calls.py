@@ -16,7 +16,7 @@ from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import STOPPING, Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import AnswerInParts, Change, failing
-from querator.daemon.store.base import Found, LackOfMemory, Leased, Store, is_harmless
+from querator.daemon.store import Found, LackOfMemory, Leased, Store, is_harmless
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Hold, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US

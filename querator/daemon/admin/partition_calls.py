@@ -22,8 +22,7 @@ from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Read, failing
 from querator.daemon.queue.states import Event, Standing
-from querator.daemon.store.base import Storage, StorageError, Store
-from querator.daemon.store.duck import copies
+from querator.daemon.store import Storage, StorageError, Store, copies
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US, REQUEST_IDS_PAGE

@@ -16,7 +16,7 @@ from querator.daemon.admin import item_calls, placement, validation
 from querator.daemon.admin.item_calls import count_by_state
 from querator.daemon.jobs import resize
 from querator.daemon.queue.partition import Partition, empty_snapshot
-from querator.daemon.store.base import StorageError, Store
+from querator.daemon.store import StorageError, Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
 from querator.limits import CREATE_THREADS, LIST_LIMIT_DEFAULT, NS_PER_US

@@ -26,7 +26,7 @@ from querator.daemon.http.asgi import NOSNIFF, ClientGone, CutOff, send_reply, u
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, Scan, SlicedStore
+from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import arrow, bulk_messages, content

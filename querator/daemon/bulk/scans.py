@@ -15,8 +15,7 @@ import pyarrow as pa
 from querator.daemon.admin import item_calls
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.base import Store
-from querator.daemon.store.duck.slices import Scan, Slice, SlicedStore
+from querator.daemon.store import Scan, Slice, SlicedStore, Store
 
 T = TypeVar("T")
 

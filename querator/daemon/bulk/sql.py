@@ -25,7 +25,7 @@ from querator.daemon.http.asgi import NOSNIFF, ClientGone, cut_off, read_body, s
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.duck.slices import SCHEMAS, Scan
+from querator.daemon.store import SCHEMAS, Scan
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
     NS_PER_SECOND,

@@ -33,7 +33,7 @@ from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.requests import BULK_PREFIX, Columns, Intake
-from querator.daemon.store.duck import tables
+from querator.daemon.store import items_from
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
 from querator.items import Item
 from querator.limits import (
@@ -226,7 +226,7 @@ def _chunk(rows: pa.Table, sources: list[str], digest: str) -> Chunk:
     ready = rows
     if "enqueue_at" in rows.column_names:
         is_timed = pc.is_valid(rows.column("enqueue_at"))
-        timed = tables.items_from(rows.filter(is_timed))
+        timed = items_from(rows.filter(is_timed))
         ready = rows.filter(pc.invert(is_timed)).drop_columns("enqueue_at")
     return Chunk(rows, sources, _columns(ready), timed, digest)
 

@@ -22,7 +22,7 @@ from querator.daemon.queue.logical import Logical, Pass
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Move, Read
 from querator.daemon.queue.schedule import NEVER
-from querator.daemon.store.base import Storage, StorageError
+from querator.daemon.store import Storage, StorageError
 from querator.items import Room
 from querator.limits import (
     APPLY_BYTES,

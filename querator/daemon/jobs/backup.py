@@ -20,10 +20,7 @@ from querator.daemon.admin import partition_calls, queue_calls
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.store.base import Store
-from querator.daemon.store.duck import copies
-from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
-from querator.daemon.store.files import sync_directory
+from querator.daemon.store import Snapshot, SnapshotLost, Store, copies, sync_directory
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import json as wire_json

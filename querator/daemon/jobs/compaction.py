@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from querator.daemon.admin import partition_calls
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.base import StorageError, Store
+from querator.daemon.store import StorageError, Store
 from querator.errors import QueratorError
 from querator.items import Job
 from querator.limits import COMPACT_CHECK_SECONDS, COMPACT_FILE_BYTES_MIN, COMPACT_FREE_SHARE_MIN

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from querator.daemon.store.files import open_regular, replace_file
+from querator.daemon.store import open_regular, replace_file
 from querator.errors import ContentError, InvalidRequest, RequestFailed
 from querator.items import State
 from querator.limits import MANIFEST_BYTES_MAX, PARTITIONS_MAX

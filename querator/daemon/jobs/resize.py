@@ -24,7 +24,7 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition, empty_snapshot
 from querator.daemon.queue.requests import LOST_PREFIX
-from querator.daemon.store.duck import copies
+from querator.daemon.store import copies
 from querator.errors import Conflict, InvalidRequest, RetryRequest
 from querator.items import Job, Placement, Queue, State
 from querator.limits import JOB_POLL_SECONDS, REQUEST_IDS_PAGE

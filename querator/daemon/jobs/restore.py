@@ -23,8 +23,7 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.jobs.to_storage import check_room
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.base import StorageError
-from querator.daemon.store.duck import copies
+from querator.daemon.store import StorageError, copies
 from querator.errors import InvalidRequest, NotFound, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import messages

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from querator.daemon import logs
 from querator.daemon.queue.logical import Logical
-from querator.daemon.store.base import StorageError
+from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.items import Job
 from querator.limits import JOB_KEPT_US, JOB_STOP_SECONDS_MAX

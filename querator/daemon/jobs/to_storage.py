@@ -19,8 +19,7 @@ from querator.daemon.jobs import into_partition
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.store.base import Storage, StorageError
-from querator.daemon.store.duck import copies
+from querator.daemon.store import Storage, StorageError, copies
 from querator.errors import InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.limits import JOB_ROOM_BYTES_MIN

@@ -12,8 +12,7 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Change
-from querator.daemon.store.base import StorageError, Store
-from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
+from querator.daemon.store import Snapshot, SnapshotLost, StorageError, Store
 from querator.errors import QueratorError, RequestFailed
 from querator.items import Job
 from querator.limits import VERIFY_TRIES_MAX

@@ -17,7 +17,7 @@ from querator import ids
 from querator.daemon.queue import lifecycle, moves
 from querator.daemon.queue.partition import Lease, Partition, failed
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
-from querator.daemon.store.base import Found
+from querator.daemon.store import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.limits import SCHEDULE_AHEAD_MIN_US
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from querator.daemon.queue import lifecycle, remembered
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Columns, Intake
-from querator.daemon.store.base import Rows
+from querator.daemon.store import Rows
 from querator.items import Item
 from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
 

@@ -35,8 +35,7 @@ from querator.daemon.queue.requests import (
     failing,
 )
 from querator.daemon.queue.schedule import NEVER
-from querator.daemon.store.base import Store, is_harmless
-from querator.daemon.store.fingerprints import Fingerprints
+from querator.daemon.store import Fingerprints, Store, is_harmless
 from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 from querator.items import Item, Placement, Queue
 from querator.limits import (

@@ -24,8 +24,7 @@ from querator.daemon.queue.requests import EXACT_PREFIXES
 from querator.daemon.queue.schedule import NEVER, Schedule
 from querator.daemon.queue.states import ALLOWS, HELD, Allows, restricted
 from querator.daemon.queue.window import Window
-from querator.daemon.store.base import Batch, Due, Leased, Rows, Store, Summary
-from querator.daemon.store.fingerprints import Fingerprints
+from querator.daemon.store import Batch, Due, Fingerprints, Leased, Rows, Store, Summary
 from querator.items import NOBODY, ZERO_TIME_US, Counts, Hold, Item, Placement, State
 from querator.limits import (
     ATTEMPTS_MAX,

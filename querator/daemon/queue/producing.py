@@ -16,7 +16,7 @@ import pyarrow as pa
 from querator.daemon.queue import distribution, intake, lifecycle, moves, remembered
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Arrival, Intake, Produce
-from querator.daemon.store.base import Rows
+from querator.daemon.store import Rows
 from querator.items import Item
 from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
 from querator.wire import arrow

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce, Read
-from querator.daemon.store.fingerprints import Fingerprints, fingerprint
+from querator.daemon.store import Fingerprints, fingerprint
 from querator.errors import InvalidRequest
 from querator.limits import (
     BULK_REQUEST_ID_KEPT_US,

@@ -15,7 +15,7 @@ from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
     from querator.daemon.queue.partition import Lease, Partition
-    from querator.daemon.store.base import Found, Store
+    from querator.daemon.store import Found, Store
     from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
 
 BULK_PREFIX: Final = "bulk "

@@ -13,7 +13,7 @@ from querator.daemon.queue import moves
 from querator.daemon.queue.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
 from querator.daemon.queue.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep, failed
 from querator.daemon.queue.schedule import NEVER
-from querator.daemon.store.base import Due
+from querator.daemon.store import Due
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 

@@ -14,8 +14,7 @@ from itertools import islice
 from operator import attrgetter
 
 from querator.config import LimitsConfig
-from querator.daemon.store.base import Rows
-from querator.daemon.store.duck import tables
+from querator.daemon.store import Rows, items_in
 from querator.items import Item
 from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
 
@@ -114,7 +113,7 @@ class Window:
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():
             chunk = self.tail.popleft()
-            items = tables.items_in(chunk) if isinstance(chunk, Rows) else chunk
+            items = items_in(chunk) if isinstance(chunk, Rows) else chunk
             self.tail_items -= len(items)
             self.extend(items)
 

@@ -1,0 +1,61 @@
+"""What a queue keeps on disk: the store contract, DuckDB files, and the journal in front of them.
+
+`base` states the contract. `duck` implements it with files and `journal`, `memory` with dictionaries. Nothing here
+knows what a queue decides, and nothing here calls upwards. Other packages import the names below and nothing else.
+"""
+
+from querator.daemon.store.base import (
+    Batch,
+    Due,
+    Found,
+    LackOfMemory,
+    Leased,
+    Loss,
+    Rows,
+    Storage,
+    StorageError,
+    Store,
+    Summary,
+    is_harmless,
+)
+from querator.daemon.store.columnar import items_from, items_in
+from querator.daemon.store.duck import copies
+from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, SCHEMAS, Scan, Slice, SlicedStore
+from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
+from querator.daemon.store.duck.storage import open_storage
+from querator.daemon.store.files import open_regular, replace_file, sync_directory
+from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
+
+__all__ = [
+    "FINGERPRINT_SQL",
+    "ITEMS",
+    "SCHEDULED",
+    "SCHEMAS",
+    "Batch",
+    "Due",
+    "Fingerprints",
+    "Found",
+    "LackOfMemory",
+    "Leased",
+    "Loss",
+    "Rows",
+    "Scan",
+    "Slice",
+    "SlicedStore",
+    "Snapshot",
+    "SnapshotLost",
+    "Storage",
+    "StorageError",
+    "Store",
+    "Summary",
+    "ascending",
+    "copies",
+    "fingerprint",
+    "is_harmless",
+    "items_from",
+    "items_in",
+    "open_regular",
+    "open_storage",
+    "replace_file",
+    "sync_directory",
+]

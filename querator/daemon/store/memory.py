@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 
 from querator.daemon.store.base import Batch, Due, Found, Leased, Loss, StorageError, Summary
+from querator.daemon.store.columnar import items_in
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.snapshot import Snapshot
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.unapplied import UnappliedStore
@@ -53,7 +53,7 @@ class MemoryStore(UnappliedStore):
         if delta.clear_scheduled:
             self._scheduled.clear()
         for rows in delta.rows:
-            items.update((item.seq, item) for item in tables.items_in(rows))
+            items.update((item.seq, item) for item in items_in(rows))
         for seq in delta.removed:
             items.pop(seq, None)
             leases.pop(seq, None)

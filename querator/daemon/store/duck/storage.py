@@ -601,6 +601,13 @@ class DuckStorage:
         self._journal.close()
 
 
+def open_storage(name: str, directory: Path | str) -> DuckStorage:
+    """A storage that is ready for use; blocking. Raises StorageError or OSError."""
+    storage = DuckStorage(name, directory)
+    storage.recover()
+    return storage
+
+
 def _copy_rows(source: PartitionFile, target: PartitionFile) -> None:
     """Everything of a file into one that is empty. COPY FROM DATABASE would forget how columns are compressed."""
     target.create_tables()

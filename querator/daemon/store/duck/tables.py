@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from querator import limits
 from querator.daemon.store.base import Rows
+from querator.daemon.store.columnar import read_columns
 from querator.items import Hold, Item
 
 T = TypeVar("T")
@@ -111,53 +112,9 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
     }
 
 
-def items_in(rows: Rows) -> list[Item]:
-    """What came in columns as items."""
-    seqs = range(rows.first_seq, rows.last_seq + 1)
-    return items_from(_read(rows), seqs, rows.created_at, rows.expire_deadline)
-
-
-def items_from(
-    table: pa.Table, seqs: Iterable[int] = repeat(0), created_at: int = 0, expire_deadline: int = 0
-) -> list[Item]:
-    """Rows with whichever columns of the items tables as items; the times are for those that have none."""
-
-    def values(name: str, default: Any) -> Iterable[Any]:
-        if name not in table.column_names:
-            return repeat(default)
-        column = table.column(name)
-        if column.type == _MICROSECONDS:
-            column = pc.fill_null(column.cast(pa.int64()), default)
-        listed: list[Any] = column.to_pylist()
-        return listed
-
-    return list(
-        map(
-            Item,
-            seqs,
-            values("created_at", created_at),
-            values("expire_deadline", expire_deadline),
-            values("payload", b""),
-            values("kind", ""),
-            values("reference", ""),
-            values("encoding", ""),
-            values("attempts", 0),
-            values("max_attempts", 0),
-            values("source_id", ""),
-            values("enqueue_at", 0),
-            repeat(0),
-            values("history", b""),
-        )
-    )
-
-
-def _read(rows: Rows) -> pa.Table:
-    return pa.ipc.open_stream(rows.columns).read_all()
-
-
 def table_of(rows: Rows) -> pa.Table:
     """What came in columns as rows of the items table; columns that it lacks have their defaults."""
-    table = _read(rows)
+    table = read_columns(rows)
     table = table.append_column("seq", pa.arange(rows.first_seq, rows.first_seq + rows.count))
     for name, unsaid in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
         if name in table.column_names:

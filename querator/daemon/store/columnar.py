@@ -1,0 +1,60 @@
+"""Items from Arrow columns. Only pyarrow is needed for this, so that the queue can use it without DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from querator.daemon.store.base import Rows
+from querator.items import Item
+
+
+def read_columns(rows: Rows) -> pa.Table:
+    return pa.ipc.open_stream(rows.columns).read_all()
+
+
+def items_in(rows: Rows) -> list[Item]:
+    """The items of a batch that is kept in columnar form."""
+    seqs = range(rows.first_seq, rows.last_seq + 1)
+    return items_from(read_columns(rows), seqs, rows.created_at, rows.expire_deadline)
+
+
+def items_from(
+    table: pa.Table, seqs: Iterable[int] = repeat(0), created_at: int = 0, expire_deadline: int = 0
+) -> list[Item]:
+    """The items of a table that has some columns of the items table.
+
+    `created_at` and `expire_deadline` are for rows that carry no value of their own.
+    """
+
+    def values(name: str, default: Any) -> Iterable[Any]:
+        if name not in table.column_names:
+            return repeat(default)
+        column = table.column(name)
+        if column.type == pa.timestamp("us"):
+            column = pc.fill_null(column.cast(pa.int64()), default)
+        listed: list[Any] = column.to_pylist()
+        return listed
+
+    return list(
+        map(
+            Item,
+            seqs,
+            values("created_at", created_at),
+            values("expire_deadline", expire_deadline),
+            values("payload", b""),
+            values("kind", ""),
+            values("reference", ""),
+            values("encoding", ""),
+            values("attempts", 0),
+            values("max_attempts", 0),
+            values("source_id", ""),
+            values("enqueue_at", 0),
+            repeat(0),
+            values("history", b""),
+        )
+    )
