@@ -1,7 +1,8 @@
-"""Where every setting comes from: flag > QUERATOR_* > context > file > default, each value with its origin.
+"""Settings of the daemon and of clients. Order: flag > QUERATOR_* > context > file > default.
 
-The daemon and its clients read the same TOML file, so that a command finds the daemon of its own machine without
-being told. Contexts, which name daemons elsewhere, have a file of their own because commands write it.
+Every value keeps its origin, so that `config show` and error messages can name it. The daemon and its clients read
+the same TOML file: a command finds the daemon of its own machine without any setting. Contexts describe daemons on
+other machines. They have a file of their own, because commands write that file.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator import limits
-from querator.errors import NotFound, QueratorError, UsageError
+from querator.errors import ConfigError, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from querator.config_file import LimitsConfig, QueueConfig, StorageTable
 
 HTTP_ADDRESS_DEFAULT: Final = "localhost:2319"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -26,7 +30,7 @@ Environment = Mapping[str, str]
 
 
 class Setting(NamedTuple):
-    """A value and who said so: `flag`, `QUERATOR_DATA`, `context prod`, the path of the file, or `default`."""
+    """A value and its origin: `flag`, `QUERATOR_DATA`, `context prod`, the path of the file, or `default`."""
 
     value: Any
     origin: str
@@ -42,38 +46,11 @@ class HttpAddress(NamedTuple):
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """A directory that holds partitions. Affinity is its share when partitions are placed."""
+    """A directory that holds partitions. New partitions are spread over storages in proportion to their affinity."""
 
     name: str
     directory: Path
     affinity: float = 1.0
-
-
-@dataclass(frozen=True)
-class QueueConfig:
-    """A queue that is created at start unless it exists; values as queues.create takes them."""
-
-    name: str
-    lease_timeout: str = "1m"
-    expire_timeout: str = "24h"
-    max_attempts: int = 0
-    dead_queue: str = ""
-    reference: str = ""
-    partitions: int = 1
-    retention: str = ""
-
-
-@dataclass(frozen=True)
-class LimitsConfig:
-    """The bounds that an operator may move; the rest are in limits.py."""
-
-    inbox_requests: int = limits.INBOX_REQUESTS_MAX
-    ready_window_items: int = limits.READY_WINDOW_ITEMS_MAX
-    ready_window_bytes: int = limits.READY_WINDOW_BYTES_MAX
-    unapplied_bytes: int = limits.UNAPPLIED_BYTES_MAX
-    keep_alive_seconds: int = limits.KEEP_ALIVE_SECONDS
-    job_items_per_second: int = limits.JOB_ITEMS_PER_SECOND_MAX
-    job_bytes_per_second: int = limits.JOB_BYTES_PER_SECOND_MAX
 
 
 @dataclass(frozen=True)
@@ -82,19 +59,19 @@ class DaemonConfig:
     socket: Path
     http: HttpAddress | None
     storages: tuple[StorageConfig, ...]
+    limits: LimitsConfig
     queues: tuple[QueueConfig, ...] = ()
-    limits: LimitsConfig = LimitsConfig()
     log_level: str = "info"
     log_format: str = "auto"
     log_file: Path | None = None
     test_clock: bool = False
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    """The same by dotted name with origins, for `config show`."""
+    """The same values by dotted name, with their origins, for `config show`."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A named daemon: how to reach it, and the file with the token to show it."""
+    """How to reach one daemon, and the file with the token for it."""
 
     endpoint: str = ""
     socket: str = ""
@@ -116,7 +93,7 @@ class ClientSettings:
     """The name of the context in use, or empty."""
 
     def token(self) -> str:
-        """The token to show, read at the last moment; empty if none is configured."""
+        """The token from the token file; empty if no file is configured."""
         path = str(self.token_file.value)
         if not path:
             return ""
@@ -146,7 +123,7 @@ def contexts_path(environ: Environment | None = None) -> Path:
 
 
 def config_path(flag: str | Path | None = None, environ: Environment | None = None) -> Setting:
-    """Which file is read. One that was asked for must exist; the one in the usual place may be missing."""
+    """The path of the config file. A path from a flag or a variable must exist; the default path may be missing."""
     environ = os.environ if environ is None else environ
     if flag is not None:
         return Setting(Path(flag), "flag")
@@ -161,35 +138,9 @@ def _home(environ: Environment) -> Path:
 
 # The file
 
-_QUEUE_KEYS: Final = {
-    "name": str,
-    "lease_timeout": str,
-    "expire_timeout": str,
-    "max_attempts": int,
-    "dead_queue": str,
-    "reference": str,
-    "partitions": int,
-    "retention": str,
-}
-_SCHEMA: Final[Mapping[str, Any]] = {
-    "data": str,
-    "socket": str,
-    "http": (str, bool),
-    "logging": {"level": str, "format": str, "file": str},
-    "limits": {name: int for name in LimitsConfig.__dataclass_fields__},
-    "storages": [{"name": str, "directory": str, "affinity": (int, float)}],
-    "queues": [_QUEUE_KEYS],
-    "client": {"endpoint": str, "socket": str, "token_file": str},
-}
-_TYPE_NAMES: Final = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table"}
-
-
-class ConfigError(QueratorError):
-    """The configuration makes no sense."""
-
 
 def load_file(path: Setting) -> dict[str, Any]:
-    """The file's content, with every key known and every value of the right type."""
+    """The content of the config file. Every key is known, and every value has the right type."""
     try:
         with open(path.value, "rb") as file:
             content = tomllib.load(file)
@@ -203,43 +154,14 @@ def load_file(path: Setting) -> dict[str, Any]:
         raise ConfigError(f"config file {path.value} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path.value} is not TOML: {error}") from None
-    try:
-        _check(content, _SCHEMA, "")
-    except ConfigError as error:
-        raise ConfigError(f"config file {path.value}: {error.message}", hint=error.hint) from None
+    from querator.config_file import ConfigFile, convert
+
+    convert(content, ConfigFile, f"config file {path.value}")
     return content
 
 
-def _check(value: Any, schema: Any, where: str) -> None:
-    if isinstance(schema, Mapping):
-        if not isinstance(value, dict):
-            raise ConfigError(f"'{where}' must be a table")
-        for key, inner in value.items():
-            if key not in schema:
-                raise _unknown_key(key, where, schema)
-            _check(inner, schema[key], f"{where}.{key}" if where else key)
-    elif isinstance(schema, list):
-        if not isinstance(value, list):
-            raise ConfigError(f"'{where}' must be a list of tables ([[{where}]])")
-        for number, inner in enumerate(value):
-            _check(inner, schema[0], f"{where}[{number}]")
-    else:
-        allowed = schema if isinstance(schema, tuple) else (schema,)
-        if type(value) not in allowed:
-            wanted = " or ".join(_TYPE_NAMES[one] for one in allowed)
-            raise ConfigError(f"'{where}' must be {wanted}, not {value!r}")
-
-
-def _unknown_key(key: str, where: str, known: Mapping[str, Any]) -> ConfigError:
-    from difflib import get_close_matches
-
-    close = get_close_matches(key, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"known here: {', '.join(known)}"
-    return ConfigError(f"unknown key '{where}.{key}'" if where else f"unknown key '{key}'", hint=hint)
-
-
 class _Resolver:
-    """Asks flag, environment and file for one value after the other, and remembers who answered."""
+    """Looks a setting up in flags, environment and file, in that order, and keeps the origin of each value."""
 
     def __init__(self, flags: Mapping[str, Any], environ: Environment, file: Mapping[str, Any], path: Path) -> None:
         self._flags, self._environ, self._file, self._path = flags, environ, file, path
@@ -261,6 +183,18 @@ class _Resolver:
             return Setting(found, str(self._path))
         return Setting(default, "default")
 
+    def path(self, name: str, variable: str, default: Path) -> Path:
+        """An absolute path. A path in the file is relative to the file's directory, any other to the current one."""
+        value, origin = self._find(name, variable, default)
+        path = Path(value).expanduser()
+        path = (self._path.absolute().parent / path if origin == str(self._path) else path).absolute()
+        self.settings[name] = Setting(path, origin)
+        return path
+
+    def data_and_socket(self) -> tuple[Path, Path]:
+        data = self.path("data", "QUERATOR_DATA", state_directory(self._environ))
+        return data, self.path("socket", "QUERATOR_SOCKET", data / "querator.sock")
+
 
 # The daemon
 
@@ -277,11 +211,13 @@ def daemon_config(
     test_clock: bool = False,
     environ: Environment | None = None,
 ) -> DaemonConfig:
-    """What `daemon run` runs with. An `http` of "" asks for the usual address."""
+    """The settings of `daemon run`. An `http` of "" stands for the default address."""
+    from querator.config_file import ConfigFile, LimitsConfig, convert
+
     environ = os.environ if environ is None else environ
     path = config_path(config, environ)
     file = load_file(path)
-    beside = Path(path.value).absolute().parent
+    checked = convert(file, ConfigFile, f"config file {path.value}")
     flags = {
         "data": data,
         "socket": socket,
@@ -291,41 +227,31 @@ def daemon_config(
         "logging.file": log_file,
     }
     ask = _Resolver(flags, environ, file, path.value)
-
-    data_path = _path(ask.get("data", "QUERATOR_DATA", str(state_directory(environ))), ask.settings["data"], beside)
-    socket_default = str(data_path / "querator.sock")
-    socket_path = _path(ask.get("socket", "QUERATOR_SOCKET", socket_default), ask.settings["socket"], beside)
+    data_path, socket_path = ask.data_and_socket()
     http_address = _http(ask.get("http", "QUERATOR_HTTP", False))
+    ask.settings["http"] = Setting(str(http_address or "off"), ask.settings["http"].origin)
     level = _one_of("logging.level", ask.get("logging.level", "QUERATOR_LOG_LEVEL", "info"), LOG_LEVELS)
     style = _one_of("logging.format", ask.get("logging.format", "QUERATOR_LOG_FORMAT", "auto"), LOG_FORMATS)
-    named = ask.get("logging.file", "QUERATOR_LOG_FILE", "")
-    file_path = _path(named, ask.settings["logging.file"], beside) if str(named) else None
-    bounds = {name: ask.get(f"limits.{name}", "", value) for name, value in LimitsConfig().__dict__.items()}
-    for name, value in bounds.items():
-        if value < 1:
-            raise ConfigError(f"'limits.{name}' must be at least 1, not {value}")
-
-    ask.settings["data"] = Setting(data_path, ask.settings["data"].origin)
-    ask.settings["socket"] = Setting(socket_path, ask.settings["socket"].origin)
-    ask.settings["logging.file"] = Setting(file_path or "", ask.settings["logging.file"].origin)
-    ask.settings["http"] = Setting(str(http_address) if http_address else "off", ask.settings["http"].origin)
+    has_log_file = bool(str(ask.get("logging.file", "QUERATOR_LOG_FILE", "")))
+    for name in LimitsConfig.__struct_fields__:
+        ask.get(f"limits.{name}", "", getattr(checked.limits, name))
     return DaemonConfig(
         data=data_path,
         socket=socket_path,
         http=http_address,
-        storages=_storages(file.get("storages"), data_path, beside),
-        queues=_queues(file.get("queues", ())),
-        limits=LimitsConfig(**bounds),
+        storages=_storages(checked.storages, data_path, Path(path.value).absolute().parent),
+        queues=_queues(checked.queues),
+        limits=checked.limits,
         log_level=level,
         log_format=style,
-        log_file=file_path,
+        log_file=ask.path("logging.file", "QUERATOR_LOG_FILE", Path()) if has_log_file else None,
         test_clock=test_clock,
-        settings={"config": path, **ask.settings},
+        settings={"config": path} | ask.settings,
     )
 
 
 def parse_http(text: str) -> HttpAddress:
-    """`HOST:PORT`, `:PORT` for every interface, `[::1]:PORT`; port 0 takes any free one."""
+    """Parses `HOST:PORT`, `:PORT` (every interface) or `[::1]:PORT`. Port 0 stands for any free port."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(
@@ -346,35 +272,25 @@ def _http(value: str | bool) -> HttpAddress | None:
     return parse_http(value)
 
 
-def _path(value: str | Path, setting: Setting, beside: Path) -> Path:
-    """An absolute path. One that the file says is meant from where the file is, any other from here."""
-    path = Path(value).expanduser()
-    if setting.origin in ("flag", "default") or setting.origin.startswith("QUERATOR_"):
-        return path.absolute()
-    return (beside / path).absolute()
-
-
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     if value.lower() not in allowed:
         raise ConfigError(f"'{name}' is '{value}'", hint=f"it can be {', '.join(allowed)}")
     return value.lower()
 
 
-def _storages(given: list[dict[str, Any]] | None, data: Path, beside: Path) -> tuple[StorageConfig, ...]:
-    if not given:
+def _storages(tables: Sequence[StorageTable], data: Path, beside: Path) -> tuple[StorageConfig, ...]:
+    if not tables:
         return (StorageConfig("default", data / "partitions"),)
     storages = []
-    for number, table in enumerate(given):
-        name = table.get("name", "")
+    for number, table in enumerate(tables):
+        name, affinity = table.name, table.affinity
         if not name or not all(c.isalnum() or c in "-_." for c in name):
             raise ConfigError(f"'storages[{number}].name' must be letters, digits, '-', '_' and '.', not '{name}'")
-        if not table.get("directory"):
+        if not table.directory:
             raise ConfigError(f"storage '{name}' has no directory")
-        affinity = float(table.get("affinity", 1))
         if not 0 <= affinity < float("inf"):
             raise ConfigError(f"storage '{name}' has an affinity of {affinity:g}; it cannot be negative")
-        directory = (beside / Path(table["directory"]).expanduser()).absolute()
-        storages.append(StorageConfig(name, directory, affinity))
+        storages.append(StorageConfig(name, (beside / Path(table.directory).expanduser()).absolute(), affinity))
     for what in ("name", "directory"):
         values = [str(getattr(storage, what)) for storage in storages]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -382,15 +298,13 @@ def _storages(given: list[dict[str, Any]] | None, data: Path, beside: Path) -> t
     return tuple(storages)
 
 
-def _queues(given: Sequence[dict[str, Any]]) -> tuple[QueueConfig, ...]:
-    for number, table in enumerate(given):
-        if not table.get("name"):
-            raise ConfigError(f"'queues[{number}]' has no name")
-        if not 1 <= (partitions := table.get("partitions", 1)) <= limits.PARTITIONS_MAX:
+def _queues(queues: tuple[QueueConfig, ...]) -> tuple[QueueConfig, ...]:
+    for number, queue in enumerate(queues):
+        if not 1 <= queue.partitions <= limits.PARTITIONS_MAX:
             raise ConfigError(
-                f"'queues[{number}].partitions' must be between 1 and {limits.PARTITIONS_MAX}, not {partitions}"
+                f"'queues[{number}].partitions' must be between 1 and {limits.PARTITIONS_MAX}, not {queue.partitions}"
             )
-    return tuple(QueueConfig(**table) for table in given)
+    return queues
 
 
 # Clients
@@ -405,7 +319,7 @@ def client_settings(
     config: str | Path | None = None,
     environ: Environment | None = None,
 ) -> ClientSettings:
-    """How a command reaches its daemon. A missing context is NotFound; nothing else is looked at on disk but files."""
+    """How a command reaches its daemon. Raises NotFound for an unknown context."""
     environ = os.environ if environ is None else environ
     contexts = load_contexts(environ)
     if context:
@@ -430,8 +344,9 @@ def client_settings(
     )
     address = next((found for level in levels if (found := _address(*level)) is not None), None)
     if address is None:
-        daemon = daemon_config(config=config, environ=environ)
-        address = Setting(f"unix:{daemon.socket}", daemon.settings["socket"].origin)
+        ask = _Resolver({}, environ, file, path.value)
+        _, local_socket = ask.data_and_socket()
+        address = Setting(f"unix:{local_socket}", ask.settings["socket"].origin)
     tokens = (
         Setting(token_file, "flag"),
         Setting(environ.get("QUERATOR_TOKEN_FILE"), "QUERATOR_TOKEN_FILE"),
@@ -451,9 +366,6 @@ def _address(endpoint_origin: str, socket_origin: str, endpoint: str | None, soc
     return Setting(f"unix:{Path(socket).expanduser().absolute()}", socket_origin) if socket else None
 
 
-_CONTEXTS_SCHEMA: Final = {"endpoint": str, "socket": str, "token_file": str}
-
-
 def load_contexts(environ: Environment | None = None) -> Contexts:
     path = contexts_path(environ)
     try:
@@ -466,16 +378,16 @@ def load_contexts(environ: Environment | None = None) -> Contexts:
         raise ConfigError(
             f"contexts file {path} is not TOML: {error}", hint="mend it, or remove it and add the contexts anew"
         ) from None
-    contexts = content.get("contexts", {})
-    try:
-        _check(content, {"current": str, "contexts": {name: _CONTEXTS_SCHEMA for name in contexts}}, "")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
+    from querator.config_file import ClientTable, ContextsFile, convert
+
+    contexts = convert(content, ContextsFile, str(path)).contexts
+    for name, table in contexts.items():
+        convert(table, ClientTable, str(path), f"contexts.{name}")
     return Contexts(content.get("current", ""), {name: Context(**table) for name, table in contexts.items()})
 
 
 def save_contexts(contexts: Contexts, environ: Environment | None = None) -> None:
-    """Replaces the file in one step, readable by its owner alone."""
+    """Replaces the contexts file atomically. Only its owner can read it."""
     lines = [f"current = {_toml(contexts.current)}", ""] if contexts.current else []
     for name, context in contexts.by_name.items():
         lines.append(f"[contexts.{_toml(name)}]")
@@ -491,7 +403,7 @@ def save_contexts(contexts: Contexts, environ: Environment | None = None) -> Non
 
 
 def _toml(text: str) -> str:
-    """A TOML basic string; JSON spells every character that needs it the same way."""
+    """A TOML basic string. JSON escapes the same characters in the same way, except DEL."""
     import json
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -17,6 +17,7 @@ QueratorError
     ├── Unreachable             no daemon answers
     ├── TimedOut                the caller's own time ran out
     ├── UsageError              the command line makes no sense
+    ├── ConfigError             a setting makes no sense
     ├── PartlyDone              some of it failed
     └── Interrupted             Ctrl-C
 """
@@ -131,6 +132,10 @@ class UsageError(QueratorError):
     """The command line makes no sense."""
 
     exit_code = 2
+
+
+class ConfigError(QueratorError):
+    """The configuration makes no sense."""
 
 
 class PartlyDone(QueratorError):

@@ -29,14 +29,15 @@ def _daemon(*names: str) -> tuple[str, ...]:
 GROUND = tuple(
     f"querator.{name}" for name in ("clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
 )
-SHARED = (*GROUND, "querator.config", "querator.wire")
+SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.wire")
 SMALL = _daemon("allocators", "failpoints", "hangups", "lock", "logs", "metrics", "priority")
 """Parts of the daemon that know nothing of queues."""
 BELOW_CALLS = (*SHARED, *SMALL, *_daemon("catalog", "engine", "queue", "store"))
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
-    "querator.config": GROUND,
+    "querator.config": (*GROUND, "querator.config_file"),
+    "querator.config_file": GROUND,
     "querator.wire": (*GROUND, "querator.wire"),
     "querator.client": (*SHARED, "querator.client"),
     "querator.cli": (*SHARED, "querator.cli", "querator.client", "querator.spark"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.queue.logical import Death, Logical
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.requests import (

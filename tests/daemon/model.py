@@ -10,7 +10,7 @@ from driver import SECOND, Answer, Driver
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.errors import QueratorError
 from querator.ids import decode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from querator import config
-from querator.config import ConfigError, Context, Contexts, HttpAddress, Setting
-from querator.errors import NotFound, UsageError
+from querator.config import Context, Contexts, HttpAddress, Setting
+from querator.errors import ConfigError, NotFound, UsageError
 
 
 @pytest.fixture
@@ -94,6 +94,12 @@ def test_storages_limits_and_queues_of_the_file(tmp_path: Path, environ: dict[st
         ("[limits]\ninbox_requests = 0", "'limits.inbox_requests' must be at least 1", ""),
         ('[logging]\nlevel = "loud"', "'logging.level' is 'loud'", "it can be debug, info, warning, error"),
         ("logging = 1", "'logging' must be a table", ""),
+        ("logging.level = 2026-01-01", "'logging.level' must be text, not datetime.date(2026, 1, 1)", ""),
+        ("http = 5", "'http' must be true or false or text, not 5", ""),
+        ("storages = [5]", "'storages[0]' must be a table", ""),
+        ('[[storages]]\nname = "a"\naffinity = true', "'storages[0].affinity' must be a number, not True", ""),
+        ('[[queues]]\nname = ""', "'queues[0].name' must not be empty", ""),
+        ('[[queues]]\nname = "q"\n[[queues]]\nname = "r"\npartition = 2', "'queues[1].partition'", "'partitions'?"),
         ("queues = 1", "'queues' must be a list of tables", ""),
         ("[[queues]]\npartitions = 1", "'queues[0]' has no name", ""),
         ('[[queues]]\nname = "q"\npartitions = 1001', "'queues[0].partitions' must be between 1 and 1000", ""),
@@ -183,6 +189,26 @@ def test_contexts_come_back_as_they_were_saved(environ: dict[str, str]) -> None:
     config.save_contexts(contexts, environ)
     assert config.load_contexts(environ) == contexts
     assert config.contexts_path(environ).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("current = 1", "'current' must be text, not 1", ""),
+        ("contexts = 1", "'contexts' must be a table", ""),
+        ("[contexts]\nprod = 1", "'contexts.prod' must be a table", ""),
+        ("[contexts.prod]\nsocket = 1", "'contexts.prod.socket' must be text, not 1", ""),
+        ('[contexts.prod]\nendpont = ""', "unknown key 'contexts.prod.endpont'", "did you mean 'endpoint'?"),
+    ],
+)
+def test_a_wrong_contexts_file_is_refused_by_name(environ: dict[str, str], text: str, message: str, hint: str) -> None:
+    path = config.contexts_path(environ)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.load_contexts(environ)
+    assert caught.value.message.startswith(f"{path}: {message}")
+    assert caught.value.hint == hint
 
 
 def test_the_token_is_read_from_its_file(tmp_path: Path, environ: dict[str, str]) -> None:

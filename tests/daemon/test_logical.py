@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from driver import FAR_NS, SECOND, Answer, Driver
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.admin.item_calls import Statistics
 from querator.daemon.queue import lifecycle, remembered
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, key_of

@@ -9,7 +9,7 @@ from driver import Driver
 from hypothesis import settings
 from model import QueueMachine
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.store.duck.storage import DuckStorage
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from querator.clock import ManualClock
 from querator.config import DaemonConfig, StorageConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.service import Service
@@ -38,6 +39,7 @@ class House:
                 StorageConfig(name, directory / name, 1.0 if number == 0 else 0.0)
                 for number, name in enumerate(storages)
             ),
+            limits=LimitsConfig(),
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from house import SECOND, House
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.errors import Conflict, InvalidRequest
 from querator.wire import messages as m
 

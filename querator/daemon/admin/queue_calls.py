@@ -23,7 +23,7 @@ from querator.limits import CREATE_THREADS, LIST_LIMIT_DEFAULT, NS_PER_US
 from querator.wire import messages
 
 if TYPE_CHECKING:
-    from querator.config import QueueConfig
+    from querator.config_file import QueueConfig
     from querator.daemon.queue.logical import Logical
     from querator.daemon.service import Service
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.queue import completing, distribution, leasing, moves, producing, remembered, timers
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition, read_snapshot
 from querator.daemon.queue.recent import Recent

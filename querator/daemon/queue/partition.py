@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from querator import ids
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.requests import EXACT_PREFIXES
 from querator.daemon.queue.schedule import NEVER, Schedule

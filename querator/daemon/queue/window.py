@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from operator import attrgetter
 
-from querator.config import LimitsConfig
+from querator.config_file import LimitsConfig
 from querator.daemon.store import Rows, items_in
 from querator.items import Item
 from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
