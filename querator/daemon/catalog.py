@@ -20,10 +20,11 @@ from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending
 from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+"""Raise it with every change of _SCHEMA: a catalog of another version is refused instead of failing in some query."""
 
+_META = "create table if not exists meta (schema_version integer)"
 _SCHEMA = """
-create table if not exists meta (schema_version integer);
 create table if not exists queues (
     name varchar, namespace varchar, lease_timeout_ns bigint, expire_timeout_ns bigint, max_attempts integer,
     dead_queue varchar, reference varchar, requested_partitions integer, created_at bigint, updated_at bigint,
@@ -60,14 +61,16 @@ class Catalog:
         self._lock = threading.Lock()
         try:
             self._connection = self._connect()
-            self._connection.execute(_SCHEMA)
+            self._connection.execute(_META)
             found = self._connection.execute("select schema_version from meta").fetchone()
+            if found is not None and found[0] != SCHEMA_VERSION:
+                self._connection.close()
+                raise CatalogError(f"catalog {path} has schema version {found[0]}, this daemon knows {SCHEMA_VERSION}")
+            self._connection.execute(_SCHEMA)
+            if found is None:
+                self._connection.execute("insert into meta values (?)", [SCHEMA_VERSION])
         except duckdb.Error as error:
             raise CatalogError(f"catalog {path} cannot be opened: {error}") from error
-        if found is None:
-            self._connection.execute("insert into meta values (?)", [SCHEMA_VERSION])
-        elif found[0] != SCHEMA_VERSION:
-            raise CatalogError(f"catalog {path} has schema version {found[0]}, this daemon knows {SCHEMA_VERSION}")
         if is_new:
             os.chmod(path, 0o600)
             _sync_directory(path.parent)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from querator.daemon.catalog import Catalog
+import duckdb
+import pytest
+
+from querator.daemon.catalog import SCHEMA_VERSION, Catalog, CatalogError
 from querator.items import Queue
 
 
@@ -19,6 +23,15 @@ def no_file_grows_beyond(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def columns_fingerprint(path: Path) -> str:
+    """Of the names and types of all columns of a file."""
+    with duckdb.connect(str(path), read_only=True) as connection:
+        names = connection.sql(
+            "select table_name, column_name, data_type from duckdb_columns() where not internal order by all"
+        ).fetchall()
+    return hashlib.sha256(repr(names).encode()).hexdigest()[:16]
 
 
 def queue(name: str, reference: str = "") -> Queue:
@@ -52,3 +65,23 @@ def test_a_change_that_finds_no_room_is_an_error_and_the_next_one_is_not(tmp_pat
     assert failures == 1
     assert [one.name for one in catalog.queues()] == ["b"]
     catalog.close()
+
+
+class TestVersions:
+    def test_a_catalog_of_another_version_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "catalog.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("create table meta as select 2 as schema_version")
+            connection.execute("create table queues (name varchar)")  # without `retention_ns`
+        with pytest.raises(CatalogError, match=r"catalog .* has schema version 2, this daemon knows 3"):
+            Catalog(path)
+        with duckdb.connect(str(path)) as connection:
+            assert connection.sql("select table_name from duckdb_tables() order by 1").fetchall() == [
+                ("meta",),
+                ("queues",),
+            ]
+
+    def test_the_version_belongs_to_these_columns(self, tmp_path: Path) -> None:
+        """If this fails, raise SCHEMA_VERSION and change the fingerprint here in the same commit."""
+        Catalog(tmp_path / "catalog.duckdb").close()
+        assert (SCHEMA_VERSION, columns_fingerprint(tmp_path / "catalog.duckdb")) == (3, "a4cf745a913b4e36")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from store_making import (
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
+from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.duckstore import DuckStore, log_path
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage, Instance
@@ -668,6 +670,27 @@ class TestFiles:
         (tmp_path / f"{UUID}.duckdb").rename(tmp_path / f"{OTHER_UUID}.duckdb")
         with pytest.raises(StorageError, match="another partition"):
             storage.open(OTHER_UUID, "orders")
+
+    def test_a_file_of_another_schema_version_is_refused(
+        self, storage: DuckStorage, store: DuckStore, tmp_path: Path
+    ) -> None:
+        store.close()
+        with duckdb.connect(str(tmp_path / f"{UUID}.duckdb")) as connection:
+            for table in ("items", "scheduled"):
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN imported_deadline")
+            connection.execute("UPDATE meta SET schema_version = 2")
+        with pytest.raises(StorageError, match="has schema version 2, not 3"):
+            storage.open(UUID, "orders")
+
+    def test_the_version_belongs_to_these_columns(self, store: DuckStore, tmp_path: Path) -> None:
+        """If this fails, raise SCHEMA_VERSION and change the fingerprint here in the same commit."""
+        store.close()
+        with duckdb.connect(str(tmp_path / f"{UUID}.duckdb"), read_only=True) as connection:
+            columns = connection.sql(
+                "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY ALL"
+            ).fetchall()
+        fingerprint = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
+        assert (tables.SCHEMA_VERSION, fingerprint) == (3, "ac15cc68b81cc402")
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000])
     def test_garbage_is_refused(self, storage: DuckStorage, store: DuckStore, tmp_path: Path, garbage: bytes) -> None:

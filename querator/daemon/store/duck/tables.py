@@ -22,7 +22,8 @@ from querator.items import Hold, Item
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+"""Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
 
 _ITEM_COLUMNS: Final = """
     seq BIGINT NOT NULL,
