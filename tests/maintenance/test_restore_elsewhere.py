@@ -79,6 +79,15 @@ class TestUnderAnotherName:
         assert house.job("restore", from_=str(to)).state == "done"
         assert settings(house, "q") == wanted and sorted(house.contents()) == sorted(texts)
 
+    def test_a_timeout_that_no_client_may_spell_out_is_restored(self, house: House, to: Path) -> None:
+        house.create(lease_timeout="1000000.123456s", expire_timeout="2000h")
+        assert info(house, "q").lease_timeout == "277h46m40.123456s"  # longer than a request may say it
+        house.produce("a")
+        house.job("backup", to=str(to))
+        house.call("partitions.restore", m.PartitionsRestoreRequest(queue_name="copy", from_=str(to), dry_run=True))
+        assert house.job("restore", queue="copy", from_=str(to)).state == "done"
+        assert settings(house, "copy") == settings(house, "q")
+
     def test_some_partitions_of_it(self, house: House, to: Path) -> None:
         made(house)
         house.job("backup", to=str(to))

@@ -36,7 +36,7 @@ SYSTEM_NAMESPACE = "_system"
 async def create(service: Service, request: messages.QueueInfo, closed_for: str = "") -> None:
     """With `closed_for` nobody can use the partitions until whoever said so lets them be opened."""
     async with service.changing:
-        queue = _new_queue(service, request)
+        queue = _new_queue(service, request, is_restored=bool(closed_for))
         placements = place(service, queue.name, queue.requested_partitions, first=0)
         stores = await create_files(service, placements)
         await service.blocking(service.catalog.add, queue, placements)
@@ -50,14 +50,17 @@ async def create(service: Service, request: messages.QueueInfo, closed_for: str 
     logs.changed("queue created", queue.name, range(len(placements)))
 
 
-def check_new(service: Service, request: messages.QueueInfo) -> list[Placement]:
-    """Refuses what `create` would refuse; returns where it would put the partitions."""
-    queue = _new_queue(service, request)
+def check_restored(service: Service, settings: messages.QueueInfo) -> list[Placement]:
+    """Refuses what `create` would refuse for a restore; returns where it would put the partitions."""
+    queue = _new_queue(service, settings, is_restored=True)
     return place(service, queue.name, queue.requested_partitions, first=0)
 
 
-def _new_queue(service: Service, request: messages.QueueInfo) -> Queue:
+def _new_queue(service: Service, request: messages.QueueInfo, *, is_restored: bool) -> Queue:
     validation.queue_name(request.queue_name)
+    if not is_restored:
+        # A backup has timeouts as `queues.info` spells them, which may be longer than a client may write them.
+        validation.timeout_lengths(request)
     lease_ns, expire_ns = validation.queue_texts(request)
     retention_ns = validation.retention(request.retention)
     if service.stopping:
@@ -144,6 +147,7 @@ def _as_request(wanted: QueueConfig) -> messages.QueueInfo:
 
 async def update(service: Service, request: messages.QueueInfo) -> None:
     validation.queue_name(request.queue_name)
+    validation.timeout_lengths(request)
     lease_ns, expire_ns = validation.queue_texts(request)
     retention_ns = validation.retention(request.retention)
     async with service.changing:

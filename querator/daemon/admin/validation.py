@@ -145,10 +145,14 @@ def lease_timeout(text: str) -> int:
     return queue_timeout("lease", text, "8m, 15m or 1h")
 
 
-def queue_texts(info: QueueInfo) -> tuple[int, int]:
-    """Steps 2 to 6 of create, which update shares; returns lease and expire timeout in nanoseconds."""
+def timeout_lengths(info: QueueInfo) -> None:
+    """Steps 2 and 3 of create, which update shares."""
     timeout_length("lease", info.lease_timeout)
     timeout_length("expire", info.expire_timeout)
+
+
+def queue_texts(info: QueueInfo) -> tuple[int, int]:
+    """Steps 4 to 6 of create, which update shares; returns lease and expire timeout in nanoseconds."""
     expire_ns = queue_timeout("expire", info.expire_timeout, "60m, 2h or 24h")
     lease_ns = queue_timeout("lease", info.lease_timeout, "8m, 15m or 1h")
     if info.namespace:

@@ -41,7 +41,7 @@ async def restore(service: Service, request: messages.PartitionsRestoreRequest) 
     entries = _chosen(found, request.partitions)
     if is_new:
         settings = _settings(found, request.queue_name)
-        placements = queue_calls.check_new(service, settings)
+        placements = queue_calls.check_restored(service, settings)
     else:
         logical = service.find(request.queue_name)
         placements = _placements(service, logical, found, entries, directory)
