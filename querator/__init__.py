@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from querator.client.clients import AsyncClient, Client
+    from querator.client import AsyncClient, Client
 
 __all__ = ["AsyncClient", "Client", "__version__"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # The command line imports this package for every word it completes; the client is for those who ask for it.
+    # Every completion imports this package, so the client is imported when its name is used.
     if name in ("AsyncClient", "Client"):
-        from querator.client import clients
+        from querator import client
 
-        return getattr(clients, name)
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

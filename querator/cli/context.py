@@ -11,7 +11,7 @@ from querator import config
 from querator.cli.shell.options import command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.session import Session
-from querator.client.connection import parse_address
+from querator.client import parse_address
 from querator.errors import Conflict, NotFound, UsageError
 
 app = noun(NOUNS["context"].help)

@@ -101,7 +101,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
     A daemon that --socket, --endpoint or a context names is asked instead, wherever it is.
     """
     from querator.cli.queues import all_queues
-    from querator.client.clients import Client
+    from querator.client import Client
     from querator.daemon.lock import holder
 
     directory = data_directory(config, data)

@@ -19,7 +19,7 @@ from querator.cli.shell.options import command
 from querator.cli.terminal.failures import as_querator_error
 from querator.cli.terminal.render import Format, short_duration, state_style
 from querator.cli.terminal.session import Session
-from querator.client.connection import parse_address
+from querator.client import parse_address
 from querator.errors import QueratorError
 from querator.items import Room
 from querator.limits import ROOM_PROBE_BELOW_BYTES, US_PER_SECOND

@@ -16,7 +16,7 @@ from querator.errors import Conflict, NotFound, UsageError
 from querator.limits import LIST_LIMIT_DEFAULT, PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from querator.client.clients import Client
+    from querator.client import Client
     from querator.wire.messages import PartitionStatus, QueueInfo
 
 app = noun(NOUNS["queues"].help)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from querator.client.clients import Client
+from querator.client import Client
 from querator.errors import UsageError
 from querator.spark.options import BY_SOURCE
 from querator.spark.running import Standing

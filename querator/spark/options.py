@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from querator.client.bulk_client import PATIENCE_SECONDS, BulkClient
-from querator.client.clients import Client
+from querator.client import PATIENCE_SECONDS, BulkClient, Client
 from querator.errors import UsageError
 from querator.wire import arrow, bulk_messages
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from querator import ids
-from querator.client.clients import Client
+from querator.client import Client
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BATCH_ITEMS_MAX
 from querator.spark.options import Options

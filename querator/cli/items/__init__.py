@@ -26,7 +26,7 @@ from querator.items import ZERO_TIME_US
 from querator.texts import visible
 
 if TYPE_CHECKING:
-    from querator.client.clients import Client
+    from querator.client import Client
     from querator.wire.messages import FailedAttempt, ItemsInspectResponse, StorageItem
 
 app = noun(NOUNS["items"].help)

@@ -29,7 +29,7 @@ from querator.limits import NS_PER_US
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from querator.client.bulk_client import BulkClient
+    from querator.client import BulkClient
     from querator.wire.messages import ItemsInspectResponse
 
 SIDE_BY_SIDE: Final = 8

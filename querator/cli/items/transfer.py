@@ -198,9 +198,9 @@ class ImportRun:
 
     def _schedule(self, line: Exported, payload: bytes) -> None:
         """Importing knows no schedule; producing does, and its request id keeps a repetition out for an hour."""
-        from querator.client import catalogue
+        from querator.client import produce_item
 
-        item = catalogue.produce_item(
+        item = produce_item(
             payload, kind=line.kind, reference=line.reference, encoding=line.encoding, enqueue_at=line.enqueue_at
         )
         added = True

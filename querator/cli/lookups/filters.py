@@ -12,7 +12,7 @@ from querator.cli.terminal.render import Moment, Payload
 
 if TYPE_CHECKING:
     from querator.cli.items import ItemState
-    from querator.client.clients import Client
+    from querator.client import Client
 
 PAGE_ROWS: Final = 1_000
 _TIMES: Final = ("created_at", "expire_deadline", "lease_deadline", "leased_at", "enqueue_at")

@@ -24,7 +24,7 @@ from querator.errors import QueratorError, RetryRequest, UsageError
 from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
 
 if TYPE_CHECKING:
-    from querator.client.clients import Client
+    from querator.client import Client
     from querator.wire.messages import QueueLeaseResponse
 
 app = noun(NOUNS["queue"].help)

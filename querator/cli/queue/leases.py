@@ -14,7 +14,7 @@ from querator.cli.terminal.session import Session
 from querator.errors import NotFound, PartlyDone, QueratorError
 
 if TYPE_CHECKING:
-    from querator.client.clients import Client
+    from querator.client import Client
 
 COLUMNS: Final = ("client_id", "leased", "since", "next_deadline", "last_deadline")
 _HELD: Final = "deadline > timestamp '0001-01-02'"

@@ -21,7 +21,7 @@ from querator.cli.terminal.id_lists import count, there_already
 from querator.cli.terminal.lines import TooLong, read_lines
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.session import Session, duration, moment
-from querator.client import catalogue
+from querator.client import new_request_id
 from querator.errors import (
     ContentError,
     Interrupted,
@@ -35,7 +35,7 @@ from querator.limits import BATCH_ITEMS_MAX, PRODUCE_BODY_BYTES_MAX, REQUEST_ID_
 from querator.wire.messages import QueueProduceItem
 
 if TYPE_CHECKING:
-    from querator.client.clients import Client
+    from querator.client import Client
 
 PAYLOAD_BYTES_MAX: Final = PRODUCE_BODY_BYTES_MAX * 3 // 4 - 10_000
 """What fits into one request as base64, with room for the rest."""
@@ -343,9 +343,7 @@ class StreamRun:
     def _send(self, client: Client, batch: list[Numbered]) -> None:
         if not self._dry_run:
             self._numbers += 1
-            request_id = (
-                catalogue.new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
-            )
+            request_id = new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
             added = client.produce(self._queue, [one.item for one in batch], request_id=request_id)
             # An id of our own was never used before: the answer to an earlier attempt of this request was lost.
             if not added and self._request_id is not None:

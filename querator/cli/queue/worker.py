@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from querator.cli.queue.shell_command import ShellCommand
-from querator.client.clients import Client
+from querator.client import Client
 from querator.errors import QueratorError, RetryRequest, Unreachable
 from querator.limits import US_PER_SECOND
 from querator.wire.messages import QueueLeaseItem

@@ -64,7 +64,7 @@ class Daemon:
 
     def __init__(self, words: Sequence[str]) -> None:
         from querator import config
-        from querator.client.connection import ConnectionPool, parse_address
+        from querator.client import ConnectionPool, parse_address
 
         given: dict[str, Any] = {}
         for word, following in zip(words, [*words[1:], ""], strict=True):

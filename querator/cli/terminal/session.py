@@ -11,8 +11,7 @@ from querator.cli.terminal.streams import Streams
 from querator.errors import UsageError
 
 if TYPE_CHECKING:
-    from querator.client.bulk_client import BulkClient
-    from querator.client.clients import Client
+    from querator.client import BulkClient, Client
     from querator.config import ClientSettings
 
 DEFAULT_TIMEOUT = "30s"
@@ -59,7 +58,7 @@ class Session:
 
         A command fails at once when no daemon is there, unless --timeout says how long to try.
         """
-        from querator.client.clients import Client
+        from querator.client import Client
 
         settings = self.settings
         return Client(
@@ -71,7 +70,7 @@ class Session:
 
     def make_bulk_client(self) -> BulkClient:
         """A client of the same daemon's bulk endpoints, for one thread."""
-        from querator.client.bulk_client import BulkClient
+        from querator.client import BulkClient
 
         settings = self.settings
         return BulkClient(str(settings.address.value), token=settings.token(), patience=self.timeout_seconds)
