@@ -56,7 +56,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "jobs", "health"))),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
-CLOSED = ("querator.daemon.store",)
+CLOSED = (
+    "querator.client",
+    "querator.daemon.store",
+)
 """Packages of which others may import only what `__all__` names."""
 SHELLS = ("querator", "querator.daemon")
 """Packages whose own `__init__` imports nothing at run time."""
