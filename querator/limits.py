@@ -1,7 +1,9 @@
-"""Every bound of the system, named with its unit.
+"""The daemon's bounds that a client or an operator can notice, and those that tests change.
 
-Times are microseconds (`_us`), durations nanoseconds (`_ns`), sizes bytes. A number that limits
-something and is not here is a defect.
+A name ends in its unit: `_us` are microseconds, `_ns` nanoseconds, and all sizes are bytes. Each comment says what
+happens when the bound is reached. A constant that only shapes the work inside one module stays in that module.
+
+The daemon reads a bound as `limits.NAME` if a test changes it; tests change it with `monkeypatch.setattr(limits, …)`.
 """
 
 from __future__ import annotations
@@ -11,205 +13,254 @@ NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 US_PER_SECOND = 1_000_000
 
-# What a request may carry (wire contract, sections 1.1 and 2).
+# Requests (wire contract, sections 1.1 and 2). A request beyond one of these bounds is refused with 400.
 BATCH_ITEMS_MAX = 1_000
 QUEUE_NAME_BYTES_MAX = 512
 NAMESPACE_BYTES_MAX = 256
 REFERENCE_BYTES_MAX = 2_000
+REASON_BYTES_MAX = 2_000
 TIMEOUT_TEXT_BYTES_MAX = 15
 REQUEST_ID_BYTES_MAX = 256
 MAX_ATTEMPTS_MAX = 65_536
-ATTEMPTS_MAX = (1 << 31) - 1
-SEQUENCE_MAX = (1 << 62) - 1
-"""A restored file with higher sequences is refused. A new sequence is the time in microseconds, or the last plus 1."""
-YEAR_10000_US = 253_402_300_800_000_000
-"""Times from here on are refused: texts cannot express them."""
 PARTITIONS_MAX = 1_000
-"""Per queue; more are refused. Each partition is an open DuckDB file: a thousand take about 400 MB."""
+"""Partitions per queue. Each is an open DuckDB file: a thousand take about 400 MB of memory."""
 LIST_LIMIT_DEFAULT = 1_000
+"""A list that asks for no limit returns at most this many entries."""
 LIST_LIMIT_MAX = 65_536
 REQUEST_TIMEOUT_MIN_NS = 10 * NS_PER_MS
 REQUEST_TIMEOUT_MAX_NS = 15 * 60 * NS_PER_SECOND
+YEAR_10000_US = 253_402_300_800_000_000
+"""Times from here on are refused, because RFC 3339 cannot express them."""
 
+# Bodies. A longer body is refused with 400, and the connection ends.
 PRODUCE_BODY_BYTES_MAX = 5_000_000
 SMALL_BODY_BYTES_MAX = 64_000
 BODY_BYTES_MAX = 256_000
 UPDATE_BODY_BYTES_MAX = 512_000
 IMPORT_BODY_BYTES_MAX = 64_000_000
 OVER_LIMIT_DRAIN_BYTES_MAX = 1_000_000
+"""The daemon reads this much of a refused body, so that the client sees the answer; then it closes the connection."""
+
+# Stored values.
+ATTEMPTS_MAX = (1 << 31) - 1
+"""The attempts of an item stop counting here."""
+SEQUENCE_MAX = (1 << 62) - 1
+"""A restored file with a higher sequence is refused. A new sequence is the time in microseconds, or the last plus 1."""
+CLIENT_ID_TOLD_MAX = 256
+"""The history of an item keeps this many characters of a client id and cuts off the rest."""
+HISTORY_ATTEMPTS_MAX = 10
+HISTORY_REASONS_BYTES_MAX = 8_000
+"""An item with more failed attempts, or longer reasons in all, forgets the oldest attempts. The last one is kept."""
 
 # The Logical loop.
 INBOX_REQUESTS_MAX = 4_096
+"""Requests that wait for a pass, per queue. Further requests get 454."""
 SCHEDULE_AHEAD_MIN_US = 100_000
+"""An item whose `enqueue_at` is nearer than this is ready at once."""
 LIFECYCLE_ITEMS_PER_PASS_MAX = 1_000
+"""Ended leases and due items that one pass handles, each. The next pass handles the rest, after waiting requests."""
 LEASE_ENDS_IDS_MIN = 4_096
+"""The heap of lease deadlines is rebuilt when it has more ids than this plus twice the number of leased items."""
 RECOVERY_BACKOFF_MIN_NS = 500 * NS_PER_MS
 RECOVERY_BACKOFF_MAX_NS = 30 * NS_PER_SECOND
+"""A failed partition is tried again after the first; each failure doubles the wait, up to the second."""
 
-# What one partition keeps in memory of the items that wait.
+# Waiting items that a partition keeps in memory. The other items stay in its file until the window has room.
 READY_WINDOW_ITEMS_MAX = 20_000
-READY_WINDOW_LOW_PERCENT = 40
 READY_WINDOW_BYTES_MAX = 32_000_000
+READY_WINDOW_LOW_PERCENT = 40
+"""The partition loads more items from its file when fewer than this share of the window is left."""
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100
-"""So many items that come together are kept as columns if they come behind what memory keeps."""
+"""Batches of at least this size are kept in columnar form when they arrive behind the in-memory window."""
 OLDEST_AMONG_ITEMS_MAX = 1_000
-"""Ready and leased items per partition that are asked for the age of the oldest; a scrape must not stop the loop."""
+"""The age of the oldest item comes from at most this many items per partition, so that a scrape is short."""
 
-# How long what is gone is remembered.
+# How long the daemon remembers ids of the past. Then it forgets them: a repeated request is carried out again.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
-REQUEST_IDS_FORGOTTEN_MAX = 1_000
-"""Per second, of those that are kept as they are."""
+BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
+MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
 REQUEST_IDS_NEWEST_MAX = 20_000
-"""Per queue, kept as they are (some 230 bytes each); beyond it memory keeps eight bytes of the oldest ones."""
+"""Request ids per queue that memory keeps as text (some 230 bytes each). Of older ids it keeps eight bytes."""
+REQUEST_IDS_FORGOTTEN_MAX = 1_000
+"""At most this many expired request ids are dropped at a time; the rest go next time."""
 REQUEST_ID_GENERATIONS = 4
-"""Fingerprints are dropped together in so many steps, each when its last request id is past."""
+"""Fingerprints are kept in about this many groups. A group is dropped when its last request id has expired."""
 EXACT_KEYS_CHECKED_EVERY_US = 60 * US_PER_SECOND
 REQUEST_IDS_PAGE = 5_000
-"""Request ids of a closed file are copied in pages of this size, each while everybody waits."""
-MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
+"""Request ids of a closed file are copied in pages of this size. The loop waits for each page."""
 
 # The journal.
 SEGMENT_BYTES_MAX = 32_000_000
+"""A segment that is this long is closed, and the next one begins."""
 SEGMENT_ALLOCATION_BYTES = 4_000_000
-"""A disk without room for a whole segment gets one of this size. A spare is written in steps of this size."""
+"""A disk without room for a whole segment gets one of this size. Spare files are written in steps of this size."""
 SEGMENTS_KEPT_MAX = 8
-"""Beyond this, records that still wait are copied out of the oldest segment, so that it can go."""
+"""With more segments, the records of the oldest one that are still needed are copied out, and it is removed."""
 SEGMENTS_WAITING_MAX = 2
-"""Closed segments that may wait for their partitions to be applied anyway, for whatever reason."""
+"""With more closed segments, the partitions that the oldest ones wait for are applied at once."""
 SPARES_MAX = 3
-"""Files that are kept to be written over."""
+"""Segment files that are kept to be overwritten. Further ones are deleted."""
 SPARES_AT_REST_MAX = 1
+"""Spare files that an idle journal keeps."""
 SPARE_AFTER_BYTES = 1_000_000
-"""A journal that has taken so much is worth one."""
+"""A journal prepares a spare file once its segment has this many bytes."""
 SPARES_ROOM_BYTES_MIN = 1_000_000_000
-"""What must be free on the disk."""
+"""With less free space on the disk, no spare files are made."""
 QUARANTINE_ROOM_BYTES_MIN = 100_000_000
-"""Files are copied to the quarantine only if so much of the disk stays free."""
+"""Files are copied to the quarantine only if this much of the disk stays free."""
 UNAPPLIED_BYTES_MAX = 48_000_000
-"""What memory may hold of items that are not in the files yet, in bytes of the journal; then producers wait."""
+"""Journal bytes of items that are not in the partition files yet, per storage. Beyond it producers wait."""
 APPLY_BYTES = 24_000_000
-"""From this on what memory holds is brought into the files."""
+"""When memory holds this many unapplied bytes, they are applied to the partition files."""
 KEY_BYTES = 64
-"""What is counted for a key that an apply has to look for, such as that of an item that is gone."""
+"""What a key that an apply must look up, such as that of a deleted item, counts towards the two bounds above."""
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
+"""An apply with more rows, bytes or keys takes several statements of one transaction."""
 CHECKPOINT_WAL_BYTES = 32_000_000
+"""DuckDB's log of a partition file is merged into the file when it has this many bytes."""
+
+# DuckDB's memory.
 DUCKDB_MEMORY_BYTES = 160_000_000
-"""Per storage, unless large payloads need more. With 96 MB it spills what it inserts, and takes three times as long."""
+"""Per storage. DuckDB spills to disk beyond it; with 96 MB inserts spill and take three times as long."""
 DUCKDB_RESTING_BYTES = 16_000_000
-"""What it keeps of that when nothing happens."""
+"""What DuckDB keeps of that memory while the storage is idle."""
 DUCKDB_MEMORY_PERCENT_MAX = 50
-"""Of the machine's memory, when they do."""
+"""Large payloads raise the memory of a storage up to this share of the machine's memory."""
 DUCKDB_JOB_MEMORY_BYTES = 1_000_000_000
-"""For what looks at or copies a file by itself."""
+"""For a job that reads or copies a partition file on its own."""
 
+# Start and stop.
+LOCK_WAIT_SECONDS = 0.5
+"""A daemon waits this long for the lock of its data directory, then it refuses to start."""
 SHUTDOWN_SECONDS_MAX = 10.0
+"""A daemon that has not stopped after this time ends like a crash. What it acknowledged is durable."""
 
-# The request path.
+# Connections.
 HEAD_BYTES_MAX = 65_536
+"""A request with a longer head is refused, and the connection ends."""
 REMEMBERED_HEADS_MAX = 1_024
 REMEMBERED_HEAD_BYTES_MAX = 2_048
+"""Request heads that need no parsing when they are repeated. Beyond the first bound old heads are forgotten. A head
+that is longer than the second is always parsed."""
 PIPELINED_BYTES_MAX = 65_536
+"""The daemon stops reading from a client that sends this much ahead of its answers."""
 LISTEN_BACKLOG = 2_048
+"""Connections that the kernel queues before the daemon accepts them."""
 KEEP_ALIVE_SECONDS = 75
+"""A connection that is idle for longer is closed."""
 UNREAD_SECONDS_MAX = 60.0
 """A client that reads nothing of a long answer for this long loses its connection."""
 LINGER_SECONDS = 2.0
-"""How long a connection that we end stays open for a client that is still sending."""
+"""A connection that the daemon ends stays open this long for a client that is still sending."""
 DURATION_SAMPLES_MAX = 1_024
+"""Quantiles of durations come from this many of the latest requests of a path."""
 DURATION_PATHS_MAX = 256
-LOCK_WAIT_SECONDS = 0.5
+"""Durations of further paths are counted together as `(other)`."""
 
-# The driver.
+# The engine.
 WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
+"""A disk whose writes take longer on average is written from a thread instead of from the loop."""
 RATE_WINDOW_US = 60 * US_PER_SECOND
-"""The rates of `queues list` are for this long."""
+"""The rates of `queues list` cover this time."""
 RATE_SAMPLE_US = 5 * US_PER_SECOND
-"""How far the samples for rates lie apart."""
+"""The time between two samples for these rates."""
 UPKEEP_SECONDS = 0.25
+"""The time between two rounds of upkeep."""
 APPLY_IDLE_ROUNDS = 4
-"""Of upkeep."""
+"""A storage that is idle for this many rounds of upkeep is applied to its files."""
 APPLY_RETRY_SECONDS_MAX = 30.0
+"""A partition whose apply fails is tried again after a wait that doubles up to this."""
 FORGET_EVERY_US = 600 * US_PER_SECOND
+"""The time between two deletions of expired request ids from a partition file."""
 ROOM_CHECK_ROUNDS = 4
-"""The room of each storage is looked at after so many rounds of upkeep."""
+"""The free space of each storage is checked once in this many rounds of upkeep."""
 ROOM_LOW_BYTES = 1_000_000_000
 ROOM_LOW_SHARE = 0.1
-"""A storage is nearly full when less than both of these is left of its file system: that is a warning."""
+"""A storage is nearly full when less than both of these is free on its file system. Then health is a warning."""
 ROOM_PROBE_BYTES = 65_536
 ROOM_PROBE_BELOW_BYTES = 1_000_000
-"""With less room than the second, or after a write found no room, a write of the first size tells whether a storage is
-full."""
+"""With less free space than the second, or after a write found no space, a trial write of the first size shows whether
+a storage is full."""
 
 # Bulk data.
 SLICE_ROWS_MAX = 20_000
 SLICE_BYTES_MAX = 4_000_000
 """What one step of a scan reads."""
+PAGE_BYTES_MAX = 2_000_000
+"""What one step of a list reads. The next step begins when the client has read the last one."""
+SPLITS_MAX = 1_024
+"""A plan with more parts per partition is refused."""
+BULK_PAYLOAD_BYTES_MAX = PRODUCE_BODY_BYTES_MAX
+"""A stream with a longer payload is refused."""
 BULK_CHUNK_ROWS_MAX = 1_000
 BULK_CHUNK_BYTES_MAX = 250_000
-"""What one pass of a queue's loop takes in of a stream: everybody else waits for no longer than that."""
+"""What one pass of a queue's loop takes from a stream. Other requests wait no longer than that."""
 BULK_BATCH_BYTES_MAX = 64_000_000
+"""A stream with a longer record batch is refused."""
 BULK_AHEAD_BYTES_MAX = 4_000_000
-"""How much of a body is read before it is needed."""
+"""The daemon reads at most this much of a body ahead of its use."""
 BULK_WRITES_MAX = 16
+"""Bulk writes that run at a time. Further ones wait for their turn."""
 BULK_APPLY_BYTES = 16_000_000
 BULK_UNAPPLIED_BYTES_MAX = 32_000_000
-"""From the first on, bulk has what it brought applied; from the second on it waits for that, or sooner for others."""
-BULK_PAUSE_SECONDS = 0.005
-BULK_OTHERS_SECONDS = 1.0
-"""How long somebody counts who was answered."""
-BULK_REST = 3.0
-BULK_REST_SECONDS_MAX = 1.0
-"""When others were served meanwhile, bulk rests as many times as long as that took, but not longer."""
+"""From the first on, a bulk write starts an apply. It waits at the second, or at the first while clients are active."""
+BULK_POLL_SECONDS = 0.005
+"""The time between two looks of a bulk write that waits."""
+BULK_CLIENT_ACTIVE_SECONDS = 1.0
+"""Clients count as active for this long after a produce or lease was answered."""
+BULK_SLEEP_FACTOR = 3.0
+BULK_SLEEP_SECONDS_MAX = 1.0
+"""If clients were served while a bulk write waited, it sleeps this multiple of its wait, up to the maximum."""
 BULK_REQUEST_ID_BYTES_MAX = 200
-BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
+"""A bulk write with a longer request id is refused."""
 BULK_TIMEOUT_SECONDS = 60.0
-PAGE_BYTES_MAX = 2_000_000
-"""What a list reads at once; it reads on when its client has taken that."""
-SPLITS_MAX = 1_024
-PAYLOAD_BYTES_MAX = PRODUCE_BODY_BYTES_MAX
+"""A chunk that is not durable after this time fails with 454, unless the request names another time."""
+
+# SQL.
 SQL_WORKERS_MAX = 2
+"""Queries that run at a time. Further ones wait for their turn."""
 SQL_MEMORY_BYTES_MAX = 256_000_000
+"""DuckDB's memory for one query. A query that needs more fails."""
 SQL_PROCESS_BYTES_MAX = 2_000_000_000
-"""Of private memory, mapped or not, for a whole worker process; DuckDB alone maps most of a gigabyte."""
+"""Private memory of a worker process, mapped or used; DuckDB alone maps most of a gigabyte. Beyond it a query fails."""
 SQL_TIMEOUT_SECONDS = 30.0
+"""A query that runs for longer is stopped, unless its request names another time."""
 SQL_TIMEOUT_SECONDS_MAX = 900.0
+"""A request that names a longer time is refused."""
 SQL_WORKER_IDLE_SECONDS = 300.0
+"""Worker processes that are idle for this long are ended."""
 SQL_FRAME_BYTES_MAX = 1_000_000
-"""What a worker process hands over at once: the daemon holds no more of a result for a client that reads slowly."""
+"""What a worker process hands over at once, so that the daemon holds little of a result for a slow client."""
 SQL_HELD_BACK_BYTES = 4_000_000
-"""So much of a result is kept until the query is known to go well; what is longer is sent as it comes."""
+"""A shorter result is sent when the query has succeeded. Of a longer one, what there is so far is sent from here on."""
 
 # Jobs.
 JOB_KEPT_US = 24 * 3_600 * US_PER_SECOND
+"""A job that ended is listed for this long."""
 JOB_STOP_SECONDS_MAX = 2.0
+"""Jobs get this long to pause when the daemon stops; then they are cancelled."""
 JOB_ITEMS_PER_SECOND_MAX = 100_000
 JOB_BYTES_PER_SECOND_MAX = 200_000_000
+"""A faster job is slowed down to this."""
 JOB_CHUNK_ITEMS_MAX = 1_000
 JOB_CHUNK_BYTES_MAX = 1_000_000
+"""What a migrate into another partition moves in one step."""
 JOB_POLL_SECONDS = 0.02
 VERIFY_TRIES_MAX = 100
+"""Verify gives up after this many tries to count memory and file at the same moment."""
 CREATE_THREADS = 4
-"""How many partition files of one request are created side by side."""
+"""Threads that create the partition files of one request."""
 COMPACT_CHECK_SECONDS = 60.0
 COMPACT_FILE_BYTES_MIN = 64_000_000
 COMPACT_FREE_SHARE_MIN = 0.8
+"""A file of at least this size is compacted when at least this share of it is free."""
 MANIFEST_BYTES_MAX = 10_000_000
-"""A longer manifest of a backup is refused; one of a thousand partitions has less than a tenth of it."""
+"""A longer manifest of a backup is refused. The manifest of a thousand partitions has less than a tenth of it."""
 JOB_ROOM_BYTES_MIN = 16_000_000
-"""What must be left free in a storage beyond the size of what is copied there."""
-
-REASON_BYTES_MAX = 2_000
-"""A retry with a longer reason is refused."""
-
-CLIENT_ID_TOLD_MAX = 256
-"""The history of an item keeps this many characters of a client id."""
-
-HISTORY_ATTEMPTS_MAX = 10
-HISTORY_REASONS_BYTES_MAX = 8_000
-"""An item with more failed attempts, or longer reasons in all, forgets the oldest attempts. The last one is kept."""
+"""A copy into a storage is refused unless this much stays free beyond the size of the copy."""

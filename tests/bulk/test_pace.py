@@ -8,7 +8,7 @@ import pytest
 
 from querator.daemon.bulk.pacing import Pace
 from querator.errors import RetryRequest
-from querator.limits import BULK_APPLY_BYTES, BULK_PAUSE_SECONDS, BULK_REST_SECONDS_MAX, BULK_UNAPPLIED_BYTES_MAX
+from querator.limits import BULK_APPLY_BYTES, BULK_POLL_SECONDS, BULK_SLEEP_SECONDS_MAX, BULK_UNAPPLIED_BYTES_MAX
 
 
 class World:
@@ -52,8 +52,8 @@ def test_it_waits_until_there_is_room() -> None:
 
 def test_beside_others_it_waits_until_files_have_caught_up_and_rests() -> None:
     slept = World(catching_up_until=5.0975, calls_per_second=1_000).wait(at=5.0)
-    assert slept[:-1] == [BULK_PAUSE_SECONDS] * 20
-    assert slept[-1] == pytest.approx(3 * 20 * BULK_PAUSE_SECONDS)
+    assert slept[:-1] == [BULK_POLL_SECONDS] * 20
+    assert slept[-1] == pytest.approx(3 * 20 * BULK_POLL_SECONDS)
 
 
 def test_beside_others_it_brings_less_before_files_catch_up() -> None:
@@ -63,12 +63,12 @@ def test_beside_others_it_brings_less_before_files_catch_up() -> None:
 
 def test_files_that_never_catch_up_do_not_keep_it_out() -> None:
     slept = World(catching_up_until=1e9, calls_per_second=1_000).wait(at=5.0)
-    assert sum(slept[:-1]) == pytest.approx(BULK_REST_SECONDS_MAX, abs=2 * BULK_PAUSE_SECONDS)
+    assert sum(slept[:-1]) == pytest.approx(BULK_SLEEP_SECONDS_MAX, abs=2 * BULK_POLL_SECONDS)
 
 
 def test_it_does_not_rest_for_ever() -> None:
     world = World(BULK_UNAPPLIED_BYTES_MAX + 1, until=50.0, calls_per_second=1_000)
-    assert world.wait(at=5.0)[-1] == BULK_REST_SECONDS_MAX
+    assert world.wait(at=5.0)[-1] == BULK_SLEEP_SECONDS_MAX
 
 
 def test_it_gives_up_when_there_is_no_room_for_long() -> None:

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from driver import FAR_NS, SECOND, Answer, Driver
 
+from querator import limits
 from querator.config_file import LimitsConfig
 from querator.daemon.admin.item_calls import Statistics
-from querator.daemon.queue import lifecycle, remembered
+from querator.daemon.queue import lifecycle
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
@@ -577,7 +578,7 @@ class TestRequestIds:
         assert d.stored() == ["a"]
 
     def test_only_the_newest_are_kept_as_they_are_and_older_ones_are_found_in_the_files(self, d, monkeypatch):
-        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 10)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 10)
         logical = d.create(partitions=3)
         for n in range(100):
             d.produce([f"{n}"], request_id=f"r{n}")
@@ -597,7 +598,7 @@ class TestRequestIds:
         assert len(d.stored()) == 102 and not d.logicals["q"].remembered.may_have(["r1"])
 
     def test_repetitions_that_are_looked_up_answer_those_who_follow(self, d, monkeypatch):
-        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         d.create()
         d.produce(["a"], request_id="r")
         d.produce(["b"])  # by then `r` is no longer among the newest
@@ -607,7 +608,7 @@ class TestRequestIds:
         assert d.stored() == ["a", "b"]
 
     def test_a_chunk_that_is_looked_up_is_compared_with_what_it_was(self, d, monkeypatch):
-        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         d.create()
         d.take_in(["a"], "bulk r 0", digest="one")
         d.produce(["b"])
@@ -616,7 +617,7 @@ class TestRequestIds:
         assert d.stored() == ["a", "b"]
 
     def test_a_dead_letter_whose_key_is_looked_up_arrives_once(self, d, monkeypatch):
-        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         dead = d.create("dead")
         item = Item(0, 0, 0, b"a")
         for _ in range(3):
@@ -695,7 +696,7 @@ class TestUnread:
         assert logical.partitions[1].total == 1
 
     def test_an_older_request_id_of_a_partition_in_error_waits(self, d, monkeypatch):
-        monkeypatch.setattr(remembered, "REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
         d.produce(["b"])

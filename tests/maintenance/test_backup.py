@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from house import SECOND, House
 
+from querator import limits
 from querator.daemon.admin import partition_calls
 from querator.daemon.jobs import compaction
 from querator.daemon.store.duck import copies
@@ -114,7 +115,7 @@ class TestBackup:
         filled(house)
         for n in range(10):
             house.produce(*(f"{n} {m}" for m in range(1000)))
-        monkeypatch.setattr("querator.daemon.store.stretches.SLICE_ROWS_MAX", 1000)
+        monkeypatch.setattr(limits, "SLICE_ROWS_MAX", 1000)
         insert = copies.Instance.cursor
 
         class Full:
@@ -149,7 +150,7 @@ class TestBackup:
         filled(house)
         for n in range(10):
             house.produce(*(f"{n} {m}" for m in range(1000)))
-        monkeypatch.setattr("querator.daemon.store.stretches.SLICE_ROWS_MAX", 1000)
+        monkeypatch.setattr(limits, "SLICE_ROWS_MAX", 1000)
         write, under_way, cancelled = copies.write_snapshot, threading.Event(), threading.Event()
 
         def slow(snapshot, path, check):
@@ -374,7 +375,7 @@ class TestCompact:
         while house.statuses()[0].total > 100:
             items = house.lease(100)
             house.complete(*(item.id for item in items)).result(5)
-        monkeypatch.setattr("querator.daemon.jobs.compaction.COMPACT_FILE_BYTES_MIN", 1000)
+        monkeypatch.setattr(limits, "COMPACT_FILE_BYTES_MIN", 1000)
         house.run(compaction._look(house.service, house.partition()))
         (job,) = house.call("jobs.list", m.JobsListRequest()).items
         assert job.kind == "compact" and house.ended(job.job_id).state == "done"

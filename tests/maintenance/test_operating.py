@@ -6,8 +6,7 @@ import duckdb
 import pytest
 from house import SECOND, House
 
-from querator import ids
-from querator.daemon.engine import turns
+from querator import ids, limits
 from querator.daemon.store.base import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
@@ -229,7 +228,7 @@ class TestOffline:
 
     @pytest.mark.parametrize("restarts", [False, True])
     def test_request_ids_that_are_no_longer_in_memory_are_found_in_the_files(self, house: House, monkeypatch, restarts):
-        monkeypatch.setattr("querator.daemon.queue.remembered.REQUEST_IDS_NEWEST_MAX", 0)
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         house.create(partitions=2)
         item = m.QueueProduceItem(utf8="a")
         requests = [
@@ -450,7 +449,7 @@ class TestError:
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
         """The bound may be smaller than what is applied otherwise."""
-        monkeypatch.setattr(turns, "APPLY_IDLE_ROUNDS", 1_000_000)
+        monkeypatch.setattr(limits, "APPLY_IDLE_ROUNDS", 1_000_000)
         engine_ = house.service.engine
         engine_._unapplied_bytes_max = 1_000
         house.create(partitions=1)

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from querator.errors import RetryRequest
 from querator.limits import (
     BULK_APPLY_BYTES,
-    BULK_OTHERS_SECONDS,
-    BULK_PAUSE_SECONDS,
-    BULK_REST,
-    BULK_REST_SECONDS_MAX,
+    BULK_CLIENT_ACTIVE_SECONDS,
+    BULK_POLL_SECONDS,
+    BULK_SLEEP_FACTOR,
+    BULK_SLEEP_SECONDS_MAX,
     BULK_UNAPPLIED_BYTES_MAX,
 )
 
@@ -48,18 +48,18 @@ class Pace:
         while self._waiting_bytes() > (BULK_APPLY_BYTES if are_others else BULK_UNAPPLIED_BYTES_MAX):
             if self._clock() - started > self._patience_seconds:
                 raise RetryRequest(NO_ROOM)
-            await self._sleep(BULK_PAUSE_SECONDS)
-        while are_others and self._is_catching_up() and self._clock() - started < BULK_REST_SECONDS_MAX:
+            await self._sleep(BULK_POLL_SECONDS)
+        while are_others and self._is_catching_up() and self._clock() - started < BULK_SLEEP_SECONDS_MAX:
             # Not for longer: where others write so much that files never have, bulk must get on all the same.
-            await self._sleep(BULK_PAUSE_SECONDS)
+            await self._sleep(BULK_POLL_SECONDS)
         if self._ordinary_calls() > self._calls:
             # They had to put up with files catching up; now they have the machine to themselves for a while.
-            await self._sleep(min(BULK_REST_SECONDS_MAX, BULK_REST * (self._clock() - started)))
+            await self._sleep(min(BULK_SLEEP_SECONDS_MAX, BULK_SLEEP_FACTOR * (self._clock() - started)))
 
     def _are_others(self, now: float) -> bool:
         """Whether anybody was answered lately."""
         calls, before = self._ordinary_calls(), self._calls
         if calls > before:
-            self._others_until = now + BULK_OTHERS_SECONDS
+            self._others_until = now + BULK_CLIENT_ACTIVE_SECONDS
         self._calls = calls
         return now < self._others_until

@@ -42,11 +42,11 @@ from querator.limits import (
     BULK_BATCH_BYTES_MAX,
     BULK_CHUNK_BYTES_MAX,
     BULK_CHUNK_ROWS_MAX,
+    BULK_PAYLOAD_BYTES_MAX,
     BULK_REQUEST_ID_BYTES_MAX,
     BULK_TIMEOUT_SECONDS,
     BULK_WRITES_MAX,
     NS_PER_SECOND,
-    PAYLOAD_BYTES_MAX,
 )
 from querator.wire import arrow, bulk_messages, content
 
@@ -170,10 +170,11 @@ def _rows_per_chunk(batch: pa.RecordBatch) -> int:
 def chunk(batch: pa.RecordBatch, row: int) -> Chunk:
     lengths = pc.binary_length(batch.column("payload"))
     longest = pc.max(lengths).as_py() or 0
-    if longest > PAYLOAD_BYTES_MAX:
+    if longest > BULK_PAYLOAD_BYTES_MAX:
         at = row + pc.index(lengths, longest).as_py()
         raise InvalidRequest(
-            f"payload is invalid; that of row {at:,} has {longest:,} bytes, at most {PAYLOAD_BYTES_MAX:,} are taken"
+            f"payload is invalid; that of row {at:,} has {longest:,} bytes,"
+            f" at most {BULK_PAYLOAD_BYTES_MAX:,} are taken"
         )
     rows = pa.table({name: _stored(name, batch.column(name)) for name in batch.schema.names})
     sources = rows.column("source_id").to_pylist() if "source_id" in rows.column_names else []

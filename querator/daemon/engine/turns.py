@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from querator import limits
 from querator.clock import Clock, ManualClock
 from querator.daemon import allocators, priority
 from querator.daemon.metrics import CHECKPOINT_SECONDS, COMMIT_SECONDS, PASS_SECONDS
@@ -26,7 +27,6 @@ from querator.daemon.store import Storage, StorageError
 from querator.items import Room
 from querator.limits import (
     APPLY_BYTES,
-    APPLY_IDLE_ROUNDS,
     APPLY_RETRY_SECONDS_MAX,
     FORGET_EVERY_US,
     INLINE_WRITE_SECONDS_MAX,
@@ -438,7 +438,7 @@ class Engine:
         storage = disk.storage
         congested = storage.held_bytes >= self._unapplied_bytes_max
         is_much = congested or storage.memory_bytes >= APPLY_BYTES
-        everyone = hurry or is_much or disk.idle_rounds >= APPLY_IDLE_ROUNDS
+        everyone = hurry or is_much or disk.idle_rounds >= limits.APPLY_IDLE_ROUNDS
         lagging = storage.lagging()
         is_over = not disk.due
         for logical, partition in self._partitions_on(disk):

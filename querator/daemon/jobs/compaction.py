@@ -9,13 +9,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from querator import limits
 from querator.daemon.admin import partition_calls
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.partition import Partition
 from querator.daemon.store import StorageError, Store
 from querator.errors import QueratorError
 from querator.items import Job
-from querator.limits import COMPACT_CHECK_SECONDS, COMPACT_FILE_BYTES_MIN, COMPACT_FREE_SHARE_MIN
+from querator.limits import COMPACT_CHECK_SECONDS, COMPACT_FREE_SHARE_MIN
 from querator.wire import messages
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def _look(service: Service, partition: Partition) -> None:
     placement = partition.placement
     (size,) = await service.blocking(partition_calls.sizes, service, [placement])
     logical = service.logicals.get(placement.queue)
-    if logical is None or size < COMPACT_FILE_BYTES_MIN or not partition.allows.storage:
+    if logical is None or size < limits.COMPACT_FILE_BYTES_MIN or not partition.allows.storage:
         return
     if service.jobs.on(placement.queue, placement.number):
         return

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from querator import ids
+from querator import ids, limits
 from querator.config_file import LimitsConfig
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.requests import EXACT_PREFIXES
@@ -31,7 +31,6 @@ from querator.limits import (
     LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
     OLDEST_AMONG_ITEMS_MAX,
-    REQUEST_IDS_NEWEST_MAX,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
 
@@ -96,7 +95,7 @@ def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
         leased=store.leased(),
         scheduled=store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX),
         ready=store.ready(0, None, bounds.ready_window_items, bounds.ready_window_bytes),
-        newest_keys=store.request_ids(now_us, REQUEST_IDS_NEWEST_MAX, EXACT_PREFIXES),
+        newest_keys=store.request_ids(now_us, limits.REQUEST_IDS_NEWEST_MAX, EXACT_PREFIXES),
         keys=store.request_fingerprints(now_us),
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from querator import limits
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce, Read
 from querator.daemon.store import Fingerprints, fingerprint
@@ -23,7 +24,6 @@ from querator.limits import (
     REQUEST_ID_GENERATIONS,
     REQUEST_ID_KEPT_US,
     REQUEST_IDS_FORGOTTEN_MAX,
-    REQUEST_IDS_NEWEST_MAX,
     US_PER_SECOND,
 )
 
@@ -51,8 +51,8 @@ class _Keys:
         if abs(now_us - self._expired_at) >= US_PER_SECOND:
             self._expired_at = now_us
             self._expire(now_us)
-        excess = len(self.newest) - REQUEST_IDS_NEWEST_MAX
-        if excess > REQUEST_IDS_NEWEST_MAX // 100:
+        excess = len(self.newest) - limits.REQUEST_IDS_NEWEST_MAX
+        if excess > limits.REQUEST_IDS_NEWEST_MAX // 100:
             for key in list(islice(self.newest, excess)):
                 self._add_older(key, self.newest.pop(key))
 
@@ -110,7 +110,7 @@ class Remembered:
         self.version += 1
         for key, until in newest:
             kind = self._bulk if key.startswith(BULK_PREFIX) else self._clients
-            if key.startswith(EXACT_PREFIXES) or len(kind.newest) < REQUEST_IDS_NEWEST_MAX:
+            if key.startswith(EXACT_PREFIXES) or len(kind.newest) < limits.REQUEST_IDS_NEWEST_MAX:
                 known = self.exact.get(key) or kind.newest.get(key, 0)
                 self.put(key, max(until, known))
         self._in_files.pop(uuid, None)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
+from querator import limits
 from querator.items import Item
-from querator.limits import SCHEDULED_WINDOW_BYTES_MAX, SCHEDULED_WINDOW_ITEMS_MAX
+from querator.limits import SCHEDULED_WINDOW_ITEMS_MAX
 
 NEVER: Final = 1 << 62
 
@@ -33,7 +34,7 @@ class Schedule:
     def add(self, items: Sequence[Item]) -> None:
         self.count += len(items)
         self.remember(items)
-        if len(self.items) > 2 * SCHEDULED_WINDOW_ITEMS_MAX or self._bytes > 2 * SCHEDULED_WINDOW_BYTES_MAX:
+        if len(self.items) > 2 * SCHEDULED_WINDOW_ITEMS_MAX or self._bytes > 2 * limits.SCHEDULED_WINDOW_BYTES_MAX:
             self._shorten()
 
     def remember(self, items: Iterable[Item]) -> None:
@@ -48,7 +49,7 @@ class Schedule:
         """Keeps what is due first in memory; the rest is read again when its time comes."""
         entries = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
         sizes = accumulate(len(self.items[seq].payload) for _, seq in entries)
-        fitting = bisect_right(list(sizes), SCHEDULED_WINDOW_BYTES_MAX)
+        fitting = bisect_right(list(sizes), limits.SCHEDULED_WINDOW_BYTES_MAX)
         self._horizon = entries[min(fitting, SCHEDULED_WINDOW_ITEMS_MAX)][0]
         self._keep([self.items[seq] for enqueue_at, seq in entries if enqueue_at < self._horizon])
 

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from querator.limits import SLICE_BYTES_MAX, SLICE_ROWS_MAX
+from querator import limits
+from querator.limits import SLICE_BYTES_MAX
 
 SEQ_MAX: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
@@ -113,9 +114,9 @@ def next_stretch(
 
     `content_of` is the table whose payloads the read wants: their rows have at most `bytes_max`.
     """
-    seqs = first_seqs(file, f"{{file}}.{table} WHERE seq > {after:d} AND seq <= {upto:d}", SLICE_ROWS_MAX)
+    seqs = first_seqs(file, f"{{file}}.{table} WHERE seq > {after:d} AND seq <= {upto:d}", limits.SLICE_ROWS_MAX)
     fitting = count_fitting(file, content_of, seqs, bytes_max) if content_of else len(seqs)
-    is_last = fitting == len(seqs) < SLICE_ROWS_MAX
+    is_last = fitting == len(seqs) < limits.SLICE_ROWS_MAX
     return Stretch(after, upto if is_last else seqs[fitting - 1])
 
 
