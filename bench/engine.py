@@ -122,8 +122,7 @@ class Loop:
             self.storage.write(taken)
             self.storage.absorb(taken)
         self.logical.settle(this, {})
-        while self.logical.reads:
-            read = self.logical.reads.pop()
+        for read in self.logical.take_reads():
             read.done(read.work())
 
     def ask(self, request: Any) -> Any:

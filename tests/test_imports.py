@@ -140,3 +140,51 @@ def test_what_a_queue_decides_knows_no_threads_and_no_wall_clock(module: str) ->
 def test_no_two_modules_of_a_layer_share_a_name(layer: str) -> None:
     names = Counter(module.rpartition(".")[2] for module in MODULES if fits(module, layer))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def _attributes(path: Path, class_name: str) -> set[str]:
+    """What a class keeps in attributes of `self`."""
+    (found,) = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == class_name]
+    nodes = [node for node in ast.walk(found) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "self"}
+
+
+QUEUE = ROOT / "daemon" / "queue"
+QUEUE_STATE = _attributes(QUEUE / "logical.py", "Logical") | _attributes(QUEUE / "partition.py", "Partition")
+MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
+OTHER_OWNERS = {"self", "disk", "item"}
+"""Names of objects that are not of a queue but have an attribute with the same name."""
+
+
+def _written(tree: ast.AST) -> Iterator[str]:
+    """Attributes that are assigned, deleted, or changed in place: `x.name = …`, `x.name[…] = …`, `x.name.append(…)`."""
+    for node in ast.walk(tree):
+        target: ast.AST | None = None
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            target = node.value if isinstance(node, ast.Subscript) else node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+            target = node.func.value
+        if not isinstance(target, ast.Attribute) or target.attr not in QUEUE_STATE:
+            continue
+        if not (isinstance(target.value, ast.Name) and target.value.id in OTHER_OWNERS):
+            yield ast.unparse(target)
+
+
+OUTSIDE_QUEUE = [
+    module
+    for module in MODULES
+    if fits(module, "querator.daemon") and not any(fits(module, own) for own in _daemon("queue", "store"))
+]
+"""The store knows nothing of queues."""
+
+
+@pytest.mark.parametrize("module", OUTSIDE_QUEUE)
+def test_only_the_queue_package_changes_the_state_of_a_queue(module: str) -> None:
+    assert list(_written(ast.parse(MODULES[module].read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "code", ["p.closed_for = ''", "l.queue, a = b", "l.partitions.append(p)", "del p.leased[x]", "p.failures += 1"]
+)
+def test_a_change_of_a_queue_from_outside_is_noticed(code: str) -> None:
+    assert len(list(_written(ast.parse(code)))) == 1

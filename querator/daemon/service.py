@@ -129,7 +129,7 @@ class Service:
                     partition.recall(counts[uuid])
                     noted = await self.blocking(self.catalog.offline_keys, uuid, EXACT_PREFIXES)
                     if noted is not None:
-                        partition.is_noted = True
+                        partition.keys_noted()
                         logical.keys_read(partition, *noted)
         self.jobs.prepare()
         await asyncio.gather(*(self.until_opened(logical) for logical in self.logicals.values()))
@@ -381,8 +381,7 @@ class Service:
         target = self.logicals.get(move.target)
 
         def ended(result: Any) -> None:
-            source.ended_moves.append((move, result))
-            source.wake()
+            source.end_move(move, result)
 
         if target is None:
             ended(RequestFailed(f"queue '{move.target}' is gone"))

@@ -159,16 +159,13 @@ class Driver:
                 self.storage.drop(taken)
                 failed = dict.fromkeys(this.partitions, reason)
         logical.settle(this, failed)
-        self.reads += logical.reads
-        logical.reads = []
-        moves, logical.moves = logical.moves, []
-        for move in moves:
+        self.reads += logical.take_reads()
+        for move in logical.take_moves():
             self._deliver(logical, move)
 
     def _deliver(self, source: Logical, move: Any) -> None:
         def ended(result: Any) -> None:
-            source.ended_moves.append((move, result))
-            source.wake()
+            source.end_move(move, result)
 
         target = self.logicals.get(move.target)
         if target is None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from querator.config_file import LimitsConfig
+from querator.daemon.queue.requests import REPEATED
 from querator.errors import QueratorError
 from querator.ids import decode
 
@@ -69,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.made.update(dict.fromkeys(texts, answer))
         if repeat:
             again = self.d.produce(texts, request_id=f"r{self.number}")
-            assert again.waiting or again.result is None or isinstance(again.result, QueratorError)
+            assert again.waiting or again.result is REPEATED or isinstance(again.result, QueratorError)
         self.look()
 
     @rule(count=counts, repeat=st.booleans())

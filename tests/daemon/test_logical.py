@@ -300,7 +300,7 @@ class TestRetry:
         d.retry([first])
         (second,) = ids(d.lease())
         here = q.partitions[0]
-        here.placement = msgspec.structs.replace(here.placement, requested=State.DRAINING)
+        here.change_placement(msgspec.structs.replace(here.placement, requested=State.DRAINING))
         d.retry([second])
         assert spread(d) == [(0, 0), (0, 1)]
         for hours, is_lost in ((10, True), (30, False)):
@@ -333,7 +333,7 @@ class TestUnused:
         d.produce(1)
         (lease,) = d.lease().leases
         placement = logical.partitions[0].placement
-        logical.partitions[0].placement = msgspec.structs.replace(placement, requested=State.DRAINING)
+        logical.partitions[0].change_placement(msgspec.structs.replace(placement, requested=State.DRAINING))
         assert d.retry([lease.id], unused=True).result is None
         answer = d.lease()
         assert (answer.result.partition, answer.leases[0].attempts) == (1, 1)
@@ -415,13 +415,13 @@ class TestLifecycle:
     def test_what_is_on_its_way_out_does_not_stand_in_the_way_of_the_rest(self):
         """As many as are read at once expire, and the dead queue takes nothing."""
         d = Driver(bounds=LimitsConfig(ready_window_items=2))
-        d.create("dead").partitions[0].congested = True
+        d.create("dead").partitions[0].set_congested(True)
         d.create(dead_queue="dead", expire_s=60)
         d.produce(["a", "b", "c", "d"])
         d.advance(59)
         d.produce(["e", "f"])
         d.restart()
-        d.logicals["dead"].partitions[0].congested = True
+        d.logicals["dead"].partitions[0].set_congested(True)
         d.advance(2)
         assert d.payloads(d.lease(2).leases) == ["e", "f"]
 
@@ -727,12 +727,12 @@ class TestStopping:
         logical = d.create(dead_queue="dead")
         d.produce()
         (item_id,) = ids(d.lease())
-        dead.partitions[0].congested = True
+        dead.partitions[0].set_congested(True)
         retry = d.retry([item_id], dead=True)
         assert retry.waiting
         logical.stop()
         assert retry.error == "queue is shutting down"
-        dead.partitions[0].congested = False
+        dead.partitions[0].set_congested(False)
         d.run()
 
     def test_a_lease_that_waits_for_what_it_completes(self, d):
@@ -954,7 +954,7 @@ class TestFailedAttempts:
         d.produce(1)
         answer = d.lease(client="ann")
         source = logical.partitions[answer.result.partition]
-        source.placement = msgspec.structs.replace(source.placement, requested=State.DRAINING)
+        source.change_placement(msgspec.structs.replace(source.placement, requested=State.DRAINING))
         d.retry(ids(answer), reason="elsewhere")
         assert source.drained
         assert self.told(d) == [(1, "ann", 0, "elsewhere")]

@@ -46,11 +46,11 @@ class TestHealth:
     def test_a_file_that_cannot_follow_is_a_warning_and_then_an_error(self, house: House):
         house.create(partitions=2)
         partition = house.partition()
-        partition.apply_error = "No space left on device"
+        partition.apply_failed("No space left on device", 0.0)
         assert house.states() == ["available"] * 2
         assert house.statuses()[0].reason == "No space left on device"
         assert house.service.health() == (True, "q/0: No space left on device")
-        partition.congested = True
+        partition.set_congested(True)
         status = house.statuses()[0]
         assert (status.state, status.reason) == ("error", "No space left on device")
 
@@ -65,7 +65,7 @@ class TestHealth:
 def test_many_reasons_are_cut_short():
     def broken(queue: str, number: int, reason: str) -> Partition:
         partition = Partition(Placement(queue=queue, number=number, uuid="0" * 32, storage="s"))
-        partition.error = reason
+        partition.fail(reason, 0, 0)
         return partition
 
     same = [broken("a", number, "no room") for number in range(8)]

@@ -58,7 +58,10 @@ async def read(logical: Logical, partition: Partition, work: Callable[[Store], T
         else:
             future.set_exception(RetryRequest(failing(partition.number)))
 
-    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed, for_client=True)
+    def is_fault(error: Exception) -> bool:
+        return not is_harmless(error)
+
+    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed, fails_partition=is_fault)
     logical.wake()
     return await future
 
@@ -155,7 +158,7 @@ def describe(item_id: str, row: Leased) -> StorageItem:
 async def inspect(service: Service, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
     logical = service.find(request.queue_name)
     decoded = decode(request.id)
-    partition = logical.by_prefix.get(decoded.prefix)
+    partition = logical.partition_with(decoded.prefix)
     found: Found | None = None
     if partition is not None and ids.is_own(partition.prefix, request.id, decoded):
         found = (await read(logical, partition, lambda store: store.find([decoded.seq]))).get(decoded.seq)
@@ -292,10 +295,7 @@ async def delete_items(service: Service, request: messages.StorageItemsDeleteReq
 def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
     """Removes what was found, wherever it has got to since. Returns the number of removed items."""
     before = sum(count_by_state(partition).values())
-    leases = [lease for text in wanted.values() if (lease := partition.leased.pop(text, None)) is not None]
-    if leases:
-        partition.completed(leases)
-    gone = {lease.item.seq for lease in leases}
+    gone = partition.remove_leased(wanted.values())
     items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
     partition.remove_waiting([item for item in items if not item.enqueue_at])
     store = partition.store

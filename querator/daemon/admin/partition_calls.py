@@ -20,7 +20,7 @@ from querator.daemon.admin.item_calls import change, count_by_state
 from querator.daemon.queue import states
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import Read, failing
+from querator.daemon.queue.requests import failing
 from querator.daemon.queue.states import Event, Standing
 from querator.daemon.store import Storage, StorageError, Store, copies
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
@@ -132,7 +132,7 @@ async def _alter(
 
         def run(now_us: int) -> None:
             for partition, placement in changed:
-                partition.placement = placement
+                partition.change_placement(placement)
 
         await change(logical, [], run)
         if event is Event.OFFLINE:
@@ -198,7 +198,7 @@ def _note_offline(service: Service, partition: Partition) -> None:
         )
         service.catalog.save_offline(uuid, counts, None)
     else:
-        partition.is_noted = True
+        partition.keys_noted()
 
 
 def request_ids_in(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:
@@ -232,7 +232,7 @@ async def reopen(logical: Logical, partition: Partition) -> str:
             ended.set_result("" if error is None else str(error))
 
     def run(now_us: int) -> None:
-        partition.closed_for = ""
+        partition.allow_opening()
         logical.open_partition(partition, then)
 
     await change(logical, [], run)
@@ -247,17 +247,14 @@ async def at_store(logical: Logical, partition: Partition, work: Callable[[Store
     ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T) -> None:
-        logical.reads_open -= 1
         if not ended.done():
             ended.set_result(result)
 
     def failed(error: Exception) -> None:
-        logical.reads_open -= 1
         if not ended.done():
             ended.set_exception(error)
 
-    logical.reads_open += 1
-    logical.reads.append(Read(partition, None, lambda: work(store), done, failed))
+    logical.block(partition, lambda: work(store), done, failed)
     logical.wake()
     return await ended
 
@@ -272,7 +269,7 @@ async def closed(service: Service, logical: Logical, partition: Partition, reaso
         was_closed = partition.store is None
 
         def run(now_us: int) -> None:
-            partition.closed_for, partition.closed_since = reason, now_us
+            partition.keep_closed(reason, now_us)
 
         await change(logical, [], run)
         wrong = await close(logical, partition)
@@ -280,7 +277,7 @@ async def closed(service: Service, logical: Logical, partition: Partition, reaso
         yield wrong or ("it was closed already" if was_closed else "")
     finally:
         if service.stopping or partition.placement.requested is State.UNAVAILABLE:
-            partition.closed_for = ""
+            partition.allow_opening()
         else:
             await reopen(logical, partition)
 
@@ -306,24 +303,21 @@ async def _reload(
     service: Service, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
 ) -> Reply:
     """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
-    if logical.reloading:
-        raise Conflict(f"reload is already running; wait until that of queue '{logical.queue.name}' has ended")
-    check_free(service, partitions)
-    logical.reloading = True
     reasons = []
     reloaded_ones = []
-    try:
-        for partition in partitions:
-            reason = await _reload_one(service, logical, partition, keep_states)
-            if reason:
-                reasons.append(f"partition '{partition.number}': {reason}")
-            else:
-                reloaded_ones.append(partition)
-    finally:
-        logical.reloading = False
-        if reloaded_ones:
-            numbers = [partition.number for partition in reloaded_ones]
-            logs.changed("partitions reloaded", logical.queue.name, numbers, count_by_state(*reloaded_ones))
+    with logical.reload():
+        check_free(service, partitions)
+        try:
+            for partition in partitions:
+                reason = await _reload_one(service, logical, partition, keep_states)
+                if reason:
+                    reasons.append(f"partition '{partition.number}': {reason}")
+                else:
+                    reloaded_ones.append(partition)
+        finally:
+            if reloaded_ones:
+                numbers = [partition.number for partition in reloaded_ones]
+                logs.changed("partitions reloaded", logical.queue.name, numbers, count_by_state(*reloaded_ones))
     if reasons:
         raise RequestFailed("reload failed; " + ", ".join(reasons))
     return Reply(code=200)
@@ -337,8 +331,8 @@ async def _reload_one(service: Service, logical: Logical, partition: Partition, 
         new = partition.placement if keep_states else await reloaded(service, partition)
 
         def run(now_us: int) -> None:
-            partition.placement = new
-            partition.closed_for, partition.closed_since = "a reload", now_us
+            partition.change_placement(new)
+            partition.keep_closed("a reload", now_us)
 
         await change(logical, [], run)
         try:
@@ -346,7 +340,7 @@ async def _reload_one(service: Service, logical: Logical, partition: Partition, 
             await close(logical, partition)
             return await reopen(logical, partition)
         finally:
-            partition.closed_for = ""
+            partition.allow_opening()
 
 
 async def reloaded(service: Service, partition: Partition) -> Placement:

@@ -15,7 +15,7 @@ from querator.daemon import logs
 from querator.daemon.admin import item_calls, placement, validation
 from querator.daemon.admin.item_calls import count_by_state
 from querator.daemon.jobs import resize
-from querator.daemon.queue.partition import Partition, empty_snapshot
+from querator.daemon.queue.partition import Partition
 from querator.daemon.store import StorageError, Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
@@ -41,12 +41,11 @@ async def create(service: Service, request: messages.QueueInfo, closed_for: str 
         stores = await create_files(service, placements)
         await service.blocking(service.catalog.add, queue, placements)
         logical = service.load(queue, placements)
-        for partition, store in zip(logical.partitions, stores, strict=True):
-            partition.closed_for, partition.closed_since = closed_for, queue.created_at
-            if not closed_for:
-                partition.opened(store, empty_snapshot(), queue.created_at)
-        if not closed_for:
-            logical.unread.clear()  # new files remember nothing
+        if closed_for:
+            for partition in logical.partitions:
+                partition.keep_closed(closed_for, queue.created_at)
+        else:
+            logical.open_new(stores, queue.created_at)
     logs.changed("queue created", queue.name, range(len(placements)))
 
 
@@ -175,8 +174,8 @@ async def update(service: Service, request: messages.QueueInfo) -> None:
             await resize.grow(service, logical, queue)
         else:
             await service.blocking(service.catalog.save_queues, [queue])
-        service.queues[queue.name] = logical.queue = queue
-        logical.wake()
+        service.queues[queue.name] = queue
+        logical.configure(queue)
         if resizes and count < len(logical.partitions):
             await resize.shrink(service, logical, count)
     logs.changed("queue updated", queue.name, details=_differences(old, queue))
@@ -220,7 +219,8 @@ async def _remove(service: Service, logical: Logical) -> None:
     await service.blocking(service.catalog.remove, name, changed)
     for queue in changed:
         log.warning("dead queue is gone", extra={"queue": queue.name, "dead_queue": name})
-        service.queues[queue.name] = service.logicals[queue.name].queue = queue
+        service.queues[queue.name] = queue
+        service.logicals[queue.name].configure(queue)
     counts = count_by_state(*logical.partitions)
     del service.queues[name], service.logicals[name]
     logical.stop()
@@ -240,7 +240,7 @@ def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) ->
 
 async def until_at_rest(service: Service, logical: Logical) -> None:
     """Until nothing of a queue is being written or read any more."""
-    await service.engine.until(lambda: not (service.engine.is_busy(logical) or logical.reads_open or logical.inbox))
+    await service.engine.until(lambda: not service.engine.is_busy(logical) and logical.is_at_rest())
 
 
 async def delete_leftovers(service: Service) -> None:

@@ -267,21 +267,17 @@ class Engine:
 
     def _follow_up(self, logical: Logical) -> None:
         """Everybody has their answer; now for what the pass asked of others."""
-        self._start_reads(logical)
+        if logical.reads:
+            for read in logical.take_reads():
+                self.read(read)
         if logical.moves:
-            moves, logical.moves = logical.moves, []
-            for move in moves:
+            for move in logical.take_moves():
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)
         self._arm(logical)
 
     # -- worker threads
-
-    def _start_reads(self, logical: Logical) -> None:
-        reads, logical.reads = logical.reads, []
-        for read in reads:
-            self.read(read)
 
     def read(self, read: Read) -> None:
         waiting = self._reads.get(read.partition)
@@ -411,8 +407,7 @@ class Engine:
             extra = {"storage": disk.storage.name, "reason": shortage or str(disk.room)}
             log.log(level, f"storage {state}", extra=extra)
         for _, partition in self._partitions_on(disk):
-            partition.shortage, partition.shortage_since = shortage, disk.shortage_since
-            partition.storage_warning = warning
+            partition.set_room(shortage, disk.shortage_since, warning)
 
     def is_catching_up(self, storage_name: str) -> bool:
         disk = self.disks.get(storage_name)
@@ -444,7 +439,7 @@ class Engine:
         for logical, partition in self._partitions_on(disk):
             if partition.congested and not congested:
                 self.wake(logical)
-            partition.congested = congested
+            partition.set_congested(congested)
             if is_over and (everyone or partition.placement.uuid in lagging):
                 disk.due.append((logical, partition))
         self._catch_up_next(disk)
@@ -493,10 +488,8 @@ class Engine:
                 logical.partition_failed(partition, str(error))
                 return
             # The journal still has it all, so the queue goes on; upkeep tries again, less and less often.
-            partition.apply_failures += 1
-            partition.apply_error = str(error)
-            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2**partition.apply_failures)
-            partition.apply_after = time.monotonic() + wait
+            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.apply_failures + 1))
+            partition.apply_failed(str(error), time.monotonic() + wait)
             log.warning(
                 "cannot apply to the file yet",
                 extra={"queue": logical.queue.name, "partition": partition.number, "reason": str(error)},
@@ -507,10 +500,9 @@ class Engine:
 
         def done(result: object) -> None:
             disk.catching_up = False
-            partition.apply_failures, partition.apply_error = 0, ""
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
-                partition.forgot_at = now_us
+                partition.old_keys_dropped(now_us)
             self._catch_up_next(disk)
             if not disk.catching_up and (partition.congested or disk.storage.memory_bytes >= APPLY_BYTES):
                 # Much has come meanwhile, or somebody waits for room: not only in the next round.

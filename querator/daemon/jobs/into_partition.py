@@ -3,8 +3,8 @@
 A chunk is taken from the head of the source, added at the tail of the destination together with a key that says which
 sequences it was made of, and when that is durable removed at the source; the next chunk lets the key go. After a
 crash, or when a storage failed in between, the key tells what has arrived already. Until that has been looked up nobody
-gets anything from the source (`HELD`), so that nothing is lost and nothing exists twice. What is leased stays until its
-lease ends; if it comes back then, it is part of a later chunk. Order is kept.
+gets anything from the source (`Partition.hold`), so that nothing is lost and nothing exists twice. What is leased stays
+until its lease ends; if it comes back then, it is part of a later chunk. Order is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import JOB_PREFIX
-from querator.daemon.queue.states import HELD, LEAVING, refusal
+from querator.daemon.queue.states import refusal
 from querator.errors import InvalidRequest, RetryRequest
 from querator.items import Item, Job, State
 from querator.limits import JOB_CHUNK_BYTES_MAX, JOB_CHUNK_ITEMS_MAX, JOB_POLL_SECONDS, MOVE_KEPT_US
@@ -67,17 +67,14 @@ class Mover:
         """From now on the source takes no items; what an earlier process left half done is done."""
 
         def run(now_us: int) -> None:
-            source = self._source
-            if not source.leaving:
-                source.leaving = True
-                source.overlay = LEAVING
+            self._source.begin_leaving()
 
         await change(self._logical, [], run)
 
     async def move_chunk(self) -> bool:
         """Moves what waits, or is scheduled, as far as one chunk goes. False if there is nothing to move now."""
         source = self._source
-        if source.overlay is HELD:
+        if source.is_held:
             await self._recover()
         destination = self._choose()
         if destination is None or destination.congested or not source.allows.storage:
@@ -102,13 +99,12 @@ class Mover:
 
     async def end(self) -> None:
         """Everything has been moved, or the job is given up: the source is as its state says again."""
-        if self._source.overlay is HELD:
+        if self._source.is_held:
             await self._recover()
 
         def run(now_us: int) -> None:
             self._let_go()
-            self._source.leaving = False
-            self._source.overlay = None
+            self._source.end_leaving()
 
         await change(self._logical, [], run)
 
@@ -122,7 +118,7 @@ class Mover:
 
     def _send(self, destination: Partition, now_us: int) -> Chunk | None:
         source = self._source
-        if source.overlay is HELD:
+        if source.is_held:
             return None
         items = source.depart(JOB_CHUNK_ITEMS_MAX, JOB_CHUNK_BYTES_MAX) or source.depart_scheduled(JOB_CHUNK_ITEMS_MAX)
         if not items:
@@ -135,19 +131,16 @@ class Mover:
             destination.add_scheduled(copies)
         else:
             destination.enter(copies)
-        batch = destination.changes()
-        batch.request_ids.append(chunk.key)
-        batch.request_until.append(now_us + MOVE_KEPT_US)
-        self._logical.remembered.put(chunk.key, now_us + MOVE_KEPT_US)
+        self._logical.remember(destination, [chunk.key], [now_us + MOVE_KEPT_US])
         return chunk
 
     def _remove(self, chunk: Chunk, now_us: int) -> None:
-        if self._source.overlay is not HELD:
+        if not self._source.is_held:
             self._source.departed(chunk.items, now_us)
 
     def _hold(self, arrived: bool) -> None:
         """Nobody gets anything from the source until it is known how far the chunk has come."""
-        self._source.overlay = HELD
+        self._source.hold()
         if self._chunk is not None and not arrived:
             # Should it have arrived all the same, then its destination says so when it is opened again.
             self._logical.remembered.drop(self._chunk.key)
@@ -156,13 +149,7 @@ class Mover:
         """The last chunk is removed at the source for good, so its key has done its work."""
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
-            self._forget(chunk.key, chunk.destination)
-
-    def _forget(self, key: str, holder: Partition) -> None:
-        batch = holder.changes()
-        batch.request_ids.append(key)
-        batch.request_until.append(0)
-        self._logical.remembered.drop(key)
+            self._logical.forget(chunk.destination, chunk.key)
 
     # -- after a crash or a failure
 
@@ -171,7 +158,7 @@ class Mover:
 
         Not even a cancelled job may leave this undone.
         """
-        while self._source.overlay is HELD:
+        while self._source.is_held:
             # What a partition remembers is known once it has been open, unless its storage failed with the chunk.
             doubtful = self._chunk.destination if self._chunk is not None else None
             needed = [self._source, *(p for p in self._destinations() if not p.opened_at or p is doubtful)]
@@ -183,7 +170,7 @@ class Mover:
 
     async def _tidy_up(self) -> None:
         source, logical = self._source, self._logical
-        keys = [key for key in logical.remembered.exact if key.startswith(self._prefix)]
+        keys = logical.remembered.exact_keys(self._prefix)
         seqs = [seq for key in keys for seq in _sequences(key)]
         found = await read(logical, source, lambda store: store.find(seqs, payloads=False)) if seqs else {}
         items = [one.item for one in found.values() if one.item is not None and one.state != "leased"]
@@ -210,10 +197,10 @@ class Mover:
         await change(logical, [source], run)
 
         def release(now_us: int) -> None:
-            source.overlay = LEAVING
+            source.release()
             for key in keys:
                 for partition in self._destinations():
-                    self._forget(key, partition)
+                    logical.forget(partition, key)
 
         await change(logical, [], release)
 
@@ -260,7 +247,7 @@ async def start(service: Service, logical: Logical, source: Partition, destinati
 
 
 def _prepare(service: Service, logical: Logical, job: Job) -> None:
-    logical.partitions[job.partition].leaving = True
+    logical.partitions[job.partition].begin_leaving()
 
 
 async def _run(service: Service, job: Job) -> None:

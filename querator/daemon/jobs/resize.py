@@ -22,11 +22,11 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.into_partition import Mover
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition, empty_snapshot
+from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import LOST_PREFIX
 from querator.daemon.store import copies
 from querator.errors import Conflict, InvalidRequest, RetryRequest
-from querator.items import Job, Placement, Queue, State
+from querator.items import Job, Placement, Queue
 from querator.limits import JOB_POLL_SECONDS, REQUEST_IDS_PAGE
 
 if TYPE_CHECKING:
@@ -67,14 +67,9 @@ async def grow(service: Service, logical: Logical, queue: Queue) -> None:
 
     def run(now_us: int) -> None:
         for placement, store in zip(placements, stores, strict=True):
-            partition = Partition(placement, logical.bounds)
-            partition.opened(store, empty_snapshot(), now_us)
-            logical.partitions.append(partition)
-            logical.by_prefix[partition.prefix] = partition
-            logical.order.append(partition)
+            logical.add_partition(placement, store, now_us)
 
     await change(logical, [], run)
-    logical.wake()
 
 
 # -- fewer
@@ -97,7 +92,7 @@ async def catch_up(service: Service) -> None:
 
 def _prepare(service: Service, logical: Logical, job: Job) -> None:
     for partition in logical.partitions[job.details["to"] :]:
-        partition.leaving = True
+        partition.begin_leaving()
 
 
 async def _run(service: Service, job: Job) -> None:
@@ -140,7 +135,8 @@ async def _keep(service: Service, logical: Logical) -> None:
     async with service.changing:
         queue = msgspec.structs.replace(logical.queue, requested_partitions=len(logical.partitions))
         await service.blocking(service.catalog.save_queues, [queue])
-        service.queues[queue.name] = logical.queue = queue
+        service.queues[queue.name] = queue
+        logical.configure(queue)
 
 
 async def _remove(service: Service, logical: Logical, partition: Partition, job: Job) -> bool:
@@ -156,16 +152,7 @@ async def _remove(service: Service, logical: Logical, partition: Partition, job:
             service.jobs.check(job)
             await service.blocking(service.catalog.shrink, partition.placement)
             failpoint("resize.removed")
-
-            def run(now_us: int) -> None:
-                # What comes after it in the list would change its number, so it must be the last one.
-                assert logical.partitions[-1] is partition
-                logical.partitions.pop()
-                logical.order.remove(partition)
-                del logical.by_prefix[partition.prefix]
-                partition.placement = msgspec.structs.replace(partition.placement, requested=State.UNAVAILABLE)
-
-            await change(logical, [], run)
+            await change(logical, [], lambda now_us: logical.remove_partition(partition))
             logs.changed("partition removed", logical.queue.name, [partition.number], {"job": job.job_id})
             await queue_calls.delete_leftovers(service)
     return True
@@ -186,11 +173,7 @@ async def _take_over(service: Service, logical: Logical, remaining: list[Partiti
 
 
 def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], now_us: int) -> None:
-    batch = keeper.changes()
-    for key, until in page:
-        batch.request_ids.append(key)
-        batch.request_until.append(until)
-        logical.remembered.put(key, until)
+    logical.remember(keeper, [key for key, _ in page], [until for _, until in page])
 
 
 def _remembered(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:

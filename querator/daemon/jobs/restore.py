@@ -118,7 +118,7 @@ def _prepare(service: Service, logical: Logical, job: Job) -> None:
     for partition in logical.partitions:
         is_concerned = job.details["is_new"] or partition.number == job.details["at"]
         if is_concerned and partition.number not in job.details["restored"]:
-            partition.closed_for = "a restore"
+            partition.keep_closed("a restore")
 
 
 async def _run(service: Service, job: Job) -> None:
@@ -142,7 +142,7 @@ async def _run(service: Service, job: Job) -> None:
         if service.logicals.get(job.queue) is logical:
             for partition in logical.partitions:
                 if is_new or partition.number == job.details["at"]:
-                    partition.closed_for = ""
+                    partition.allow_opening()
             logical.wake()
     if is_new:
         await service.until_opened(logical)
@@ -181,7 +181,7 @@ async def _restore_one(
             failpoint("restore.recorded")
 
             def run(now_us: int) -> None:
-                partition.placement = new
+                partition.change_placement(new)
 
             await change(logical, [], run)
     finally:

@@ -76,7 +76,7 @@ def _prepare(service: Service, logical: Logical, job: Job) -> None:
     """After a crash the partition stays closed until the job has it again."""
     partition = logical.partitions[job.partition]
     if partition.placement.storage != job.details["to_storage"]:
-        partition.closed_for = "a migration"
+        partition.keep_closed("a migration")
 
 
 async def _run(service: Service, job: Job) -> None:
@@ -85,7 +85,7 @@ async def _run(service: Service, job: Job) -> None:
     try:
         target = await partition_calls.usable(service, job.details["to_storage"])
     except RequestFailed:
-        partition.closed_for = ""
+        partition.allow_opening()
         logical.wake()
         raise
     if partition.placement.storage != target.name:
@@ -144,7 +144,7 @@ async def _bring(
         await service.blocking(shutil.rmtree, staging, True)
 
     def run(now_us: int) -> None:
-        partition.placement = msgspec.structs.replace(partition.placement, storage=target.name)
+        partition.change_placement(msgspec.structs.replace(partition.placement, storage=target.name))
 
     await change(logical, [], run)
 

@@ -12,12 +12,15 @@ import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import msgspec
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue import completing, distribution, leasing, moves, producing, remembered, timers
-from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition, read_snapshot
+from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition, empty_snapshot, read_snapshot
 from querator.daemon.queue.recent import Recent
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.requests import (
@@ -35,9 +38,9 @@ from querator.daemon.queue.requests import (
     failing,
 )
 from querator.daemon.queue.schedule import NEVER
-from querator.daemon.store import Fingerprints, Store, is_harmless
-from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
-from querator.items import Item, Placement, Queue
+from querator.daemon.store import Fingerprints, Store
+from querator.errors import Conflict, InternalError, QueratorError, RequestFailed, RetryRequest
+from querator.items import Item, Placement, Queue, State
 from querator.limits import (
     RECOVERY_BACKOFF_MAX_NS,
     RECOVERY_BACKOFF_MIN_NS,
@@ -119,8 +122,7 @@ class Logical:
         """Blocking; lets go of the file of a partition that failed, as it is."""
         self.resumed = resumed
         """Told when a pause has ended by itself."""
-        self.reloading = False
-        """One reload at a time."""
+        self._is_reloading = False
         self.counters = Counters()
         self.recent = Recent()
         self.inbox: deque[Request] = deque()
@@ -375,6 +377,86 @@ class Logical:
                     request, RetryRequest(PRODUCE_TIMEOUT if unread is None else UNREAD_TIMEOUT.format(unread.number))
                 )
 
+    # -- settings and partitions
+
+    def configure(self, queue: Queue) -> None:
+        """The queue has these settings from the next pass on."""
+        self.queue = queue
+        self.wake()
+
+    def partition_with(self, prefix: int) -> Partition | None:
+        """The partition whose ids begin with this prefix."""
+        return self.by_prefix.get(prefix)
+
+    def open_new(self, stores: Iterable[Store], now_us: int) -> None:
+        """Opens all partitions of a queue that was created just now. Their files are empty."""
+        for partition, store in zip(self.partitions, stores, strict=True):
+            partition.opened(store, empty_snapshot(), now_us)
+        self.unread.clear()
+
+    def add_partition(self, placement: Placement, store: Store, now_us: int) -> None:
+        """Adds a partition whose file was created just now. Called while planning."""
+        partition = Partition(placement, self.bounds)
+        partition.opened(store, empty_snapshot(), now_us)
+        self.partitions.append(partition)
+        self.by_prefix[partition.prefix] = partition
+        self.order.append(partition)
+        self.wake()
+
+    def remove_partition(self, partition: Partition) -> None:
+        """Removes the last partition, which is closed and empty. Called while planning.
+
+        A partition's number is its place in the list, so no other partition can be removed.
+        """
+        assert self.partitions[-1] is partition
+        self.partitions.pop()
+        self.order.remove(partition)
+        del self.by_prefix[partition.prefix]
+        partition.change_placement(msgspec.structs.replace(partition.placement, requested=State.UNAVAILABLE))
+
+    def remember(self, partition: Partition, keys: Sequence[str], until_us: Sequence[int]) -> None:
+        """The partition's file and memory keep these keys until the given times. Called while planning."""
+        partition.remember_keys(keys, until_us)
+        for key, until in zip(keys, until_us, strict=True):
+            self.remembered.put(key, until)
+
+    def forget(self, partition: Partition, key: str) -> None:
+        """The opposite of `remember`, for one key."""
+        partition.remember_keys([key], [0])
+        self.remembered.drop(key)
+
+    @contextmanager
+    def reload(self) -> Iterator[None]:
+        """Marks the queue as being reloaded. Refuses a second reload at the same time."""
+        if self._is_reloading:
+            raise Conflict(f"reload is already running; wait until that of queue '{self.queue.name}' has ended")
+        self._is_reloading = True
+        try:
+            yield
+        finally:
+            self._is_reloading = False
+
+    # -- work for the driver
+
+    def take_reads(self) -> list[Read]:
+        """Reads to be carried out, in order."""
+        reads, self.reads = self.reads, []
+        return reads
+
+    def take_moves(self) -> list[Move]:
+        """Moves to be carried out, in order. Each ends with `end_move`."""
+        moves, self.moves = self.moves, []
+        return moves
+
+    def end_move(self, move: Move, result: Any) -> None:
+        """The destination answered: a QueratorError, or anything else if the items have arrived."""
+        self.ended_moves.append((move, result))
+        self.wake()
+
+    def is_at_rest(self) -> bool:
+        """Whether no request waits to be planned and no read is under way."""
+        return not (self.reads_open or self.inbox)
+
     # -- reading from storage
 
     def _load(self, partition: Partition) -> None:
@@ -407,14 +489,33 @@ class Logical:
         *,
         flush: bool = False,
         failed: Callable[[Exception], None] | None = None,
-        for_client: bool = False,
+        fails_partition: Callable[[Exception], bool] = lambda error: True,
     ) -> None:
         """Asks the driver to do something blocking with a partition's open store.
 
-        A read that the queue needs fails its partition when it fails, whatever the reason. A read `for_client` does so
-        only when the store is at fault.
+        Outside of a pass, `wake` must follow.
+        If the work fails and `fails_partition` says so of the error, the partition goes into error.
         """
         store = partition.store
+
+        def on_failure(error: Exception) -> None:
+            if partition.store is store and fails_partition(error):
+                self.partition_failed(partition, str(error))
+            if failed is not None:
+                failed(error)
+            self.wake()
+
+        self.block(partition, work, done, on_failure, store if flush else None)
+
+    def block(
+        self,
+        partition: Partition,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        flush: Store | None = None,
+    ) -> None:
+        """Asks the driver to do something blocking for a partition, and counts it until it has ended."""
         self.reads_open += 1
 
         def on_success(result: Any) -> None:
@@ -423,13 +524,9 @@ class Logical:
 
         def on_failure(error: Exception) -> None:
             self.reads_open -= 1
-            if partition.store is store and not (for_client and is_harmless(error)):
-                self.partition_failed(partition, str(error))
-            if failed is not None:
-                failed(error)
-            self.wake()
+            failed(error)
 
-        self.reads.append(Read(partition, store if flush else None, work, on_success, on_failure))
+        self.reads.append(Read(partition, flush, work, on_success, on_failure))
 
     # -- partitions fail and recover
 
@@ -467,7 +564,6 @@ class Logical:
             self._pass.partitions.append(partition)
         partition.close()
         partition.error = ""
-        self.reads_open += 1
 
         def work() -> None:
             one = store or partition.unwanted
@@ -477,24 +573,21 @@ class Logical:
                 self.release_store(partition.placement)
 
         def done(result: None) -> None:
-            self.reads_open -= 1
             partition.unwanted = None
             # A write of the pass that closed it may have failed meanwhile; all that is durable is in the file.
             partition.error = ""
             then(None)
 
         def failed(error: Exception) -> None:
-            self.reads_open -= 1
             self.partition_failed(partition, str(error))
             then(error)
 
-        self.reads.append(Read(partition, None, work, done, failed))
+        self.block(partition, work, done, failed)
 
     def open_partition(
         self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None
     ) -> None:
         partition.opening = True
-        self.reads_open += 1
         now_us = self.now_us
 
         def work() -> tuple[Store, Any]:
@@ -504,7 +597,6 @@ class Logical:
         def done(result: tuple[Store, Any]) -> None:
             store, snapshot = result
             partition.opening = False
-            self.reads_open -= 1
             self.keys_read(partition, snapshot.newest_keys, snapshot.keys)
             if not partition.should_be_open:
                 partition.unwanted = store
@@ -518,11 +610,10 @@ class Logical:
 
         def failed(error: Exception) -> None:
             partition.opening = False
-            self.reads_open -= 1
             self.partition_failed(partition, str(error))
             then(error)
 
-        self.reads.append(Read(partition, None, work, done, failed))
+        self.block(partition, work, done, failed)
 
     def _tell_recovery(self, partition: Partition, seconds: int) -> None:
         log.info(

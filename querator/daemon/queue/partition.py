@@ -22,7 +22,7 @@ from querator.config_file import LimitsConfig
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.requests import EXACT_PREFIXES
 from querator.daemon.queue.schedule import NEVER, Schedule
-from querator.daemon.queue.states import ALLOWS, HELD, Allows, restricted
+from querator.daemon.queue.states import ALLOWS, HELD, LEAVING, Allows, restricted
 from querator.daemon.queue.window import Window
 from querator.daemon.store import Batch, Due, Fingerprints, Leased, Rows, Store, Summary
 from querator.items import NOBODY, ZERO_TIME_US, Counts, Hold, Item, Placement, State
@@ -250,6 +250,62 @@ class Partition:
     def scheduled_count(self) -> int:
         return self.schedule.count
 
+    # -- what operators, jobs and the storage ask for
+
+    def change_placement(self, placement: Placement) -> None:
+        """Its storage or its requested state is another one, which the catalog has recorded."""
+        self.placement = placement
+
+    def keep_closed(self, reason: str, now_us: int | None = None) -> None:
+        """Nothing opens the file until `allow_opening`. Pass no time if the partition was closed before."""
+        self.closed_for = reason
+        if now_us is not None:
+            self.closed_since = now_us
+
+    def allow_opening(self) -> None:
+        self.closed_for = ""
+
+    def keys_noted(self) -> None:
+        """The catalog has the keys of the file, which is offline."""
+        self.is_noted = True
+
+    def begin_leaving(self) -> None:
+        """A job moves the items into other partitions: this one takes no new items."""
+        if not self.leaving:
+            self.leaving = True
+            self.overlay = LEAVING
+
+    def hold(self) -> None:
+        """Nobody gets an item until the job knows which items have arrived elsewhere."""
+        self.overlay = HELD
+
+    def release(self) -> None:
+        self.overlay = LEAVING
+
+    def end_leaving(self) -> None:
+        self.leaving = False
+        self.overlay = None
+
+    @property
+    def is_held(self) -> bool:
+        return self.overlay is HELD
+
+    def set_congested(self, congested: bool) -> None:
+        self.congested = congested
+
+    def set_room(self, shortage: str, since_us: int, warning: str) -> None:
+        """Whether the storage is full, since when, and whether it is nearly full."""
+        self.shortage, self.shortage_since, self.storage_warning = shortage, since_us, warning
+
+    def apply_failed(self, reason: str, retry_at: float) -> None:
+        """The file could not be brought up to date; the engine tries again at this monotonic time."""
+        self.apply_failures += 1
+        self.apply_error = reason
+        self.apply_after = retry_at
+
+    def old_keys_dropped(self, now_us: int) -> None:
+        self.forgot_at = now_us
+
     def fail(self, reason: str, now_us: int, retry_at_ns: int) -> None:
         """The storage failed: nothing in memory can be trusted any more. Counters stay as the last that were known."""
         self.close()
@@ -315,6 +371,11 @@ class Partition:
         if self.batch is None:
             self.batch = Batch()
         return self.batch
+
+    def remember_keys(self, keys: Sequence[str], until_us: Sequence[int]) -> None:
+        batch = self.changes()
+        batch.request_ids += keys
+        batch.request_until += until_us
 
     def commit(self) -> bool:
         """Hands the pass's batch to the store; False if there is none."""
@@ -462,6 +523,13 @@ class Partition:
         """These have left `leased` for good, with success."""
         self.changes().remove += map(_leased_seq_of, leases)
         self.created_sum -= sum(map(_leased_created_at_of, leases))
+
+    def remove_leased(self, wanted: Iterable[str]) -> set[int]:
+        """Removes the items with these ids that are leased. Returns their sequences."""
+        leases = [lease for text in wanted if (lease := self.leased.pop(text, None)) is not None]
+        if leases:
+            self.completed(leases)
+        return set(map(_leased_seq_of, leases))
 
     def lost(self, leases: Sequence[Lease], now_us: int) -> None:
         """These have left `leased` without success: their ids are remembered as lost."""

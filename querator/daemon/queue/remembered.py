@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from querator import limits
 from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce, Read
+from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce
 from querator.daemon.store import Fingerprints, fingerprint
 from querator.errors import InvalidRequest
 from querator.limits import (
@@ -104,6 +104,10 @@ class Remembered:
     def drop(self, key: str) -> None:
         for keys in (self.exact, self._clients.newest, self._bulk.newest):
             keys.pop(key, None)
+
+    def exact_keys(self, prefix: str) -> list[str]:
+        """All keys with this prefix, which is one of EXACT_PREFIXES or longer."""
+        return [key for key in self.exact if key.startswith(prefix)]
 
     def read(self, uuid: str, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
         """What a partition's file remembers. Of the newest keys, only as many as there is room for."""
@@ -261,18 +265,4 @@ def _ask(
         logical.read(partition, lambda: store.remembered(keys, now_us), done, flush=True, failed=failed)
         return
     placement = partition.placement
-
-    def ended(end: Callable[[Any], None], result: Any) -> None:
-        logical.reads_open -= 1
-        end(result)
-
-    logical.reads_open += 1
-    logical.reads.append(
-        Read(
-            partition,
-            None,
-            lambda: logical.noted_keys(placement, keys),
-            lambda found: ended(done, found),
-            lambda error: ended(failed, error),
-        )
-    )
+    logical.block(partition, lambda: logical.noted_keys(placement, keys), done, failed)
