@@ -82,6 +82,7 @@ LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
 BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
 MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
+"""A move that a crash cut in half must be repeated within this time; later it would add its items again."""
 REQUEST_IDS_NEWEST_MAX = 20_000
 """Request ids per queue that memory keeps as text (some 230 bytes each). Of older ids it keeps eight bytes."""
 REQUEST_IDS_FORGOTTEN_MAX = 1_000

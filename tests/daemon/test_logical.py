@@ -503,6 +503,27 @@ class TestLifecycle:
         d.run()
         assert arrived and (d.stored(), d.stored("dead")) == ([], ["a"])
 
+    @pytest.mark.parametrize("newest_max", [0, 20_000])
+    def test_a_move_is_recognised_after_weeks_even_if_its_copy_is_gone(self, d, monkeypatch, newest_max):
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", newest_max)
+        d.create("dead", expire_s=10**8)
+        d.create(max_attempts=1, dead_queue="dead", expire_s=10**8)
+        d.produce(["a"])
+        d.lease()
+        # The copy arrives, and the process dies before the original is removed.
+        d.now_us += 61 * SECOND
+        while not d.logicals["dead"].partitions[0].waiting:
+            d.step()
+        source = d.logicals.pop("q")
+        d.complete(ids(d.lease(queue="dead")), queue="dead")
+        d.produce(["b"], queue="dead")
+        assert d.stored("dead") == ["b"]
+        d.now_us += 29 * 86_400 * SECOND
+        d.logicals["q"] = source
+        d.restart()
+        d.run()
+        assert (d.stored(), d.stored("dead")) == ([], ["b"])
+
     def test_a_client_s_dead_letter_is_finished_after_a_crash(self, d):
         d.create("dead")
         d.create(dead_queue="dead")

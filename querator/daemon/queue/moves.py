@@ -18,7 +18,7 @@ from querator.daemon.queue.partition import TO_DIE_US, TO_MOVE_US, Lease, Partit
 from querator.daemon.queue.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
 from querator.items import Item, State
-from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
+from querator.limits import MOVE_KEPT_US, RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
 
 if TYPE_CHECKING:
     from querator.daemon.queue.logical import Logical
@@ -240,7 +240,7 @@ def enter(logical: Logical, request: Arrival, partition: Partition) -> bool:
             partition.enter(ready)
         if len(ready) < len(items):
             partition.add_scheduled([item for item in items if item.enqueue_at])
-        remembered.remember(logical, partition, [key for _, key in fresh])
+        remembered.remember(logical, partition, [key for _, key in fresh], MOVE_KEPT_US)
     logical.answer(request, None, partition)
     return True
 

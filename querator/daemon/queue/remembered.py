@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Final
 
 from querator import limits
 from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import BULK_PREFIX, EXACT_PREFIXES, REPEATED, Arrival, Intake, Produce
+from querator.daemon.queue.requests import (
+    BULK_PREFIX,
+    EXACT_PREFIXES,
+    MOVE_PREFIXES,
+    REPEATED,
+    Arrival,
+    Intake,
+    Produce,
+)
 from querator.daemon.store import Fingerprints, fingerprint
 from querator.errors import InvalidRequest
 from querator.limits import (
     BULK_REQUEST_ID_KEPT_US,
     EXACT_KEYS_CHECKED_EVERY_US,
+    MOVE_KEPT_US,
     REQUEST_ID_GENERATIONS,
     REQUEST_ID_KEPT_US,
     REQUEST_IDS_FORGOTTEN_MAX,
@@ -84,6 +93,8 @@ class Remembered:
         self._exact_checked_at = 0
         self._clients = _Keys(REQUEST_ID_KEPT_US)
         self._bulk = _Keys(BULK_REQUEST_ID_KEPT_US)
+        self._moves = _Keys(MOVE_KEPT_US)
+        self._kinds = (self._clients, self._bulk, self._moves)
         self._in_files: dict[str, Fingerprints] = {}
         """By the partition's UUID, everything that its file had when it was opened."""
         self.is_used = False
@@ -96,14 +107,19 @@ class Remembered:
         if key.startswith(EXACT_PREFIXES):
             self.exact[key] = until
             return
-        newest = (self._bulk if key.startswith(BULK_PREFIX) else self._clients).newest
+        newest = self._kind(key).newest
         # Taken out and put back, so that the oldest are always in front.
         newest.pop(key, None)
         newest[key] = until
 
+    def _kind(self, key: str) -> _Keys:
+        if key.startswith(BULK_PREFIX):
+            return self._bulk
+        return self._moves if key.startswith(MOVE_PREFIXES) else self._clients
+
     def drop(self, key: str) -> None:
-        for keys in (self.exact, self._clients.newest, self._bulk.newest):
-            keys.pop(key, None)
+        self.exact.pop(key, None)
+        self._kind(key).newest.pop(key, None)
 
     def exact_keys(self, prefix: str) -> list[str]:
         """All keys with this prefix, which is one of EXACT_PREFIXES or longer."""
@@ -113,7 +129,7 @@ class Remembered:
         """What a partition's file remembers. Of the newest keys, only as many as there is room for."""
         self.version += 1
         for key, until in newest:
-            kind = self._bulk if key.startswith(BULK_PREFIX) else self._clients
+            kind = self._kind(key)
             if key.startswith(EXACT_PREFIXES) or len(kind.newest) < limits.REQUEST_IDS_NEWEST_MAX:
                 known = self.exact.get(key) or kind.newest.get(key, 0)
                 self.put(key, max(until, known))
@@ -124,20 +140,20 @@ class Remembered:
 
     def has(self, key: str, now_us: int) -> bool:
         """Whether memory knows the key. If not, `may_have` says whether to look further."""
-        until = self._clients.newest.get(key) or self._bulk.newest.get(key)
+        until = self._kind(key).newest.get(key)
         return until is not None and until >= now_us
 
     def may_have(self, keys: Iterable[str]) -> bool:
         """Whether a file may remember one of these keys, as far as files have been read."""
-        older = [*self._in_files.values(), *self._clients.older, *self._bulk.older]
+        older = [*self._in_files.values(), *(one for kind in self._kinds for one in kind.older)]
         if not older:
             return False
         return any(value in one for value in map(fingerprint, keys) for one in older)
 
     def forget(self, now_us: int) -> None:
         """Drops what is past, and makes fingerprints of what is no longer among the newest."""
-        self._clients.forget(now_us)
-        self._bulk.forget(now_us)
+        for kind in self._kinds:
+            kind.forget(now_us)
         for uuid in [uuid for uuid, one in self._in_files.items() if one.until < now_us]:
             del self._in_files[uuid]
         if abs(now_us - self._exact_checked_at) > EXACT_KEYS_CHECKED_EVERY_US:
@@ -212,7 +228,10 @@ def unread(logical: Logical, request: Produce | Arrival) -> Partition | None:
     """A partition that may know this request and has not been read. What it knows is from before the start."""
     if not logical.unread or not request.keys:
         return None
-    kept_us = BULK_REQUEST_ID_KEPT_US if isinstance(request, Intake) else REQUEST_ID_KEPT_US
+    if isinstance(request, Arrival):
+        kept_us = MOVE_KEPT_US
+    else:
+        kept_us = BULK_REQUEST_ID_KEPT_US if isinstance(request, Intake) else REQUEST_ID_KEPT_US
     return logical.unread[0] if logical.now_us <= logical.loaded_at + kept_us else None
 
 

@@ -25,6 +25,7 @@ LOST_PREFIX: Final = "lost "
 JOB_PREFIX: Final = "move "
 """What is remembered beside the request ids of clients: chunks of bulk streams, items that came from elsewhere, leases
 of partitions that are gone, and how far jobs got."""
+MOVE_PREFIXES: Final = (DEAD_PREFIX, MOVED_PREFIX)
 EXACT_PREFIXES: Final = (JOB_PREFIX, LOST_PREFIX)
 """Keys that begin like this are few, and are asked for where nothing can be looked up: memory keeps all of them."""
 _CLIENT_PREFIX: Final = "client "
