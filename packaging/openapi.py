@@ -1,12 +1,14 @@
 """The OpenAPI description of the daemon's HTTP API, and the reference page made from it.
 
-Paths, bodies and limits come from `querator/daemon/http/routes.py` and `querator/wire/`. This file adds only what the
-code does not say: which message answers a call, and a sentence on each call and field. A call or field without
-its sentence is an error, so that neither file can fall behind.
+Paths, bodies and limits come from the table of routes, fields and their descriptions from the messages. This file adds
+what the code does not say: which message answers a call, and a sentence about each call. A call or field without its
+sentence is an error, so that neither file can fall behind.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,56 +23,58 @@ from querator.wire import messages as m
 ARROW = arrow.CONTENT_TYPE
 
 
-class Said(NamedTuple):
-    summary: str
+class Summary(NamedTuple):
+    text: str
     answer: type[m.Message] = m.Reply
 
 
-CALLS: dict[str, Said] = {
-    "queue.produce": Said("Add items, all or none. Answered when they are durable."),
-    "queue.lease": Said("Lease items; waits for the first until the request timeout, then 454.", m.QueueLeaseResponse),
-    "queue.complete": Said("Done with these items. Safe to repeat; ids may be of several partitions."),
-    "queue.retry": Said("Hand leased items back: now, at a time, or straight to the dead queue."),
-    "queue.extend": Said("Keep leased items for longer, all of them or none.", m.QueueExtendResponse),
-    "queue.stats": Said("Counts by partition, and who waits.", m.QueueStatsResponse),
-    "queue.clear": Said("Delete ready items, scheduled ones, or with `destructive` leased ones too."),
-    "queue.reload": Said("Close, reopen and read every partition again, one after another."),
-    "queues.create": Said("Create a queue."),
-    "queues.list": Said("Queues by name, from `pivot` on.", m.QueuesListResponse),
-    "queues.update": Said(
-        "Change a queue. Timeouts and partitions that are absent stay; all else is set to what the request says."
+CALLS: dict[str, Summary] = {
+    "queue.produce": Summary("Add items, all or none. The answer comes when they are durable."),
+    "queue.lease": Summary(
+        "Lease items. Waits for the first one until the request timeout, then 454.", m.QueueLeaseResponse
     ),
-    "queues.delete": Said("Delete a queue and its items. One that is in use as a dead queue needs `force`."),
-    "queues.info": Said("One queue.", m.QueueInfo),
-    "storage/items.list": Said("Stored items of a partition by id, leased ones included.", m.StorageItemsListResponse),
-    "storage/items.import": Said(
-        "Put items into a partition with their state. One whose source_id is there already is skipped.",
+    "queue.complete": Summary("Complete items. Safe to repeat; the ids can be of several partitions."),
+    "queue.retry": Summary("Return leased items to the queue: now, at a time, or straight to the dead queue."),
+    "queue.extend": Summary("Extend the leases of items, all of them or none.", m.QueueExtendResponse),
+    "queue.stats": Summary("Counts by partition, and the requests that wait.", m.QueueStatsResponse),
+    "queue.clear": Summary("Delete ready items, scheduled ones, or with `destructive` leased ones too."),
+    "queue.reload": Summary("Close, reopen and read every partition again, one after another."),
+    "queues.create": Summary("Create a queue."),
+    "queues.list": Summary("Queues by name, from `pivot` on.", m.QueuesListResponse),
+    "queues.update": Summary(
+        "Change a queue. Absent timeouts and partitions stay; every other field takes the value in the request."
+    ),
+    "queues.delete": Summary("Delete a queue and its items. A queue that is in use as a dead queue needs `force`."),
+    "queues.info": Summary("The settings of one queue.", m.QueueInfo),
+    "storage/items.list": Summary("Stored items of a partition by id, leased or not.", m.StorageItemsListResponse),
+    "storage/items.import": Summary(
+        "Put items into a partition with their state. Items whose `source_id` is already there are skipped.",
         m.StorageItemsImportResponse,
     ),
-    "storage/items.delete": Said("Delete items of a partition, leased or not."),
-    "storage/scheduled.list": Said("Scheduled items of a partition by id.", m.StorageItemsListResponse),
-    "items.inspect": Said("All that is known of one item, deaths included.", m.ItemsInspectResponse),
-    "sql": Said("A SELECT over the open partitions of a queue; read-only, with limits on time and memory."),
-    "partitions.list": Said("Partitions of a queue, or of all queues.", m.PartitionsListResponse),
-    "partitions.pause": Said("No produce and no lease, until resumed or for a while."),
-    "partitions.resume": Said("Back to available."),
-    "partitions.drain": Said("No produce; what is there is leased until nothing is left."),
-    "partitions.offline": Said("Close the files, so that an operator may touch them."),
-    "partitions.reload": Said("Close, reopen and read again, one after another; answered when done."),
-    "partitions.verify": Said("Read everything and compare it with what the daemon believes.", m.JobReply),
-    "partitions.compact": Said("Give the space of deleted rows back.", m.JobReply),
-    "partitions.migrate": Said("Move a partition to a storage, or its items into another partition.", m.JobReply),
-    "partitions.backup": Said("Snapshot live partitions into a directory of the daemon's machine.", m.JobReply),
-    "partitions.accept_loss": Said(
-        "Open a partition that cannot be trusted, without what it lost.", m.PartitionsAcceptLossResponse
+    "storage/items.delete": Summary("Delete items of a partition, leased or not."),
+    "storage/scheduled.list": Summary("Scheduled items of a partition by id.", m.StorageItemsListResponse),
+    "items.inspect": Summary("Everything about one item, deaths included.", m.ItemsInspectResponse),
+    "sql": Summary("Run a SELECT over the open partitions of a queue. Time and memory are limited."),
+    "partitions.list": Summary("Partitions of a queue, or of all queues.", m.PartitionsListResponse),
+    "partitions.pause": Summary("Stop produce and lease, until resumed or for a given time."),
+    "partitions.resume": Summary("Make partitions available again."),
+    "partitions.drain": Summary("Stop produce. Items can be leased until none is left."),
+    "partitions.offline": Summary("Close the partition files, so that an operator can work on them."),
+    "partitions.reload": Summary("Close, reopen and read partitions again, one by one. The answer comes at the end."),
+    "partitions.verify": Summary("Read everything and compare it with the daemon's counts.", m.JobReply),
+    "partitions.compact": Summary("Give the space of deleted rows back to the file system.", m.JobReply),
+    "partitions.migrate": Summary("Move a partition to a storage, or its items into another partition.", m.JobReply),
+    "partitions.backup": Summary("Snapshot live partitions into a directory of the daemon's machine.", m.JobReply),
+    "partitions.accept_loss": Summary(
+        "Open a partition that cannot be trusted, and give up what it lost.", m.PartitionsAcceptLossResponse
     ),
-    "partitions.restore": Said("Bring a backup back.", m.JobReply),
-    "storages.list": Said("Where storages lie, what is in them, and how much room they have.", m.StoragesListResponse),
-    "jobs.list": Said("Jobs that run, and those that ended lately.", m.JobsListResponse),
-    "jobs.show": Said("One job.", m.Job),
-    "jobs.cancel": Said("Stop a job; what it has begun is finished or undone."),
-    "clock.advance": Said("Move the test clock on; what comes due has happened when it answers.", m.ClockResponse),
-    "clock.set": Said("Set the test clock, also backwards.", m.ClockResponse),
+    "partitions.restore": Summary("Restore partitions from a backup.", m.JobReply),
+    "storages.list": Summary("The storages: their directories, contents and free space.", m.StoragesListResponse),
+    "jobs.list": Summary("Jobs that run, and jobs that ended in the last 24 hours.", m.JobsListResponse),
+    "jobs.show": Summary("The state of one job.", m.Job),
+    "jobs.cancel": Summary("Stop a job. Its current step is finished or undone."),
+    "clock.advance": Summary("Advance the test clock. What comes due happens before the answer.", m.ClockResponse),
+    "clock.set": Summary("Set the test clock, forwards or backwards.", m.ClockResponse),
 }
 
 GROUPS = {
@@ -86,140 +90,22 @@ GROUPS = {
     "bulk": "Bulk data",
 }
 
-FIELDS: dict[str, str] = {
-    "applied": "The last journal record that the partition's file has.",
-    "attempts": "How often it was leased.",
-    "average_age": "Mean age of the items, as a duration.",
-    "average_leased_age": "Mean time left to the leases, as a duration.",
-    "at": "When it died, or when the attempt ended.",
-    "attempt": "The number of the attempt.",
-    "batch_size": "At most so many items, 1 to 1,000.",
-    "by": "How far, as a duration.",
-    "bytes": "The payload, in base64.",
-    "client_id": "The consumer: who leases, or who holds the item. A queue takes one waiting lease per client id.",
-    "code": "200, or the error; the same as the HTTP status.",
-    "code_text": "The name of the code.",
-    "complete_ids": "Items to complete first, in the same step; of any partition, at most 1,000.",
-    "complete_waiting": "Completes that wait for a pass.",
-    "completed_last_minute": "How many items consumers completed in the last minute.",
-    "created_at": "When it was made.",
-    "dead": "Straight to the dead queue; wins over retry_at.",
-    "dead_deadline": "Not used.",
-    "dead_queue": "Where dead items go; must exist and have no dead queue of its own.",
-    "destructive": "With `queue`: leased and scheduled items too.",
-    "details": "More about what was done: `repeated` if a produce was carried out before, under the same request id.",
-    "directory": "Where it lies, on the daemon's machine.",
-    "done": "Items or bytes so far.",
-    "drained": "Draining, and nothing is left.",
-    "encoding": "How the payload is encoded; told to consumers, not looked at.",
-    "ended_at": "When it ended.",
-    "enqueue_at": "Not before this time; absent or past is now.",
-    "expire_deadline": "When it is dead if nobody completes it.",
-    "expire_timeout": "How long an item lives if nobody completes it, as a duration.",
-    "extended": "Also answer with fields that clients of the original service refuse, such as `figures`.",
-    "failures": "How often its storage failed since it last worked.",
-    "figures": "What the queue holds and does; only in answers to `extended` requests.",
-    "file": "Its file, below the storage's directory.",
-    "for": "Resume by itself after this duration.",
-    "force": "Delete it although another queue uses it as its dead queue.",
-    "format": "`json` (the default), `ndjson`, `csv` or `arrow`.",
-    "free_bytes": "Room that is left on its disk.",
-    "from": "The backup's directory.",
-    "dry_run": "Run every check, change nothing, and start no job.",
-    "failed_attempts": "Its last failed attempts, at most 10, the latest last.",
-    "held": "How long the client held the item, as a duration.",
-    "history": "Its deaths, the latest last.",
-    "id": "The item's id, 27 characters.",
-    "ids": "Ids of items, 1 to 1,000.",
-    "in_flight": "Requests under way, waiting leases included.",
-    "is_leased": "Whether somebody holds it.",
-    "item": "The item.",
-    "items": "The items.",
-    "job_id": "The job's id; empty if there is none.",
-    "journal_bytes": "What its journal takes on the disk.",
-    "kind": "What sort it is.",
-    "lease_deadline": "When the lease ends; year 1 if it is not leased.",
-    "leased_at": "When it was leased; absent if it is not.",
-    "lease_timeout": "How long a consumer may hold an item, as a duration.",
-    "lease_waiting": "Leases that wait for an item.",
-    "leased": "How many are leased.",
-    "limit": "At most so many; 0 is the default.",
-    "logicalQueues": "One entry.",
-    "max_attempts": "Leases before an item is dead; 0 is no limit.",
-    "message": "What happened, in a sentence.",
-    "namespace": "Kept for clients that send one; `_system` if empty.",
-    "now": "The time.",
-    "oldest_age": "Age of the oldest item that is ready or leased, as a duration; empty if there is none.",
-    "partition": "Number of the partition.",
-    "partition_bytes": "What its partition files take on the disk.",
-    "partitions": "Numbers of partitions; none means all.",
-    "counts": "Answer with the number of deleted items by state, in `details`.",
-    "produced_last_minute": "How many items were added in the last minute.",
-    "purpose": "Why the items are deleted, for the daemon's log; at most 256 characters are kept.",
-    "keep_states": "Keep each partition's requested state, and skip offline partitions.",
-    "payload": "The payload, in base64.",
-    "pivot": "From here on, this one included.",
-    "produce_waiting": "Produces that wait for a pass.",
-    "query": "One SELECT; tables items, leases and scheduled. Their column `text` is the payload as text.",
-    "queue": "Ready items.",
-    "queue_name": "Name of the queue.",
-    "ready": "How many items wait to be leased.",
-    "reason": "Why: of a death `max_attempts`, `expired` or `client`; of a state or job a sentence; of a failed attempt"
-    " what the client said, at most 2,000 bytes.",
-    "reference": "A note of the caller's own.",
-    "replayed": "How many later records the journal still has.",
-    "request_id": "A repeated request with it adds nothing for an hour; up to 256 bytes.",
-    "request_timeout": "How long the caller waits, as a duration; up to 15m.",
-    "requested_partitions": "How many partitions, from 1 to 1000.",
-    "requested_state": "What an operator asked for.",
-    "resume_at": "When a pause ends by itself.",
-    "retention": "How long items are kept that died in another queue and came here, such as `30d`. `0` keeps them "
-    "until they are redriven, completed, cleared or deleted. Absent: off for a new queue, unchanged for an update.",
-    "retry_at": "Not before this time; absent or past is now.",
-    "scheduled": "Scheduled items.",
-    "since": "Since when it is in its state.",
-    "source_id": "The id it had in the queue where it died, or the one it was imported with.",
-    "state": "Its state: an item's `ready`, `leased`, `scheduled`; a partition's `available`, `paused`, `draining`, "
-    "`unavailable`, `error`; a job's `running`, `done`, `failed`, `cancelled`.",
-    "storage": "Name of its storage.",
-    "timeout": "How long the query may run, as a duration.",
-    "to": "A directory on the daemon's machine.",
-    "to_partition": "The partition that takes the items.",
-    "to_storage": "The storage that takes the file.",
-    "total": "How many there are.",
-    "total_bytes": "Size of its disk.",
-    "total_leased": "How many are leased.",
-    "unapplied_bytes": "What the journal holds that is not in the partition files yet.",
-    "unused": "The item was not worked on: this lease does not count as an attempt.",
-    "updated_at": "When it was last changed.",
-    "utf8": "The payload as text; used if `bytes` is empty.",
-    # Bulk
-    "added": "How many of them were new.",
-    "after_id": "Items after this id.",
-    "chunks": "In how many steps they became durable.",
-    "columns": "Columns of an item; none means all but `text`, the payload as text.",
-    "where": "Only items that meet this condition, in SQL over the columns of one item.",
-    "splits": "Into how many parts to cut each partition.",
-    "upto_id": "Items up to this id.",
-    "upto_ids": "The ends of the ranges; the last one is the end of the view.",
-}
-
 BULK: dict[str, tuple[str, type[Any] | None, type[Any] | None]] = {
     "items.plan": (
-        "Id ranges that cut each partition into about equal parts.",
+        "Plan id ranges that cut each partition into about equal parts.",
         bulk_messages.PlanRequest,
         bulk_messages.PlanResponse,
     ),
-    "items.scan": ("The items of an id range as an Arrow stream.", bulk_messages.ScanRequest, None),
+    "items.scan": ("Read the items of an id range as an Arrow stream.", bulk_messages.ScanRequest, None),
     "items.produce": ("Produce the rows of an Arrow stream.", None, bulk_messages.WriteResponse),
     "items.import": ("Import the rows of an Arrow stream, with their state.", None, bulk_messages.WriteResponse),
 }
 
 ERRORS = {
-    400: "The request makes no sense as it stands: a bad value, an unknown queue, partition or id, a conflict.",
-    453: "It cannot be done, and repeating it does not help.",
-    454: "Not now: nothing to lease in time, a full inbox, a partition that is not available. Repeat it.",
-    455: "A body, Content-Type or Accept that is not understood.",
+    400: "The request is invalid: a bad value, an unknown queue, partition or id, or a conflict.",
+    453: "The request cannot be carried out, and repeating it does not help.",
+    454: "Not now: nothing to lease in time, a full inbox, or a partition that is not available. Repeat the request.",
+    455: "The body, Content-Type or Accept is not understood.",
 }
 
 
@@ -229,10 +115,10 @@ def document() -> dict[str, Any]:
     for path, route in routes.table(test_clock=True).items():
         if route.refusal:
             continue  # access control: named for old clients, and always refused
-        said = CALLS[route.path]
-        used |= {route.message, said.answer}
+        call = CALLS[route.path]
+        used |= {route.message, call.answer}
         answer: dict[str, Any] = {
-            "application/json": {"schema": _ref(said.answer)},
+            "application/json": {"schema": _ref(call.answer)},
             "application/protobuf": {"schema": {"type": "string", "format": "binary"}},
         }
         if route.path == "sql":
@@ -245,7 +131,7 @@ def document() -> dict[str, Any]:
             "post": {
                 "operationId": route.path.replace("/", "."),
                 "tags": [_group(route.path)],
-                "summary": said.summary,
+                "summary": call.text,
                 "x-body-bytes-max": route.body_bytes_max,
                 "requestBody": _body({"application/json": _ref(route.message)}, protobuf=True),
                 "responses": _responses(answer),
@@ -264,8 +150,8 @@ def document() -> dict[str, Any]:
             "title": "Querator",
             "version": __version__,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-            "description": "Every call is a POST with a JSON or protobuf body. Fields that are zero or empty are left "
-            "out of answers, unknown fields are refused. Durations are text such as `1m30s`, times RFC 3339 in UTC.",
+            "description": "Every call is a POST with a JSON or protobuf body. Answers leave out fields that are "
+            "zero or empty. Unknown fields are refused. Durations are text such as `1m30s`, times RFC 3339 in UTC.",
         },
         "servers": [{"url": "http://localhost:2319"}],
         "paths": paths,
@@ -313,13 +199,13 @@ def _bulk_call(name: str, summary: str, request: type[Any] | None, reply: type[A
     if request is None:
         call["parameters"] = [
             {
-                "name": field,
+                "name": name,
                 "in": "query",
-                "required": field == "queue_name",
-                "description": FIELDS[field],
-                "schema": {"type": "string"},
+                "required": required,
+                "description": described.pop("description"),
+                "schema": described,
             }
-            for field in ("queue_name", "request_id", "request_timeout")
+            for name, described, required, _ in _fields(bulk_messages.WriteParameters)
         ]
     return call
 
@@ -352,7 +238,7 @@ def _health() -> dict[str, Any]:
     }
     return {
         "tags": ["Health"],
-        "summary": "Whether the daemon and its partitions work; 503 if none of them does.",
+        "summary": "Whether the daemon and its partitions work; 503 if no partition works.",
         "responses": {
             code: {"description": text, "content": {"application/health+json": {"schema": schema}}}
             for code, text in texts.items()
@@ -380,18 +266,51 @@ def _with_children(kinds: set[type[Any]]) -> list[type[Any]]:
 
 
 def _fields(kind: type[Any]) -> Iterator[tuple[str, dict[str, Any], bool, type[Any] | None]]:
-    """Name, schema without description, whether it is required, and the message inside."""
+    """Name, schema, whether it is required, and the message inside."""
     if issubclass(kind, messages.Message):
         for field in schema.fields(kind):
-            described = _ref(field.child) if field.child else _TYPES[field.kind]
-            yield field.json_name, _list_of(described) if field.repeated else described, False, field.child
+            described: dict[str, Any] = _ref(field.child) if field.child else _TYPES[field.kind]
+            if field.repeated:
+                described = {"type": "array", "items": described}
+            text = DESCRIPTIONS[kind.__name__, field.attribute]
+            yield field.json_name, {**described, "description": text}, False, field.child
         return
     _, inner = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
-    described = inner[kind.__name__]
+    whole = inner[kind.__name__]
     children = {child.__name__: child for child in (bulk_messages.PlannedPartition,)}
-    for name, value in described["properties"].items():
+    for name, value in whole["properties"].items():
         child = children.get(str(value.get("items", {}).get("$ref", "")).rpartition("/")[2])
-        yield name, value, name in described.get("required", ()), child
+        value = {
+            key: text for key, text in value.items() if key != "default" or kind is not bulk_messages.WriteParameters
+        }
+        yield (
+            name,
+            {**value, "description": DESCRIPTIONS[kind.__name__, name]},
+            name in whole.get("required", ()),
+            child,
+        )
+
+
+def _descriptions(*modules: Any) -> dict[tuple[str, str], str]:
+    """The docstring of every field. A field without one means what the field of its name above it means."""
+    latest: dict[str, str] = {}
+    found = {}
+    for module in modules:
+        for kind in ast.parse(inspect.getsource(module)).body:
+            if not isinstance(kind, ast.ClassDef):
+                continue
+            for statement, following in zip(kind.body, [*kind.body[1:], None], strict=True):
+                if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+                    continue
+                name = statement.target.id
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    latest[name] = " ".join(str(following.value.value).split())
+                if name in latest:
+                    found[kind.name, name] = latest[name]
+    return found
+
+
+DESCRIPTIONS = _descriptions(messages, bulk_messages)
 
 
 _TYPES: dict[str, dict[str, Any]] = {
@@ -405,14 +324,10 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-def _list_of(described: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": described}
-
-
 def _schema(kind: type[Any]) -> dict[str, Any]:
     properties, required = {}, []
     for name, described, needed, _ in _fields(kind):
-        properties[name] = {**described, "description": FIELDS[name]}
+        properties[name] = described
         required += [name] if needed else []
     return {
         "type": "object",
@@ -429,21 +344,21 @@ def page(described: Mapping[str, Any]) -> str:
     lines = [
         "# HTTP API",
         "",
-        "Made from [openapi.json](openapi.json) by `packaging/generate.py`; do not edit. It is for those who make",
-        "clients; [consumers.md](consumers.md) has examples to copy.",
+        "Made from [openapi.json](openapi.json) by `packaging/generate.py`; do not edit. It is for authors of",
+        "clients. [consumers.md](consumers.md) has examples to copy.",
         "",
         described["info"]["description"] + " Replies are protobuf if `Accept` says `application/protobuf`.",
         "",
         "| status | meaning |",
         "|---|---|",
         *(f"| {code} | {text} |" for code, text in ERRORS.items()),
-        "| 500, 501, 512 | a defect, an unknown path, a body that broke off |",
+        "| 500, 501, 512 | A defect, an unknown path, a body that broke off. |",
         "",
         "An error's body is a [Reply](#reply).",
         "",
-        "Lists, rows of SQL and scans that are long come with `Transfer-Encoding: chunked`, as fast as the client"
-        " reads. A client that reads nothing for a minute loses its connection. An answer that has begun and cannot go"
-        " on breaks off without its last chunk; the last line of a list in JSON and of rows of SQL is then the error,"
+        "Long lists, SQL results and scans are sent with `Transfer-Encoding: chunked`, as fast as the client reads."
+        " A client that reads nothing for a minute loses its connection. If an error occurs after an answer has begun,"
+        " it breaks off without its last chunk. The last line of a JSON list or an SQL result is then the error,"
         " as a [Reply](#reply).",
     ]
     calls = [(path, verb, call) for path, verbs in described["paths"].items() for verb, call in verbs.items()]

@@ -5,7 +5,7 @@
     POST /v1/bulk/items.produce?…  an Arrow stream → WriteResponse
     POST /v1/bulk/items.import?…   an Arrow stream → WriteResponse
 
-The parameters of a write stand in its query string: `queue_name`, `request_id` and `request_timeout`.
+The query string of a write has the fields of WriteParameters.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ class ScanRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Items of one partition with `after_id` < id <= `upto_id`; either may be empty."""
 
     queue_name: str
+    """The name of the queue."""
     partition: int
+    """The number of the partition."""
     state: str = "stored"
+    """`ready`, `leased`, `scheduled`, or `stored`, which is ready and leased."""
     columns: list[str] = []
-    """Of an item (`wire.arrow.ITEM`); none means all but `text`."""
+    """Columns of an item (`wire.arrow.ITEM`). None means all but `text`, the payload as text."""
     where: str = ""
-    """A condition in the language of `/v1/sql`, over the columns of one item."""
+    """Only items that meet this condition, in the SQL of `/v1/sql` over the columns of one item."""
     after_id: str = ""
+    """Only items after this id."""
     upto_id: str = ""
+    """Only items up to this id."""
 
 
 class PlanRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,26 +44,38 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True):
     queue_name: str
     state: str = "stored"
     splits: int = 1
+    """Into how many parts to cut each partition."""
     partitions: list[int] = []
-    """None means all."""
+    """The numbers of the partitions; none means all."""
     where: str = ""
-    """Only checked, so that a scan with a wrong condition fails before it begins."""
+    """A condition for a later scan. It is only checked, so that a wrong one fails before the scan begins."""
 
 
 class PlannedPartition(msgspec.Struct):
     partition: int
     items: int
+    """How many items the partition has."""
     upto_ids: list[str]
-    """The ends of the ranges; the last one is the end of the view."""
+    """The ends of the ranges. The last one is the end of the view."""
 
 
 class PlanResponse(msgspec.Struct):
     partitions: list[PlannedPartition]
+    """The ranges of each partition."""
+
+
+class WriteParameters(msgspec.Struct):
+    queue_name: str
+    request_id: str = ""
+    """For seven days, a second write with the same id and rows adds only what is missing. Up to 200 bytes."""
+    request_timeout: str = ""
+    """How long a step may take to become durable, as a duration; 1m if absent."""
 
 
 class WriteResponse(msgspec.Struct):
     items: int
-    """How many the stream had."""
+    """How many items the stream had."""
     added: int
-    """How many of them were not in the queue already, from a request with the same id or from the same source."""
+    """How many of them were new: neither from a request with the same id nor from the same source."""
     chunks: int
+    """In how many steps they became durable."""

@@ -1,8 +1,11 @@
-"""Every message of the wire as a struct: what the service and the client read and write, whatever the encoding.
+"""Every message of the wire as a struct. Service and client use these, whatever the encoding.
 
-An attribute carries the JSON name of its field, with a trailing underscore where Python has the word already. Times
-are microseconds since 1970 with None for unset, durations stay text, and a default is what an absent field means.
-Field numbers and the camelCase names live in `querator.proto`; a test holds the two together.
+An attribute has the JSON name of its field, with a trailing underscore where Python reserves the word. Times are
+microseconds since 1970, None if unset. Durations stay text. A default is what an absent field means. Field numbers and
+camelCase names are in `querator.proto`, and a test compares the two.
+
+The docstring below a field is its description in the API's reference. A field without one means the same as the field
+of that name above it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ else:
             return type(value) is int
 
     class Timestamp(metaclass=_AnyInt):
-        """Stands for int, as a type of its own so that the JSON decoder asks us what its text means."""
+        """Stands for int. It is a type of its own, so that the JSON decoder calls our hook for the text of a time."""
 
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -34,14 +37,18 @@ class Message(
     forbid_unknown_fields=True,
     rename=lambda name: name.rstrip("_"),
 ):
-    """What all messages have in common: zero values are left out, unknown fields are refused."""
+    """What all messages have in common: the encoder leaves zero values out, the decoder refuses unknown fields."""
 
 
 class Reply(Message):
     code: Int32 = 0
+    """200, or the error; the same as the HTTP status."""
     code_text: str = ""
+    """The name of the code."""
     message: str = ""
+    """What happened, in a sentence."""
     details: dict[str, str] = {}
+    """More about what was done: `repeated` if a produce was carried out before, under the same request id."""
 
 
 # -- queue.*
@@ -49,11 +56,17 @@ class Reply(Message):
 
 class QueueProduceItem(Message):
     encoding: str = ""
+    """How the payload is encoded. The daemon passes it on to consumers and does not look at it."""
     kind: str = ""
+    """What kind of item it is. The daemon passes it on to consumers and does not look at it."""
     reference: str = ""
+    """A note of the caller's own."""
     enqueue_at: Timestamp | None = None
+    """The item is ready from this time on. Absent or past means now."""
     bytes_: bytes = b""
+    """The payload, in base64."""
     utf8: str = ""
+    """The payload as text; used if `bytes` is empty."""
 
     @property
     def payload(self) -> bytes:
@@ -62,9 +75,13 @@ class QueueProduceItem(Message):
 
 class QueueProduceRequest(Message):
     queue_name: str = ""
+    """The name of the queue."""
     request_timeout: str = ""
+    """How long the caller waits, as a duration; up to 15m."""
     items: list[QueueProduceItem] = []
+    """The items."""
     request_id: str = ""
+    """For an hour, a second request with the same id adds nothing. Up to 256 bytes."""
 
 
 def payloads(request: QueueProduceRequest) -> list[bytes]:
@@ -74,9 +91,12 @@ def payloads(request: QueueProduceRequest) -> list[bytes]:
 class QueueLeaseRequest(Message):
     queue_name: str = ""
     batch_size: Int32 = 0
+    """The largest number of items to lease, 1 to 1,000."""
     client_id: str = ""
+    """The consumer that leases or holds the item. A queue takes one waiting lease per client id."""
     request_timeout: str = ""
     complete_ids: list[str] = []
+    """Items to complete first, in the same step. They can be of any partition; at most 1,000."""
 
 
 class QueueLeaseItem(Message):
@@ -84,8 +104,11 @@ class QueueLeaseItem(Message):
     kind: str = ""
     reference: str = ""
     id: str = ""
+    """The item's id, 27 characters."""
     attempts: Int32 = 0
+    """How often the item was leased."""
     lease_deadline: Timestamp | None = None
+    """When the lease ends."""
     bytes_: bytes = b""
 
     @property
@@ -96,6 +119,7 @@ class QueueLeaseItem(Message):
 class QueueLeaseResponse(Message):
     queue_name: str = ""
     partition: Int32 = 0
+    """The number of the partition."""
     items: list[QueueLeaseItem] = []
 
 
@@ -104,14 +128,19 @@ class QueueCompleteRequest(Message):
     partition: Int32 = 0
     request_timeout: str = ""
     ids: list[str] = []
+    """Ids of items, 1 to 1,000."""
 
 
 class QueueRetryItem(Message):
     id: str = ""
     retry_at: Timestamp | None = None
+    """The item is ready again from this time on. Absent or past means now."""
     dead: bool = False
+    """Move the item to the dead queue at once. This wins over `retry_at`."""
     unused: bool = False
+    """The item was not worked on: this lease does not count as an attempt."""
     reason: str = ""
+    """Why the attempt failed, in the client's words; at most 2,000 bytes."""
 
 
 class QueueRetryRequest(Message):
@@ -125,6 +154,7 @@ class QueueExtendRequest(Message):
     partition: Int32 = 0
     ids: list[str] = []
     lease_timeout: str = ""
+    """How long a consumer may hold an item, as a duration."""
 
 
 class QueueExtendItem(Message):
@@ -139,9 +169,13 @@ class QueueExtendResponse(Message):
 class QueueClearRequest(Message):
     queue_name: str = ""
     scheduled: bool = False
+    """Delete scheduled items."""
     queue: bool = False
+    """Delete ready items."""
     destructive: bool = False
+    """With `queue`: delete leased and scheduled items too."""
     counts: bool = False
+    """Answer with the number of deleted items by state, in `details`."""
 
 
 class QueueReloadRequest(Message):
@@ -155,24 +189,36 @@ class QueueStatsRequest(Message):
 class QueuePartitionStats(Message):
     partition: Int32 = 0
     total: Int32 = 0
+    """How many items the partition stores, leased ones included."""
     total_leased: Int32 = 0
+    """How many items are leased."""
     failures: Int32 = 0
+    """How often the partition's storage failed since it last worked."""
     average_age: str = ""
+    """The mean age of the items, as a duration."""
     average_leased_age: str = ""
+    """The mean time until the leases end, as a duration."""
     scheduled: Int32 = 0
+    """How many items are scheduled."""
 
 
 class QueueLogicalStats(Message):
     produce_waiting: Int32 = 0
+    """Produce requests that wait for a pass."""
     lease_waiting: Int32 = 0
+    """Lease requests that wait for an item."""
     complete_waiting: Int32 = 0
+    """Complete requests that wait for a pass."""
     in_flight: Int32 = 0
+    """Requests under way, waiting leases included."""
     partitions: list[QueuePartitionStats] = []
+    """The partitions of the queue."""
 
 
 class QueueStatsResponse(Message):
     queue_name: str = ""
     logical_queues: list[QueueLogicalStats] = msgspec.field(default_factory=list, name="logicalQueues")
+    """Always one entry."""
 
 
 # -- queues.*
@@ -186,38 +232,55 @@ class QueueFigures(Message):
     """What a queue holds and does at the moment."""
 
     ready: Int32 = 0
+    """How many items wait to be leased."""
     leased: Int32 = 0
+    """How many items are leased."""
     scheduled: Int32 = 0
     produced_last_minute: Int64 = 0
+    """How many items were added in the last minute."""
     completed_last_minute: Int64 = 0
+    """How many items consumers completed in the last minute."""
     oldest_age: str = ""
+    """The age of the oldest item that is ready or leased, as a duration; empty if there is none."""
 
 
 class QueueInfo(Message):
     queue_name: str = ""
     created_at: Timestamp | None = None
+    """When it was created."""
     updated_at: Timestamp | None = None
+    """When it was last changed."""
     dead_queue: str = ""
+    """Where dead items go. This queue must exist and have no dead queue of its own."""
     reference: str = ""
     lease_timeout: str = ""
     expire_timeout: str = ""
+    """How long an item lives if nobody completes it, as a duration."""
     max_attempts: Int32 = 0
+    """How often an item can be leased before it is dead; 0 is no limit."""
     requested_partitions: Int32 = 0
+    """How many partitions, from 1 to 1000."""
     partitions: list[PartitionInfo] = []
     namespace: str = ""
+    """Kept for clients that send one; `_system` if empty."""
     retention: str = ""
+    """How long this queue keeps items that died in another queue, such as `30d`. `0` keeps them until they are
+    redriven, completed, cleared or deleted. Absent: off for a new queue, unchanged for an update."""
     figures: QueueFigures | None = None
-    """Only in answers to requests that are `extended`."""
+    """What the queue holds and does; only in answers to `extended` requests."""
 
 
 class QueuesInfoRequest(Message):
     queue_name: str = ""
     extended: bool = False
+    """Also answer with fields that clients of the original service refuse, such as `figures`."""
 
 
 class QueuesListRequest(Message):
     pivot: str = ""
+    """Begin with this entry."""
     limit: Int32 = 0
+    """The largest number of entries; 0 is the default."""
     namespace: str = ""
     extended: bool = False
 
@@ -229,20 +292,26 @@ class QueuesListResponse(Message):
 class QueuesDeleteRequest(Message):
     queue_name: str = ""
     force: bool = False
+    """Delete the queue although another queue uses it as its dead queue."""
 
 
 # -- storage/* and items.*
 
 
 class StorageItem(Message):
-    """In replies `lease_deadline`, `expire_deadline` and `created_at` are always set; un-leased is year 1."""
+    """In answers `lease_deadline`, `expire_deadline` and `created_at` are always set."""
 
     id: str = ""
     source_id: str = ""
+    """The id the item had in the queue where it died, or the one it was imported with."""
     is_leased: bool = False
+    """Whether a consumer holds the item."""
     lease_deadline: Timestamp | None = None
+    """When the lease ends; year 1 if the item is not leased."""
     expire_deadline: Timestamp | None = None
+    """When the item is dead if nobody completes it."""
     dead_deadline: Timestamp | None = None
+    """Not used."""
     created_at: Timestamp | None = None
     updated_at: Timestamp | None = None
     enqueue_at: Timestamp | None = None
@@ -252,8 +321,10 @@ class StorageItem(Message):
     encoding: str = ""
     kind: str = ""
     payload: bytes = b""
+    """The payload, in base64."""
     client_id: str = ""
     leased_at: Timestamp | None = None
+    """When the item was leased; absent if it is not."""
 
 
 class StorageItemsListRequest(Message):
@@ -282,6 +353,7 @@ class StorageItemsDeleteRequest(Message):
     partition: Int32 = 0
     ids: list[str] = []
     purpose: str = ""
+    """Why the items are deleted, for the daemon's log; at most 256 characters are kept."""
 
 
 class ItemsInspectRequest(Message):
@@ -293,24 +365,34 @@ class ItemDeath(Message):
     queue_name: str = ""
     source_id: str = ""
     reason: str = ""
+    """`max_attempts`, `expired` or `client`."""
     attempts: Int32 = 0
     at: Timestamp | None = None
+    """When the item died."""
 
 
 class FailedAttempt(Message):
     attempt: Int32 = 0
+    """The number of the attempt."""
     at: Timestamp | None = None
+    """When the attempt ended."""
     client_id: str = ""
     held: str = ""
+    """How long the client held the item, as a duration."""
     reason: str = ""
+    """Why the attempt failed, in the client's words; at most 2,000 bytes."""
 
 
 class ItemsInspectResponse(Message):
     item: StorageItem | None = None
+    """The item."""
     state: str = ""
+    """`ready`, `leased` or `scheduled`."""
     partition: Int32 = 0
     history: list[ItemDeath] = []
+    """Its deaths, the latest last."""
     failed_attempts: list[FailedAttempt] = []
+    """Its last failed attempts, at most 10, the latest last."""
 
 
 # -- partitions.* and jobs.*
@@ -324,18 +406,28 @@ class PartitionStatus(Message):
     queue_name: str = ""
     partition: Int32 = 0
     storage: str = ""
+    """The name of the storage."""
     state: str = ""
+    """`available`, `paused`, `draining`, `unavailable` or `error`."""
     requested_state: str = ""
+    """The state that an operator asked for."""
     reason: str = ""
+    """Why the partition is in its state."""
     since: Timestamp | None = None
+    """When the partition entered its state."""
     resume_at: Timestamp | None = None
+    """When a pause ends by itself."""
     total: Int32 = 0
     leased: Int32 = 0
     scheduled: Int32 = 0
     drained: bool = False
+    """Whether the partition is draining and nothing is left."""
     bytes_: Int64 = 0
+    """The size of the partition's file."""
     job_id: str = ""
+    """The job's id; empty if there is none."""
     file: str = ""
+    """The partition's file, below the storage's directory."""
 
 
 class StoragesListRequest(Message):
@@ -345,13 +437,21 @@ class StoragesListRequest(Message):
 class StorageStatus(Message):
     storage: str = ""
     directory: str = ""
+    """The storage's directory on the daemon's machine."""
     partitions: Int32 = 0
+    """How many partitions the storage holds."""
     partition_bytes: Int64 = 0
+    """The size of its partition files."""
     journal_bytes: Int64 = 0
+    """The size of its journal."""
     unapplied_bytes: Int64 = 0
+    """What the journal holds that is not in the partition files yet."""
     free_bytes: Int64 = 0
+    """Free space on its disk."""
     total_bytes: Int64 = 0
+    """The size of its disk."""
     reason: str = ""
+    """What is wrong with the storage; empty if it works."""
 
 
 class StoragesListResponse(Message):
@@ -367,31 +467,37 @@ class PartitionsRequest(Message):
 
     queue_name: str = ""
     partitions: list[Int32] = []
+    """The numbers of the partitions; none means all."""
 
 
 class PartitionsReloadRequest(Message):
     queue_name: str = ""
     partitions: list[Int32] = []
     keep_states: bool = False
+    """Keep each partition's requested state, and skip offline partitions."""
 
 
 class PartitionsPauseRequest(Message):
     queue_name: str = ""
     partitions: list[Int32] = []
     for_: str = ""
+    """Resume by itself after this duration."""
 
 
 class PartitionsMigrateRequest(Message):
     queue_name: str = ""
     partition: Int32 = 0
     to_partition: Int32 | None = None
+    """The partition that takes the items."""
     to_storage: str = ""
+    """The storage that takes the file."""
 
 
 class PartitionsBackupRequest(Message):
     queue_name: str = ""
     partitions: list[Int32] = []
     to: str = ""
+    """A directory on the daemon's machine."""
 
 
 class PartitionsRestoreRequest(Message):
@@ -400,6 +506,7 @@ class PartitionsRestoreRequest(Message):
     queue_name: str = ""
     partitions: list[Int32] = []
     from_: str = ""
+    """The directory of the backup, on the daemon's machine."""
     dry_run: bool = False
     """Run every check, change nothing, and start no job."""
 
@@ -415,8 +522,11 @@ class PartitionsAcceptLossResponse(Message):
     """What was given up, and what the partition still has."""
 
     reason: str = ""
+    """Why the partition could not be trusted."""
     applied: Int64 = 0
+    """The last journal record that the partition's file has."""
     replayed: Int64 = 0
+    """How many later records the journal still has."""
     ready: Int64 = 0
     leased: Int64 = 0
     scheduled: Int64 = 0
@@ -433,14 +543,20 @@ class JobRequest(Message):
 class Job(Message):
     job_id: str = ""
     kind: str = ""
+    """What the job does."""
     queue_name: str = ""
     partition: Int32 = 0
     state: str = ""
+    """`running`, `done`, `failed` or `cancelled`."""
     done: Int64 = 0
+    """Items or bytes so far."""
     total: Int64 = 0
+    """Items or bytes in all."""
     reason: str = ""
+    """Why the job failed."""
     created_at: Timestamp | None = None
     ended_at: Timestamp | None = None
+    """When the job ended."""
 
 
 class JobsListRequest(Message):
@@ -456,10 +572,12 @@ class JobsListResponse(Message):
 
 class ClockAdvanceRequest(Message):
     by: str = ""
+    """How far, as a duration."""
 
 
 class ClockSetRequest(Message):
     now: Timestamp | None = None
+    """The time."""
 
 
 class ClockResponse(Message):
@@ -469,174 +587,9 @@ class ClockResponse(Message):
 class SqlRequest(Message):
     queue_name: str = ""
     query: str = ""
+    """One SELECT over the tables `items`, `leases` and `scheduled`. Their column `text` is the payload as text."""
     format: str = ""
+    """`json` (the default), `ndjson`, `csv` or `arrow`."""
     timeout: str = ""
+    """How long the query may run, as a duration."""
     limit: Int32 = 0
-
-
-# -- namespaces, users, keys, roles
-
-
-class NamespaceInfo(Message):
-    name: str = ""
-    description: str = ""
-    created_at: Timestamp | None = None
-    api_key_tag: str = ""
-
-
-class NamespacesListRequest(Message):
-    pivot: str = ""
-    limit: Int32 = 0
-
-
-class NamespacesListResponse(Message):
-    items: list[NamespaceInfo] = []
-
-
-class NamespacesDeleteRequest(Message):
-    name: str = ""
-
-
-class User(Message):
-    id: str = ""
-    username: str = ""
-    external_id: str = ""
-    email: str = ""
-    created_at: Timestamp | None = None
-    updated_at: Timestamp | None = None
-
-
-class UsersCreateRequest(Message):
-    username: str = ""
-    email: str = ""
-    external_id: str = ""
-
-
-class UsersCreateResponse(Message):
-    id: str = ""
-
-
-class UsersListRequest(Message):
-    limit: Int32 = 0
-    pivot: str = ""
-
-
-class UsersListResponse(Message):
-    items: list[User] = []
-
-
-class UsersDeleteRequest(Message):
-    id: str = ""
-
-
-class APIKeyMetadata(Message):
-    id: str = ""
-    user_id: str = ""
-    namespace_scope: str = ""
-    name: str = ""
-    prefix: str = ""
-    expires_at: Timestamp | None = None
-    last_used_at: Timestamp | None = None
-    created_at: Timestamp | None = None
-
-
-class APIKeysCreateRequest(Message):
-    user_id: str = ""
-    name: str = ""
-    namespace_scope: str = ""
-    expires_at: Timestamp | None = None
-    key_tag: str = ""
-
-
-class APIKeysCreateResponse(Message):
-    id: str = ""
-    key: str = ""
-    prefix: str = ""
-
-
-class APIKeysListRequest(Message):
-    user_id: str = ""
-    limit: Int32 = 0
-    pivot: str = ""
-
-
-class APIKeysListResponse(Message):
-    items: list[APIKeyMetadata] = []
-
-
-class APIKeysDeleteRequest(Message):
-    id: str = ""
-
-
-class Role(Message):
-    id: str = ""
-    namespace: str = ""
-    name: str = ""
-    permissions: list[str] = []
-    created_at: Timestamp | None = None
-
-
-class RolesCreateRequest(Message):
-    namespace: str = ""
-    name: str = ""
-    permissions: list[str] = []
-
-
-class RolesCreateResponse(Message):
-    id: str = ""
-
-
-class RolesUpdateRequest(Message):
-    namespace: str = ""
-    name: str = ""
-    permissions: list[str] = []
-
-
-class RolesListRequest(Message):
-    namespace: str = ""
-    limit: Int32 = 0
-    pivot: str = ""
-
-
-class RolesListResponse(Message):
-    items: list[Role] = []
-
-
-class RolesDeleteRequest(Message):
-    namespace: str = ""
-    name: str = ""
-
-
-class RoleBinding(Message):
-    id: str = ""
-    namespace: str = ""
-    user_id: str = ""
-    role_id: str = ""
-    created_at: Timestamp | None = None
-
-
-class RoleBindingsCreateRequest(Message):
-    namespace: str = ""
-    role_name: str = ""
-    user_id: str = ""
-
-
-class RoleBindingsCreateResponse(Message):
-    id: str = ""
-
-
-class RoleBindingsListRequest(Message):
-    namespace: str = ""
-    user_id_filter: str = ""
-    limit: Int32 = 0
-    pivot: str = ""
-
-
-class RoleBindingsListResponse(Message):
-    items: list[RoleBinding] = []
-
-
-class RoleBindingsDeleteRequest(Message):
-    namespace: str = ""
-    role_name: str = ""
-    user_id: str = ""

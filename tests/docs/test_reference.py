@@ -6,12 +6,14 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 from querator import config
 from querator.cli.help import ENVIRONMENT
+from querator.config_file import ConfigFile, FileTable
 from querator.daemon.http import routes
 from tests.docs.pages import PAGES, ROOT
 
@@ -20,11 +22,12 @@ CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 VARIABLES = sorted(set(re.findall(r"QUERATOR_[A-Z]+[A-Z_]*", (ROOT / "querator" / "config.py").read_text())))
 
 
-def keys(schema: Any = config._SCHEMA, prefix: str = "") -> list[str]:
+def keys(table: type[FileTable] = ConfigFile, prefix: str = "") -> list[str]:
     found = []
-    for name, inner in schema.items():
-        inner = inner[0] if isinstance(inner, list) else inner
-        found += keys(inner, f"{prefix}{name}.") if isinstance(inner, dict) else [f"{prefix}{name}"]
+    for name, hint in get_type_hints(table).items():
+        kind = (get_args(hint) or (hint,))[0]
+        is_table = isinstance(kind, type) and issubclass(kind, FileTable)
+        found += keys(kind, f"{prefix}{name}.") if is_table else [f"{prefix}{name}"]
     return found
 
 
@@ -62,7 +65,7 @@ def test_the_example_states_the_defaults(tmp_path: Path):
     nothing = config.daemon_config(environ=environ)
     stated = tomllib.loads(uncommented())
     assert as_shipped.limits == nothing.limits and as_shipped.storages == nothing.storages
-    assert stated["limits"] == vars(nothing.limits)
+    assert stated["limits"] == msgspec.structs.asdict(nothing.limits)
     assert (stated["logging"]["level"], stated["logging"]["format"]) == (nothing.log_level, nothing.log_format)
     assert stated["http"] is False and nothing.http is None
     state = tmp_path / ".local" / "state" / "querator"

@@ -8,10 +8,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from querator import times
-from querator.wire import messages, schema
+from querator.wire import access_messages, messages, schema
 from querator.wire.messages import Message
 
-KINDS: list[type[Message]] = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
+KINDS: list[type[Message]] = [
+    kind
+    for module in (messages, access_messages)
+    for kind in vars(module).values()
+    if isinstance(kind, type)
+    and issubclass(kind, Message)
+    and kind.__module__ == module.__name__
+    and kind is not Message
+]
 HOT: list[type[Message]] = [
     messages.QueueProduceRequest,
     messages.QueueLeaseRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from querator.wire import messages, schema
+from querator.wire import access_messages, messages, schema
 
 CONTRACT = """
 Reply: 1 code int32, 2 code_text string, 3 message string, 4 details map
@@ -47,7 +47,7 @@ RoleBindingsListRequest: 1 namespace string, 2 user_id_filter string, 3 limit in
 @pytest.mark.parametrize("line", CONTRACT.strip().splitlines())
 def test_a_message_is_as_the_contract_says(line: str) -> None:
     name, _, wanted = line.partition(": ")
-    kind = getattr(messages, name)
+    kind = getattr(messages, name, None) or getattr(access_messages, name)
     numbers = {field.json_name: field.number for field in schema.generated(kind).DESCRIPTOR.fields}
     found = ", ".join(
         f"{numbers[field.json_name]} {field.json_name} {field.child.__name__ if field.child else field.kind}"

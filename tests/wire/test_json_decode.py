@@ -9,11 +9,10 @@ import pytest
 
 from querator.errors import ContentError
 from querator.wire import json, strict
+from querator.wire.access_messages import APIKeysCreateRequest, NamespaceInfo
 from querator.wire.messages import (
-    APIKeysCreateRequest,
     Job,
     Message,
-    NamespaceInfo,
     PartitionsMigrateRequest,
     PartitionsPauseRequest,
     PartitionsRestoreRequest,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from querator import limits
-from querator.wire import messages
+from querator.wire import access_messages, messages
 
 PREFIX: Final = "/v1/"
 
@@ -85,22 +85,22 @@ _TABLE: Final[tuple[Route, ...]] = (
     Route("clock.advance", messages.ClockAdvanceRequest, _SMALL, only_with_test_clock=True),
     Route("clock.set", messages.ClockSetRequest, _SMALL, only_with_test_clock=True),
     # Access control, which this daemon does not have
-    *_routes("namespaces.create", "namespaces.update", message=messages.NamespaceInfo, refusal=_NO_NAMESPACES),
-    *_routes("namespaces.list", message=messages.NamespacesListRequest, refusal=_NO_NAMESPACES),
-    *_routes("namespaces.delete", message=messages.NamespacesDeleteRequest, refusal=_NO_NAMESPACES),
-    *_routes("users.create", message=messages.UsersCreateRequest, refusal=_NO_USERS),
-    *_routes("users.list", message=messages.UsersListRequest, refusal=_NO_USERS),
-    *_routes("users.delete", message=messages.UsersDeleteRequest, refusal=_NO_USERS),
-    *_routes("apikeys.create", message=messages.APIKeysCreateRequest, refusal=_NO_USERS),
-    *_routes("apikeys.list", message=messages.APIKeysListRequest, refusal=_NO_KEYS),
-    *_routes("apikeys.delete", message=messages.APIKeysDeleteRequest, refusal=_NO_KEYS),
-    *_routes("roles.create", message=messages.RolesCreateRequest, refusal=_NO_NAMESPACES),
-    *_routes("roles.list", message=messages.RolesListRequest, refusal=_NO_ROLES),
-    *_routes("roles.update", message=messages.RolesUpdateRequest, refusal=_NO_ROLES),
-    *_routes("roles.delete", message=messages.RolesDeleteRequest, refusal=_NO_ROLES),
-    *_routes("rolebindings.create", message=messages.RoleBindingsCreateRequest, refusal=_NO_ROLES),
-    *_routes("rolebindings.delete", message=messages.RoleBindingsDeleteRequest, refusal=_NO_ROLES),
-    *_routes("rolebindings.list", message=messages.RoleBindingsListRequest, refusal=_NO_BINDINGS),
+    *_routes("namespaces.create", "namespaces.update", message=access_messages.NamespaceInfo, refusal=_NO_NAMESPACES),
+    *_routes("namespaces.list", message=access_messages.NamespacesListRequest, refusal=_NO_NAMESPACES),
+    *_routes("namespaces.delete", message=access_messages.NamespacesDeleteRequest, refusal=_NO_NAMESPACES),
+    *_routes("users.create", message=access_messages.UsersCreateRequest, refusal=_NO_USERS),
+    *_routes("users.list", message=access_messages.UsersListRequest, refusal=_NO_USERS),
+    *_routes("users.delete", message=access_messages.UsersDeleteRequest, refusal=_NO_USERS),
+    *_routes("apikeys.create", message=access_messages.APIKeysCreateRequest, refusal=_NO_USERS),
+    *_routes("apikeys.list", message=access_messages.APIKeysListRequest, refusal=_NO_KEYS),
+    *_routes("apikeys.delete", message=access_messages.APIKeysDeleteRequest, refusal=_NO_KEYS),
+    *_routes("roles.create", message=access_messages.RolesCreateRequest, refusal=_NO_NAMESPACES),
+    *_routes("roles.list", message=access_messages.RolesListRequest, refusal=_NO_ROLES),
+    *_routes("roles.update", message=access_messages.RolesUpdateRequest, refusal=_NO_ROLES),
+    *_routes("roles.delete", message=access_messages.RolesDeleteRequest, refusal=_NO_ROLES),
+    *_routes("rolebindings.create", message=access_messages.RoleBindingsCreateRequest, refusal=_NO_ROLES),
+    *_routes("rolebindings.delete", message=access_messages.RoleBindingsDeleteRequest, refusal=_NO_ROLES),
+    *_routes("rolebindings.list", message=access_messages.RoleBindingsListRequest, refusal=_NO_BINDINGS),
 )
 
 

@@ -1,0 +1,173 @@
+"""Messages of the access calls: namespaces, users, keys and roles.
+
+This daemon refuses all these calls, but it decodes their requests first, as the wire contract says.
+"""
+
+from __future__ import annotations
+
+from querator.wire.messages import Int32, Message, Timestamp
+
+
+class NamespaceInfo(Message):
+    name: str = ""
+    description: str = ""
+    created_at: Timestamp | None = None
+    api_key_tag: str = ""
+
+
+class NamespacesListRequest(Message):
+    pivot: str = ""
+    limit: Int32 = 0
+
+
+class NamespacesListResponse(Message):
+    items: list[NamespaceInfo] = []
+
+
+class NamespacesDeleteRequest(Message):
+    name: str = ""
+
+
+class User(Message):
+    id: str = ""
+    username: str = ""
+    external_id: str = ""
+    email: str = ""
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
+
+
+class UsersCreateRequest(Message):
+    username: str = ""
+    email: str = ""
+    external_id: str = ""
+
+
+class UsersCreateResponse(Message):
+    id: str = ""
+
+
+class UsersListRequest(Message):
+    limit: Int32 = 0
+    pivot: str = ""
+
+
+class UsersListResponse(Message):
+    items: list[User] = []
+
+
+class UsersDeleteRequest(Message):
+    id: str = ""
+
+
+class APIKeyMetadata(Message):
+    id: str = ""
+    user_id: str = ""
+    namespace_scope: str = ""
+    name: str = ""
+    prefix: str = ""
+    expires_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
+    created_at: Timestamp | None = None
+
+
+class APIKeysCreateRequest(Message):
+    user_id: str = ""
+    name: str = ""
+    namespace_scope: str = ""
+    expires_at: Timestamp | None = None
+    key_tag: str = ""
+
+
+class APIKeysCreateResponse(Message):
+    id: str = ""
+    key: str = ""
+    prefix: str = ""
+
+
+class APIKeysListRequest(Message):
+    user_id: str = ""
+    limit: Int32 = 0
+    pivot: str = ""
+
+
+class APIKeysListResponse(Message):
+    items: list[APIKeyMetadata] = []
+
+
+class APIKeysDeleteRequest(Message):
+    id: str = ""
+
+
+class Role(Message):
+    id: str = ""
+    namespace: str = ""
+    name: str = ""
+    permissions: list[str] = []
+    created_at: Timestamp | None = None
+
+
+class RolesCreateRequest(Message):
+    namespace: str = ""
+    name: str = ""
+    permissions: list[str] = []
+
+
+class RolesCreateResponse(Message):
+    id: str = ""
+
+
+class RolesUpdateRequest(Message):
+    namespace: str = ""
+    name: str = ""
+    permissions: list[str] = []
+
+
+class RolesListRequest(Message):
+    namespace: str = ""
+    limit: Int32 = 0
+    pivot: str = ""
+
+
+class RolesListResponse(Message):
+    items: list[Role] = []
+
+
+class RolesDeleteRequest(Message):
+    namespace: str = ""
+    name: str = ""
+
+
+class RoleBinding(Message):
+    id: str = ""
+    namespace: str = ""
+    user_id: str = ""
+    role_id: str = ""
+    created_at: Timestamp | None = None
+
+
+class RoleBindingsCreateRequest(Message):
+    namespace: str = ""
+    role_name: str = ""
+    user_id: str = ""
+
+
+class RoleBindingsCreateResponse(Message):
+    id: str = ""
+
+
+class RoleBindingsListRequest(Message):
+    namespace: str = ""
+    user_id_filter: str = ""
+    limit: Int32 = 0
+    pivot: str = ""
+
+
+class RoleBindingsListResponse(Message):
+    items: list[RoleBinding] = []
+
+
+class RoleBindingsDeleteRequest(Message):
+    namespace: str = ""
+    role_name: str = ""
+    user_id: str = ""
