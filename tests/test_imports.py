@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 CLOSED = (
     "querator.client",
+    "querator.daemon.engine",
     "querator.daemon.store",
 )
 """Packages of which others may import only what `__all__` names."""

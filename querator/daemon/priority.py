@@ -1,4 +1,4 @@
-"""Who goes first when there are fewer processors than threads: the loop, on which everybody waits."""
+"""Lower priority for worker threads, so that the event loop goes first when there are fewer processors than threads."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 STEP: Final = 5
-"""Not more: a thread that is kept from a processor may hold the interpreter's lock."""
+"""How much nicer a worker thread is. A larger step would starve threads that hold the interpreter's lock."""
 
 
-def stand_back() -> None:
-    """The calling thread, and those that it starts, let the others go first. Linux only; elsewhere nothing happens."""
+def lower() -> None:
+    """Lowers the priority of the calling thread and of threads it starts later. Does nothing except on Linux."""
     if sys.platform == "linux":
         own = threading.get_native_id()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + STEP)
 
 
-def standing_back(make: Callable[[], T]) -> T:
-    """What `make` returns, which has started threads of its own: these let the others go first."""
+def at_low_priority(make: Callable[[], T]) -> T:
+    """Returns what `make` returns. Threads that `make` starts have a lower priority."""
     made: list[T] = []
 
     def run() -> None:
-        stand_back()
+        lower()
         made.append(make())
 
     thread = threading.Thread(target=run)

@@ -22,7 +22,7 @@ from querator.config import DaemonConfig
 from querator.daemon import health, metrics
 from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls, validation
 from querator.daemon.catalog import Catalog
-from querator.daemon.engine.turns import Engine
+from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.jobs import backup, compaction, resize, restore, runner, to_storage, verify
 from querator.daemon.queue.logical import Death, Logical
 from querator.daemon.queue.partition import Partition
@@ -67,7 +67,8 @@ class Service:
         self.logicals: dict[str, Logical] = {}
         self.storages: dict[str, Storage] = {}
         self.catalog: Catalog
-        self.engine: Engine
+        self.turns: Turns
+        self.upkeep: Upkeep
         self.changing = asyncio.Lock()
         """Held by whoever changes which queues or partitions exist."""
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -113,7 +114,8 @@ class Service:
                 self.storages[storage.name] = await self.blocking(open_storage, storage.name, storage.directory)
             except (StorageError, OSError) as error:
                 log.error("storage cannot be used", extra={"storage": storage.name, "reason": str(error)})
-        self.engine = Engine(self.clock, self.storages.values(), self._deliver, self.config.limits.unapplied_bytes)
+        self.turns = Turns(self.clock, self.storages.values(), self._deliver)
+        self.upkeep = Upkeep(self.turns, self.config.limits.unapplied_bytes)
         self.queues = {queue.name: queue for queue in await self.blocking(self.catalog.queues)}
         placements: dict[str, list[Placement]] = {}
         for placement in await self.blocking(self.catalog.placements):
@@ -156,7 +158,7 @@ class Service:
             queue,
             placements,
             self._open_store,
-            lambda: self.engine.wake(logical),
+            lambda: self.turns.wake(logical),
             partial(self._died, queue.name),
             self._release_store,
             lambda placement: partition_calls.resumed(self, logical.partitions[placement.number], placement),
@@ -165,7 +167,7 @@ class Service:
         )
         self.queues[queue.name] = queue
         self.logicals[queue.name] = logical
-        self.engine.add(logical)
+        self.turns.add(logical)
         return logical
 
     async def until_opened(self, logical: Logical) -> None:
@@ -174,7 +176,7 @@ class Service:
         def is_opened() -> bool:
             return not any(p.store is None and not p.error and p.should_be_open for p in logical.partitions)
 
-        await self.engine.until(is_opened)
+        await self.turns.until(is_opened)
 
     def storage(self, name: str) -> Storage:
         """In a worker thread. One that has failed as a whole is opened again first, by whoever comes first."""
@@ -196,12 +198,12 @@ class Service:
             raise StorageError(f"storage '{name}' cannot be used: {error}") from error
         log.info("storage can be used now", extra={"storage": name})
         # Known to the loop before anything that is opened in it.
-        self.engine.loop.call_soon_threadsafe(self._add_storage, storage)
+        self.turns.loop.call_soon_threadsafe(self._add_storage, storage)
         return storage
 
     def _add_storage(self, storage: Storage) -> None:
         self.storages[storage.name] = storage
-        self.engine.add_disk(storage)
+        self.turns.add_storage(storage)
 
     def _open_store(self, placement: Placement) -> Store:
         """In a worker thread."""
@@ -225,10 +227,11 @@ class Service:
         for task in list(self._tasks):
             task.cancel()
         try:
-            await asyncio.wait_for(self.engine.drain(), SHUTDOWN_SECONDS_MAX / 2)
+            await asyncio.wait_for(self.turns.drain(), SHUTDOWN_SECONDS_MAX / 2)
         except TimeoutError:
             log.warning("storage did not come to rest in time; what is durable is safe")
-        self.engine.close()
+        self.upkeep.close()
+        self.turns.close()
         for storage in self.storages.values():
             await self.blocking(storage.close)
         await self.blocking(self.catalog.close)
@@ -411,12 +414,11 @@ class Service:
         if self.stopping:
             return False, "service is shutting down"
         names = [storage.name for storage in self.config.storages if storage.name not in self.storages]
-        warnings = [f"storage '{name}' cannot be used" for name in names] + self.engine.storage_warnings()
+        warnings = [f"storage '{name}' cannot be used" for name in names] + self.upkeep.storage_warnings()
         return health.judge((one for logical in self.logicals.values() for one in logical.partitions), warnings)
 
     def rooms(self) -> Mapping[str, Room]:
-        """What is left of each storage, by name."""
-        return {name: disk.room for name, disk in self.engine.disks.items() if disk.room is not None}
+        return self.upkeep.rooms()
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: item_calls.Statistics(logical) for name, logical in self.logicals.items()}
@@ -474,5 +476,5 @@ async def _move_clock(service: Service, now_us: int) -> messages.ClockResponse:
     for logical in service.logicals.values():
         # These run on real time, which whoever moves the clock does not want to wait for.
         logical.end_back_offs()
-    await service.engine.until_idle()
+    await service.turns.until_idle()
     return messages.ClockResponse(now=service.clock.now_us())

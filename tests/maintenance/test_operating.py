@@ -450,16 +450,16 @@ class TestError:
     ):
         """The bound may be smaller than what is applied otherwise."""
         monkeypatch.setattr(limits, "APPLY_IDLE_ROUNDS", 1_000_000)
-        engine_ = house.service.engine
-        engine_._unapplied_bytes_max = 1_000
+        turns, keeping = house.service.turns, house.service.upkeep
+        keeping._unapplied_bytes_max = 1_000
         house.create(partitions=1)
         house.produce("x" * 2_000)
 
-        async def upkeep() -> bool:
-            engine_._look_after(engine_.disks["default"])
+        async def look_after() -> bool:
+            keeping.look_after(turns.disks["default"])
             return house.partition().congested
 
-        assert house.run(upkeep())
+        assert house.run(look_after())
         assert house.begin_produce("y").result(5) is None
 
     def test_files_catch_up_one_after_the_other(self, house: House):
@@ -467,15 +467,15 @@ class TestError:
         house.create(partitions=4)
         for n in range(4):
             house.produce(f"{n}")
-        engine_ = house.service.engine
-        disk = engine_.disks["default"]
+        turns = house.service.turns
+        disk = turns.disks["default"]
         at_once: list[int] = []
 
         async def hurry() -> None:
-            engine_._look_after(disk, hurry=True)
+            house.service.upkeep.look_after(disk, hurry=True)
             while disk.catching_up:
-                at_once.append(len(engine_._reads))
-                await engine_.until(lambda: len(disk.due) < 4 - len(at_once) or not disk.catching_up)
+                at_once.append(turns.threads.busy_partitions())
+                await turns.until(lambda: len(disk.due) < 4 - len(at_once) or not disk.catching_up)
 
         house.run(hurry())
         assert set(at_once) == {1}
@@ -512,7 +512,7 @@ class TestError:
         assert "storage 'other' cannot be used: " in house.statuses()[1].reason
         assert "'1' is in error" in house.job_refusal("verify", partitions=[1]).message
         house.produce("b")
-        assert house.service.engine.relieve("other", 0) == 0  # bulk waits for no file there
+        assert house.service.upkeep.relieve("other", 0) == 0  # bulk waits for no file there
         house.create("new")
         for refusal in (
             house.job_refusal("migrate", queue="new", partition=0, to_storage="other"),

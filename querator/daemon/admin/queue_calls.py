@@ -225,7 +225,7 @@ async def _remove(service: Service, logical: Logical) -> None:
     del service.queues[name], service.logicals[name]
     logical.stop()
     await until_at_rest(service, logical)
-    service.engine.remove(logical)
+    service.turns.remove(logical)
     await delete_leftovers(service)
     logs.changed("queue deleted", name, details=counts)
 
@@ -240,7 +240,7 @@ def _check_deletable(service: Service, request: messages.QueuesDeleteRequest) ->
 
 async def until_at_rest(service: Service, logical: Logical) -> None:
     """Until nothing of a queue is being written or read any more."""
-    await service.engine.until(lambda: not service.engine.is_busy(logical) and logical.is_at_rest())
+    await service.turns.until(lambda: not service.turns.is_busy(logical) and logical.is_at_rest())
 
 
 async def delete_leftovers(service: Service) -> None:

@@ -263,7 +263,7 @@ class Writes:
         self._service = service
         self._http = http
         self._threads = ThreadPoolExecutor(
-            BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.stand_back
+            BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.lower
         )
         self._places = asyncio.Semaphore(BULK_WRITES_MAX)
 
@@ -343,7 +343,7 @@ class Write:
         ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
         self._pace = Pace(
             self._waiting_bytes,
-            lambda: any([service.engine.is_catching_up(name) for name in self._storages()]),
+            lambda: any([service.upkeep.is_catching_up(name) for name in self._storages()]),
             lambda: sum([path.count for path in ordinary]),
             parameters.timeout_ns / NS_PER_SECOND,
         )
@@ -401,7 +401,7 @@ class Write:
         if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
             self._service.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
-        return max([self._service.engine.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
+        return max([self._service.upkeep.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
 
     def _storages(self) -> set[str]:
         return {partition.placement.storage for partition in self._logical.partitions}

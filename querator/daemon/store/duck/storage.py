@@ -52,7 +52,7 @@ class Instance:
 
     def __init__(self, directory: Path, trust_torn_logs: bool = False, is_brief: bool = False) -> None:
         """`is_brief`: made for one job and gone after it, so that it may take more memory at once."""
-        self._database = priority.standing_back(lambda: duckdb.connect(":memory:"))
+        self._database = priority.at_low_priority(lambda: duckdb.connect(":memory:"))
         self._cursors = threading.local()
         self.memory_bytes = limits.DUCKDB_MEMORY_BYTES
         if is_brief:

@@ -1,0 +1,116 @@
+"""A storage as the engine sees it: the storage's writes, its two threads, and what upkeep knows about its room."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from querator.daemon import priority
+from querator.daemon.queue.logical import Logical, Pass
+from querator.daemon.queue.partition import Partition
+from querator.daemon.store import Storage
+from querator.items import Room
+from querator.limits import INLINE_WRITE_SECONDS_MAX
+
+log = logging.getLogger("querator.daemon.engine")
+
+
+class Flight:
+    """A planned pass that waits until its disks have written its batches."""
+
+    __slots__ = ("disks_left", "failed", "logical", "plan")
+
+    def __init__(self, logical: Logical, plan: Pass) -> None:
+        self.logical = logical
+        self.plan = plan
+        self.disks_left = 0
+        self.failed: dict[Partition, str] = {}
+
+    def disk_done(self) -> bool:
+        """Counts one disk as done. Returns whether it was the last one."""
+        self.disks_left -= 1
+        return self.disks_left == 0
+
+
+class Disk:
+    """A storage and its writes: one write at a time, on the loop while the storage is fast."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.writing = False
+        self.preparing = False
+        self.flights: list[Flight] = []
+        """Passes that the next write makes durable."""
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")
+        """Writes have a thread of their own, so that no acknowledgement waits behind reads."""
+        self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.lower)
+        """Upkeep has one thread per storage, so that it does one thing at a time."""
+        self.due: deque[tuple[Logical, Partition]] = deque()
+        """Partitions whose files catch up next, one after the other, so that a read waits for one file only."""
+        self.catching_up = False
+        self.seconds = 0.0
+        self.seconds_mean = 0.0
+        self.writes = 0
+        self.room: Room | None = None
+        self.room_state = "has room again"
+        self.shortage_since = 0
+        self.checking_room = False
+        self.idle_rounds = 0
+        """Rounds of upkeep since the last write. Rounds, not time: a process that was stopped was not idle."""
+        self._writes_seen = 0
+        self._writes_rolled = 0
+
+    def write(self, taken: object, on_loop: bool = False) -> Exception | None:
+        """Blocking. Writes a batch and returns the error, if any. Measures the disk alone, not the thread switch."""
+        started = time.perf_counter()
+        try:
+            self.storage.write(taken, on_loop)
+        except Exception as error:
+            return error
+        finally:
+            self.seconds = time.perf_counter() - started
+            self.seconds_mean += (self.seconds - self.seconds_mean) * 0.05
+            self.writes += 1
+        return None
+
+    def begin_round(self) -> None:
+        """Counts a round of upkeep."""
+        self.idle_rounds = self.idle_rounds + 1 if self.writes == self._writes_seen else 0
+        self._writes_seen = self.writes
+
+    def should_roll(self) -> bool:
+        """Returns whether anything was written since the last call."""
+        has_new, self._writes_rolled = self._writes_rolled < self.writes, self.writes
+        return has_new
+
+    @property
+    def warning(self) -> str:
+        """Says that the storage is nearly full, or is empty."""
+        if self.room is None or not self.room.is_low:
+            return ""
+        return f"storage '{self.storage.name}' is nearly full: {self.room}"
+
+    @property
+    def is_slow(self) -> bool:
+        return self.seconds_mean > INLINE_WRITE_SECONDS_MAX
+
+    def report_room(self, partitions: Iterable[Partition], now_us: int) -> None:
+        """Tells the log and the storage's partitions when the storage is full or nearly full, and when it no longer
+        is."""
+        shortage, warning = self.storage.shortage, self.warning
+        state = "is full" if shortage else "is nearly full" if warning else "has room again"
+        if state != self.room_state:
+            self.room_state = state
+            self.shortage_since = now_us if shortage else 0
+            level = logging.ERROR if shortage else logging.WARNING if warning else logging.INFO
+            extra = {"storage": self.storage.name, "reason": shortage or str(self.room)}
+            log.log(level, f"storage {state}", extra=extra)
+        for partition in partitions:
+            partition.set_room(shortage, self.shortage_since, warning)
+
+    def close(self) -> None:
+        self.writer.shutdown(wait=True)
+        self.keeper.shutdown(wait=True)

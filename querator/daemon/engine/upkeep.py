@@ -1,0 +1,185 @@
+"""Upkeep of the storages, in rounds: files catch up with the journal, and free space is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from querator import limits
+from querator.daemon import allocators
+from querator.daemon.engine.disks import Disk
+from querator.daemon.engine.turns import Turns
+from querator.daemon.metrics import CHECKPOINT_SECONDS
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Read
+from querator.daemon.store import Storage
+from querator.items import Room
+from querator.limits import (
+    APPLY_BYTES,
+    APPLY_RETRY_SECONDS_MAX,
+    FORGET_EVERY_US,
+    RATE_SAMPLE_US,
+    ROOM_CHECK_ROUNDS,
+    UPKEEP_SECONDS,
+)
+
+log = logging.getLogger("querator.daemon.engine")
+
+
+class Upkeep:
+    def __init__(self, turns: Turns, unapplied_bytes_max: int) -> None:
+        self._turns = turns
+        self._unapplied_bytes_max = unapplied_bytes_max
+        self._loop = turns.loop
+        self._rounds = 0
+        self._sampled_at_us = 0
+        self._timer = self._loop.call_later(UPKEEP_SECONDS, self._run_round)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _run_round(self) -> None:
+        self._timer = self._loop.call_later(UPKEEP_SECONDS, self._run_round)
+        self._rounds += 1
+        for disk in self._turns.disks.values():
+            disk.begin_round()
+            self.look_after(disk)
+            if self._rounds % ROOM_CHECK_ROUNDS == 0:
+                self._check_room(disk)
+        now_us = self._turns.clock.now_us()
+        if not 0 <= now_us - self._sampled_at_us < RATE_SAMPLE_US:
+            self._sampled_at_us = now_us
+            for logical in self._turns.logicals:
+                logical.recent.sample(now_us, logical.counters)
+
+    # -- room
+
+    def _check_room(self, disk: Disk) -> None:
+        if disk.checking_room:
+            return
+        disk.checking_room = True
+        future = self._loop.run_in_executor(self._turns.threads.pool, disk.storage.check_room)
+        future.add_done_callback(lambda done: self._room_checked(disk, done))
+
+    def _room_checked(self, disk: Disk, future: asyncio.Future[Room]) -> None:
+        disk.checking_room = False
+        if future.cancelled():
+            return  # the daemon stops
+        # A directory that cannot be read makes the next write fail, so nothing is reported here.
+        disk.room = future.result() if future.exception() is None else None
+        disk.report_room((one for _, one in self._turns.partitions_on(disk)), self._turns.clock.now_us())
+
+    def rooms(self) -> dict[str, Room]:
+        """The room left in each storage, by the storage's name."""
+        return {name: disk.room for name, disk in self._turns.disks.items() if disk.room is not None}
+
+    def storage_warnings(self) -> list[str]:
+        """Warnings about storages that still take writes."""
+        return [disk.warning for disk in self._turns.disks.values() if disk.warning and not disk.storage.shortage]
+
+    # -- files catch up with the journal
+
+    def is_catching_up(self, storage_name: str) -> bool:
+        disk = self._turns.disks.get(storage_name)
+        return disk is not None and disk.catching_up
+
+    def relieve(self, storage_name: str, bytes_max: int) -> int:
+        """Returns how many bytes the storage's files lack. If it is more than `bytes_max`, files start to catch up.
+
+        A file that cannot be written at present does not count: it may never recover, and only its own queue suffers.
+        """
+        disk = self._turns.disks.get(storage_name)
+        if disk is None:
+            return 0  # an unusable storage gets no writes; the queue may have partitions elsewhere
+        stores = [partition.store for _, partition in self._turns.partitions_on(disk) if not partition.apply_failures]
+        unapplied_bytes = sum([store.unapplied_bytes for store in stores if store is not None])
+        if unapplied_bytes > bytes_max and not disk.catching_up:
+            self.look_after(disk, hurry=True)
+        return unapplied_bytes
+
+    def look_after(self, disk: Disk, hurry: bool = False) -> None:
+        """Chooses the files that catch up now: all when memory holds much or the storage is idle, else those that keep
+        old journal segments alive. Items that come and go between two rounds never reach a file."""
+        storage = disk.storage
+        congested = storage.held_bytes >= self._unapplied_bytes_max
+        holds_much = congested or storage.memory_bytes >= APPLY_BYTES
+        everyone = hurry or holds_much or disk.idle_rounds >= limits.APPLY_IDLE_ROUNDS
+        lagging = storage.lagging()
+        can_add = not disk.due
+        for logical, partition in self._turns.partitions_on(disk):
+            if partition.congested and not congested:
+                self._turns.wake(logical)
+            partition.set_congested(congested)
+            if can_add and (everyone or partition.placement.uuid in lagging):
+                disk.due.append((logical, partition))
+        self._catch_up_next(disk)
+        # Also in the first round without a write, because the journal learns from its next write that the last one was
+        # acknowledged.
+        if (storage.wants_preparing or disk.idle_rounds == 1) and not disk.preparing:
+            disk.preparing = True
+            future = self._loop.run_in_executor(disk.keeper, storage.prepare)
+            future.add_done_callback(lambda done: _prepared(disk, done))
+        if everyone and not storage.unapplied_bytes and disk.should_roll():
+            disk.keeper.submit(_on_idle, storage)
+
+    def _catch_up_next(self, disk: Disk) -> None:
+        while disk.due and not disk.catching_up:
+            self._catch_up(disk, *disk.due.popleft())
+
+    def _catch_up(self, disk: Disk, logical: Logical, partition: Partition) -> None:
+        """Applies to one partition's file what it lacks, and deletes expired request ids from it."""
+        store = partition.store if logical in self._turns.logicals else None
+        now_us = self._turns.clock.now_us()
+        forgets = abs(now_us - partition.forgot_at) >= FORGET_EVERY_US  # abs: a clock may go back
+        if store is None or self._turns.threads.is_busy(partition) or not (store.unapplied_bytes or forgets):
+            return
+        if partition.apply_after > time.monotonic():
+            return
+
+        def work() -> None:
+            store.checkpoint()
+            if forgets:
+                store.forget(now_us)
+
+        def failed(error: Exception) -> None:
+            disk.catching_up = False
+            self._catch_up_next(disk)
+            if store.file_replaced():
+                logical.partition_failed(partition, str(error))
+                return
+            # The journal still has everything, so the queue works on. Upkeep tries again, less and less often.
+            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.apply_failures + 1))
+            partition.apply_failed(str(error), time.monotonic() + wait)
+            log.warning(
+                "cannot apply to the file yet",
+                extra={"queue": logical.queue.name, "partition": partition.number, "reason": str(error)},
+            )
+
+        started = time.perf_counter()
+        disk.catching_up = True
+
+        def done(result: object) -> None:
+            disk.catching_up = False
+            CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
+            if forgets:
+                partition.old_keys_dropped(now_us)
+            self._catch_up_next(disk)
+            if not disk.catching_up and (partition.congested or disk.storage.memory_bytes >= APPLY_BYTES):
+                # Much has arrived meanwhile, or producers wait for room: do not wait for the next round.
+                self._loop.call_soon(self.look_after, disk)
+
+        self._turns.threads.run(Read(partition, store, work, done, failed, upkeep=True))
+
+
+def _prepared(disk: Disk, future: asyncio.Future[None]) -> None:
+    disk.preparing = False
+    if error := future.exception():
+        log.warning("storage cannot be prepared", extra={"storage": disk.storage.name, "reason": str(error)})
+
+
+def _on_idle(storage: Storage) -> None:
+    """Blocking. Releases journal segments and memory of a storage whose files have everything."""
+    storage.roll()
+    allocators.give_back()

@@ -1,0 +1,251 @@
+"""Turns, writes and blocking work of the engine, on real files, with both ways of writing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator.clock import ManualClock
+from querator.daemon.engine import Turns
+from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.requests import Complete, LeaseItems, Produce, Read
+from querator.daemon.store import StorageError
+from querator.daemon.store.duck.storage import DuckStorage
+from querator.errors import RetryRequest
+from querator.items import Placement, Queue
+from querator.wire.messages import QueueProduceItem
+
+WAIT_SECONDS = 20
+ON_LOOP, IN_THREAD = "on the loop", "in a thread"
+both_ways = pytest.mark.parametrize("way", [ON_LOOP, IN_THREAD])
+
+
+class WatchedStorage(DuckStorage):
+    """Real files. Notes which thread writes, and fails or waits when a test says so."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        super().__init__(name, directory)
+        self.writers: list[str] = []
+        self.error: Exception | None = None
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def write(self, taken: object, on_loop: bool = False) -> None:
+        assert self.may_write.wait(WAIT_SECONDS)
+        self.writers.append(ON_LOOP if on_loop else IN_THREAD)
+        assert on_loop == (threading.current_thread() is threading.main_thread())
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        super().write(taken, on_loop)
+
+
+class Bench:
+    """Turns over queues whose partitions lie in the given storages."""
+
+    def __init__(self, directory: Path, way: str, storages: tuple[str, ...] = ("one",)) -> None:
+        self.storages = {name: WatchedStorage(name, directory / name) for name in storages}
+        for storage in self.storages.values():
+            storage.recover()
+        self.turns = Turns(ManualClock(1_800_000_000_000_000), self.storages.values(), lambda source, move: None)
+        for disk in self.turns.disks.values():
+            disk.seconds_mean = 1.0 if way == IN_THREAD else -1.0  # far on one side of the limit, whatever is measured
+        self.storage = self.storages[storages[0]]
+        self.answers: list[Any] = []
+
+    async def queue(self, name: str = "q", storages: tuple[str, ...] = ("one",)) -> Logical:
+        placements = [
+            Placement(queue=name, number=number, uuid=str(uuid.uuid4()), storage=where)
+            for number, where in enumerate(storages)
+        ]
+        for placement in placements:
+            self.storages[placement.storage].create(placement.uuid, name).close()
+        queue = Queue(
+            name=name,
+            lease_timeout_ns=60 * 10**9,
+            expire_timeout_ns=86_400 * 10**9,
+            requested_partitions=len(placements),
+        )
+        logical = Logical(
+            queue,
+            placements,
+            lambda placement: self.storages[placement.storage].open(placement.uuid, name),
+            lambda: self.turns.wake(logical),
+        )
+        self.turns.add(logical)
+        await self.until(lambda: all(partition.store is not None for partition in logical.partitions))
+        return logical
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await asyncio.wait_for(self.turns.until(holds), WAIT_SECONDS)
+
+    def produce(self, logical: Logical, respond: Callable[[Any], None] | None = None) -> None:
+        items = [QueueProduceItem(bytes_=b"x")]
+        logical.submit(Produce(respond or self.answers.append, time.monotonic_ns() + 10**11, items, False, ""))
+
+    async def close(self) -> None:
+        await self.turns.drain()
+        self.turns.close()
+        for storage in self.storages.values():
+            storage.close()
+
+
+def run(bench: Callable[[], Bench], test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        one = bench()
+        try:
+            await test(one)
+        finally:
+            await one.close()
+
+    asyncio.run(whole())
+
+
+@both_ways
+def test_an_answer_comes_after_the_write(tmp_path: Path, way: str) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.storage.writers.clear()
+        writes_at_answer: list[int] = []
+        bench.produce(logical, lambda result: writes_at_answer.append(len(bench.storage.writers)))
+        await bench.until(lambda: bool(writes_at_answer))
+        assert writes_at_answer == [1]
+        assert bench.storage.writers == [way]
+
+    run(lambda: Bench(tmp_path, way), test)
+
+
+@both_ways
+def test_the_queues_of_one_turn_share_a_write(tmp_path: Path, way: str) -> None:
+    async def test(bench: Bench) -> None:
+        queues = [await bench.queue("a"), await bench.queue("b")]
+        bench.storage.writers.clear()
+        for logical in queues:
+            bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 2)
+        assert bench.storage.writers == [way]
+
+    run(lambda: Bench(tmp_path, way), test)
+
+
+@both_ways
+def test_a_failed_write_acknowledges_nothing(tmp_path: Path, way: str) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.produce(logical)
+        logical.submit(LeaseItems(bench.answers.append, time.monotonic_ns() + 10**11, "me", 1))
+        await bench.until(lambda: len(bench.answers) == 2)
+        (lease,) = bench.answers.pop().leases
+        (partition,) = logical.partitions
+        bench.answers.clear()
+        bench.storage.error = StorageError("the disk is gone", [partition.placement.uuid])
+        logical.submit(Complete(bench.answers.append, time.monotonic_ns() + 10**11, 0, [lease.id]))
+        await bench.until(lambda: bool(bench.answers))
+        assert isinstance(bench.answers[0], RetryRequest)
+        assert partition.error == "the disk is gone"
+        logical.end_back_offs()
+        logical.wake()
+        await bench.until(lambda: partition.store is not None)
+        assert (partition.total, partition.total_leased) == (1, 1)
+
+    run(lambda: Bench(tmp_path, way), test)
+
+
+@both_ways
+def test_a_produce_whose_write_failed_goes_to_a_partition_on_another_storage(tmp_path: Path, way: str) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue(storages=("one", "two"))
+        for name, storage in bench.storages.items():
+            storage.error = StorageError(f"{name} is gone") if name == "one" else None
+        for _ in range(4):
+            bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 4)
+        assert bench.answers == [None] * 4
+        assert [partition.total for partition in logical.partitions if partition.store is not None] == [4]
+
+    run(lambda: Bench(tmp_path, way, ("one", "two")), test)
+
+
+def test_requests_that_arrive_during_a_slow_write_share_the_next_one(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.storage.writers.clear()
+        bench.storage.may_write.clear()
+        disk = bench.turns.disks["one"]
+        bench.produce(logical)
+        await bench.until(lambda: disk.writing)
+        for _ in range(3):
+            bench.produce(logical)
+        bench.storage.may_write.set()
+        await bench.until(lambda: len(bench.answers) == 4)
+        assert bench.storage.writers == [IN_THREAD] * 2
+
+    run(lambda: Bench(tmp_path, IN_THREAD), test)
+
+
+def test_a_pass_waits_for_all_of_its_disks(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue(storages=("one", "two"))
+        slow = bench.storages["two"]
+        slow.may_write.clear()
+        for _ in range(2):
+            bench.produce(logical)
+        fast_disk = bench.turns.disks["one"]
+        await bench.until(lambda: fast_disk.writes > 0 and not fast_disk.writing)
+        assert bench.answers == []
+        slow.may_write.set()
+        await bench.until(lambda: len(bench.answers) == 2)
+
+    run(lambda: Bench(tmp_path, IN_THREAD, ("one", "two")), test)
+
+
+def test_a_partition_has_one_piece_of_blocking_work_at_a_time(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        events: list[str] = []
+
+        def work(name: str) -> Callable[[], None]:
+            def run() -> None:
+                events.append(f"{name} begins")
+                if name == "second":
+                    raise StorageError("cannot be read")
+                events.append(f"{name} ends")
+
+            return run
+
+        for name in ("first", "second", "third"):
+            done, failed = (lambda result: None), (lambda error: events.append(str(error)))
+            bench.turns.threads.run(Read(partition, None, work(name), done, failed))
+        assert bench.turns.is_busy(logical)
+        await bench.until(lambda: not bench.turns.is_busy(logical))
+        assert events == [
+            "first begins",
+            "first ends",
+            "second begins",
+            "cannot be read",
+            "third begins",
+            "third ends",
+        ]
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_removed_queue_gets_no_more_turns(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        gone, other = await bench.queue("gone"), await bench.queue("other")
+        answered_gone: list[Any] = []
+        bench.produce(gone, answered_gone.append)
+        bench.turns.remove(gone)
+        bench.produce(other)
+        await bench.until(lambda: bool(bench.answers))
+        assert answered_gone == []
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
