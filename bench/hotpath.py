@@ -185,7 +185,7 @@ async def measure(directory: Path, batch: int, clients: int, rounds: int, count:
     """Per step, what one request costs: microseconds of CPU, or bytecodes."""
     config = daemon_config(data=directory, log_level="warning", environ={})
     service = Service(config, SystemClock())
-    server = DaemonServer(config, service, service.clock)
+    server = DaemonServer(config, service, service.registry.clock)
     await service.start()
     try:
         bench = Bench(server, batch, clients)

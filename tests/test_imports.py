@@ -50,10 +50,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("queue"), (*SHARED, *_daemon("queue", "store"))),
     **dict.fromkeys(_daemon("engine"), (*SHARED, *SMALL, *_daemon("engine", "queue", "store"))),
     **dict.fromkeys(_daemon("health"), BELOW_CALLS),
-    **dict.fromkeys(_daemon("admin", "jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs"))),
-    **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("admin", "bulk", "http"))),
+    **dict.fromkeys(_daemon("validation"), SHARED),
+    **dict.fromkeys(_daemon("storages"), (*SHARED, *_daemon("store"))),
+    **dict.fromkeys(_daemon("registry"), (*BELOW_CALLS, *_daemon("storages", "validation"))),
+    **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
+    **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
+    **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("admin", "bulk", "http", "registry", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("http", "queue"))),
-    **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "jobs", "health"))),
+    **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "validation"))),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
 CLOSED = (

@@ -116,7 +116,7 @@ class DaemonServer(uvicorn.Server):
         calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(
-                asgi.application(calls, metrics, bulk=reads.routes(calls, service)),
+                asgi.application(calls, metrics, bulk=reads.routes(calls, service.registry)),
                 http=QueratorProtocol.behind(Gate(calls)),
                 interface="asgi3",
                 loop="none",

@@ -56,6 +56,7 @@ class House:
             return service
 
         self.service = self.run(start())
+        self.registry = self.service.registry
 
     def restart(self) -> None:
         """An orderly stop, and a start on what is on disk."""
@@ -186,7 +187,7 @@ class House:
     # -- looking
 
     def logical(self, queue: str = "q") -> Logical:
-        return self.service.logicals[queue]
+        return self.registry.logicals[queue]
 
     def partition(self, number: int = 0, queue: str = "q") -> Partition:
         return self.logical(queue).partitions[number]

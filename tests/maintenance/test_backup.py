@@ -169,7 +169,7 @@ class TestBackup:
         refusal = house.job_refusal("backup", queue="other", to=str(to / ".." / to.name))
         assert isinstance(refusal, Conflict) and f"job '{job_id}' writes to" in refusal.message
         answer = house.begin("jobs.cancel", m.JobRequest(job_id=job_id))
-        house.until(lambda: job_id in house.service.jobs._cancelled)
+        house.until(lambda: job_id in house.registry.jobs._cancelled)
         cancelled.set()
         assert answer.result(20).code == 200
         assert house.show_job(job_id).state == "cancelled" and list(to.iterdir()) == []
@@ -337,7 +337,7 @@ class TestDamage:
         for job in (house.job("backup", to=str(to)), house.job("compact", partitions=[0])):
             assert job.state == "failed" and "Corrupt database file" in job.reason
             assert "internal error" not in job.reason
-        assert not house.service.storages["default"].failure
+        assert not house.registry.storages["default"].failure
         house.ask("pause", 0)
         house.produce("a")
         house.produce("b", queue="other")

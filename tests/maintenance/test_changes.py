@@ -141,7 +141,7 @@ class TestPartitions:
         house.create()
         house.produce("a")
         created = house.statuses()[0].since
-        storage = house.service.storages["default"]
+        storage = house.registry.storages["default"]
         told()
 
         def fails(*_: Any) -> None:

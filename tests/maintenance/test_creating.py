@@ -101,7 +101,7 @@ class TestFullDisk:
                 refusal = house.refusal("queues.create", wanted("q", 50))
                 assert isinstance(refusal, RequestFailed) and "No space left on device" in refusal.message
             assert isinstance(house.refusal("queues.update", wanted("before", 50)), RequestFailed)
-            assert sorted(house.service.queues) == ["before"]
+            assert sorted(house.registry.queues) == ["before"]
             filler.unlink()
             assert len(list((house.directory / "default").glob("*.duckdb"))) == 2
             house.create("q", partitions=4)

@@ -40,7 +40,7 @@ class TestHealth:
         assert house.service.health() == (True, "")
 
     def test_a_storage_that_could_not_be_opened_is_a_warning(self, house: House):
-        del house.service.storages["other"]
+        del house.registry.storages["other"]
         assert house.service.health() == (True, "storage 'other' cannot be used")
 
     def test_a_file_that_cannot_follow_is_a_warning_and_then_an_error(self, house: House):

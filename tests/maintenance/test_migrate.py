@@ -267,7 +267,7 @@ class TestIntoPartition:
         for start in range(0, 9000, 1000):
             house.produce(*texts[start : start + 1000])
         house.ask("resume", 1)
-        storage = house.service.storages[failing]
+        storage = house.registry.storages[failing]
         write = storage.write
         calls = []
 

@@ -410,7 +410,7 @@ class TestError:
         items = house.lease(2, client="a") + house.lease(2, client="b")
         held = {house.logical().by_prefix[ids.decode(item.id).prefix].number: item.id for item in items}
         bad = house.partition(0).placement.uuid
-        storage = house.service.storages["default"]
+        storage = house.registry.storages["default"]
         write, broken = storage.write, [True]
 
         def fail(taken, on_loop=False):
@@ -450,7 +450,7 @@ class TestError:
     ):
         """The bound may be smaller than what is applied otherwise."""
         monkeypatch.setattr(limits, "APPLY_IDLE_ROUNDS", 1_000_000)
-        turns, keeping = house.service.turns, house.service.upkeep
+        turns, keeping = house.registry.turns, house.registry.upkeep
         keeping._unapplied_bytes_max = 1_000
         house.create(partitions=1)
         house.produce("x" * 2_000)
@@ -467,12 +467,12 @@ class TestError:
         house.create(partitions=4)
         for n in range(4):
             house.produce(f"{n}")
-        turns = house.service.turns
+        turns = house.registry.turns
         disk = turns.disks["default"]
         at_once: list[int] = []
 
         async def hurry() -> None:
-            house.service.upkeep.look_after(disk, hurry=True)
+            house.registry.upkeep.look_after(disk, hurry=True)
             while disk.catching_up:
                 at_once.append(turns.threads.busy_partitions())
                 await turns.until(lambda: len(disk.due) < 4 - len(at_once) or not disk.catching_up)
@@ -512,7 +512,7 @@ class TestError:
         assert "storage 'other' cannot be used: " in house.statuses()[1].reason
         assert "'1' is in error" in house.job_refusal("verify", partitions=[1]).message
         house.produce("b")
-        assert house.service.upkeep.relieve("other", 0) == 0  # bulk waits for no file there
+        assert house.registry.upkeep.relieve("other", 0) == 0  # bulk waits for no file there
         house.create("new")
         for refusal in (
             house.job_refusal("migrate", queue="new", partition=0, to_storage="other"),

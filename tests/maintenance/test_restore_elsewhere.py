@@ -111,7 +111,7 @@ class TestUnderAnotherName:
             house.call("queues.delete", m.QueuesDeleteRequest(queue_name=name))
         refusal = house.job_refusal("restore", queue="copy", from_=str(to))
         assert "'dead' was not found, create it first" in refusal.message
-        assert house.service.queues == {}
+        assert house.registry.queues == {}
 
     def test_a_restore_that_fails_takes_the_queue_back(self, house: House, to: Path) -> None:
         made(house)
@@ -123,7 +123,7 @@ class TestUnderAnotherName:
         files = set((house.directory / "default").glob("*.duckdb"))
         job = house.job("restore", queue="copy", from_=str(to))
         assert job.state == "failed" and "the backup is damaged" in job.reason
-        assert sorted(house.service.queues) == ["dead", "q"]
+        assert sorted(house.registry.queues) == ["dead", "q"]
         assert set((house.directory / "default").glob("*.duckdb")) == files
 
     def test_nobody_uses_it_before_it_is_whole(self, house: House, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +157,11 @@ class TestDryRun:
         house.ask("resume", 1)
         house.ask("resume", 2)
         house.produce("after")
-        jobs = len(house.service.jobs.all())
+        jobs = len(house.registry.jobs.all())
         self.check(house, "q", to)
         self.check(house, "copy", to, 0, 2)
-        assert sorted(house.contents()) == sorted([*texts, "after"]) and "copy" not in house.service.queues
-        assert len(house.service.jobs.all()) == jobs
+        assert sorted(house.contents()) == sorted([*texts, "after"]) and "copy" not in house.registry.queues
+        assert len(house.registry.jobs.all()) == jobs
         assert not list((house.directory / "default").glob("*.creating"))
 
     def test_it_finds_what_a_restore_would_find(self, house: House, to: Path) -> None:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from querator import durations, ids
-from querator.daemon import logs
-from querator.daemon.admin import validation
+from querator.daemon import logs, validation
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import STOPPING, Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import AnswerInParts, Change, failing
+from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import Found, LackOfMemory, Leased, Store, is_harmless
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Hold, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
 from querator.wire import messages
 from querator.wire.messages import StorageItem
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
 PURPOSE_CHARACTERS_MAX = 256
@@ -88,17 +85,17 @@ async def change(logical: Logical, partitions: Sequence[Partition], run: Callabl
 Listed = messages.StorageItemsListResponse | AnswerInParts
 
 
-async def list_items(service: Service, request: messages.StorageItemsListRequest) -> Listed:
-    return await _list(service, request, scheduled=False)
+async def list_items(registry: Registry, request: messages.StorageItemsListRequest) -> Listed:
+    return await _list(registry, request, scheduled=False)
 
 
-async def list_scheduled(service: Service, request: messages.StorageItemsListRequest) -> Listed:
-    return await _list(service, request, scheduled=True)
+async def list_scheduled(registry: Registry, request: messages.StorageItemsListRequest) -> Listed:
+    return await _list(registry, request, scheduled=True)
 
 
-async def _list(service: Service, request: messages.StorageItemsListRequest, scheduled: bool) -> Listed:
-    logical = service.find(request.queue_name)
-    partition = service.partition(logical, request.partition)
+async def _list(registry: Registry, request: messages.StorageItemsListRequest, scheduled: bool) -> Listed:
+    logical = registry.find(request.queue_name)
+    partition = registry.partition(logical, request.partition)
     from_seq = 0
     if not validation.is_blank(request.pivot):
         decode(request.pivot)
@@ -155,8 +152,8 @@ def describe(item_id: str, row: Leased) -> StorageItem:
     )
 
 
-async def inspect(service: Service, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
-    logical = service.find(request.queue_name)
+async def inspect(registry: Registry, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
+    logical = registry.find(request.queue_name)
     decoded = decode(request.id)
     partition = logical.partition_with(decoded.prefix)
     found: Found | None = None
@@ -202,17 +199,17 @@ async def inspect(service: Service, request: messages.ItemsInspectRequest) -> me
 
 
 async def import_items(
-    service: Service, request: messages.StorageItemsImportRequest
+    registry: Registry, request: messages.StorageItemsImportRequest
 ) -> messages.StorageItemsImportResponse:
-    logical = service.find(request.queue_name)
-    partition = service.partition(logical, request.partition)
+    logical = registry.find(request.queue_name)
+    partition = registry.partition(logical, request.partition)
     if not request.items:
         raise InvalidRequest("items is invalid; cannot be empty")
     for item in request.items:
         for field in _TIMES:
             validation.year(field, getattr(item, field))
     sources = [item.source_id for item in request.items if item.source_id]
-    async with service.importing[partition.placement.uuid]:
+    async with registry.importing[partition.placement.uuid]:
         here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
         imported = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
     items, count = imported
@@ -275,9 +272,9 @@ def _echo(partition: Partition, sent: StorageItem, stored: Leased | None) -> Sto
     return sent
 
 
-async def delete_items(service: Service, request: messages.StorageItemsDeleteRequest) -> None:
-    logical = service.find(request.queue_name)
-    partition = service.partition(logical, request.partition)
+async def delete_items(registry: Registry, request: messages.StorageItemsDeleteRequest) -> None:
+    logical = registry.find(request.queue_name)
+    partition = registry.partition(logical, request.partition)
     if not request.ids:
         raise InvalidRequest("ids is invalid; cannot be empty")
     wanted: dict[int, str] = {}
@@ -304,8 +301,8 @@ def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int,
     return before - sum(count_by_state(partition).values())
 
 
-async def clear(service: Service, request: messages.QueueClearRequest) -> messages.Reply:
-    logical = service.find(request.queue_name)
+async def clear(registry: Registry, request: messages.QueueClearRequest) -> messages.Reply:
+    logical = registry.find(request.queue_name)
     if not request.queue and not request.scheduled:
         raise InvalidRequest("invalid clear request; one of 'queue', 'scheduled' must be true")
     destructive = request.queue and request.destructive
@@ -362,7 +359,7 @@ class Statistics:
         self.partitions = [PartitionFigures(partition) for partition in logical.partitions]
 
 
-CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+CALLS: Calls = {
     "storage/items.list": list_items,
     "storage/scheduled.list": list_scheduled,
     "storage/items.import": import_items,

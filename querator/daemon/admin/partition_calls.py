@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,15 +22,13 @@ from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import failing
 from querator.daemon.queue.states import Event, Standing
+from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import Storage, StorageError, Store, copies
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US, REQUEST_IDS_PAGE
 from querator.wire import messages
 from querator.wire.messages import PartitionStatus, Reply
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 log = logging.getLogger("querator.maintenance")
 T = TypeVar("T")
@@ -47,18 +45,18 @@ STATE_CHANGES: Final = {
 # -- which partitions
 
 
-def chosen(service: Service, logical: Logical, numbers: Sequence[int]) -> list[Partition]:
+def chosen(registry: Registry, logical: Logical, numbers: Sequence[int]) -> list[Partition]:
     """The partitions that a request names, each once; none named means all."""
     if not numbers:
         return list(logical.partitions)
-    return [service.partition(logical, number) for number in dict.fromkeys(numbers)]
+    return [registry.partition(logical, number) for number in dict.fromkeys(numbers)]
 
 
-def check_free(service: Service, partitions: Sequence[Partition]) -> None:
+def check_free(registry: Registry, partitions: Sequence[Partition]) -> None:
     """Refuses when one of them must not be closed now, because a job works on it or something else has it closed."""
     check_open(partitions)
     if partitions:
-        service.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
+        registry.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
 
 
 def check_open(partitions: Sequence[Partition]) -> None:
@@ -81,9 +79,9 @@ def check_readable(verb: str, partitions: Sequence[Partition]) -> None:
 # -- state changes
 
 
-async def pause(service: Service, request: messages.PartitionsPauseRequest) -> Reply:
-    logical = service.find(request.queue_name)
-    partitions = chosen(service, logical, request.partitions)
+async def pause(registry: Registry, request: messages.PartitionsPauseRequest) -> Reply:
+    logical = registry.find(request.queue_name)
+    partitions = chosen(registry, logical, request.partitions)
     resume_at = 0
     if request.for_:
         try:
@@ -92,43 +90,43 @@ async def pause(service: Service, request: messages.PartitionsPauseRequest) -> R
             raise InvalidRequest(f"for is invalid; {error} - expected format: 30s, 15m or 1h") from None
         if for_us <= 0:
             raise InvalidRequest("for is invalid; must be greater than zero")
-        resume_at = service.clock.now_us() + for_us
-    return await _alter(service, logical, partitions, Event.PAUSE, resume_at)
+        resume_at = registry.clock.now_us() + for_us
+    return await _alter(registry, logical, partitions, Event.PAUSE, resume_at)
 
 
-async def resume(service: Service, request: messages.PartitionsRequest) -> Reply:
-    logical = service.find(request.queue_name)
-    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.RESUME)
+async def resume(registry: Registry, request: messages.PartitionsRequest) -> Reply:
+    logical = registry.find(request.queue_name)
+    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.RESUME)
 
 
-async def drain(service: Service, request: messages.PartitionsRequest) -> Reply:
-    logical = service.find(request.queue_name)
-    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.DRAIN)
+async def drain(registry: Registry, request: messages.PartitionsRequest) -> Reply:
+    logical = registry.find(request.queue_name)
+    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.DRAIN)
 
 
-async def offline(service: Service, request: messages.PartitionsRequest) -> Reply:
-    logical = service.find(request.queue_name)
-    return await _alter(service, logical, chosen(service, logical, request.partitions), Event.OFFLINE)
+async def offline(registry: Registry, request: messages.PartitionsRequest) -> Reply:
+    logical = registry.find(request.queue_name)
+    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.OFFLINE)
 
 
 async def _alter(
-    service: Service, logical: Logical, partitions: list[Partition], event: Event, resume_at: int = 0
+    registry: Registry, logical: Logical, partitions: list[Partition], event: Event, resume_at: int = 0
 ) -> Reply:
     """All of them change, or none."""
-    async with service.altering[logical.queue.name]:
+    async with registry.altering[logical.queue.name]:
         if event is Event.OFFLINE:
-            check_free(service, partitions)
+            check_free(registry, partitions)
         check_open(partitions)
         changed: list[tuple[Partition, Placement]] = []
         for partition in partitions:
             old = partition.placement
             target = states.after(event, Standing(old.requested, bool(partition.error)), partition.number).requested
             if target is not old.requested or resume_at:
-                since = old.since if target is old.requested else service.clock.now_us()
+                since = old.since if target is old.requested else registry.clock.now_us()
                 new = msgspec.structs.replace(old, requested=target, since=since, resume_at=resume_at, reason="")
                 changed.append((partition, new))
         if changed:
-            await service.blocking(service.catalog.save_placements, [placement for _, placement in changed])
+            await registry.blocking(registry.catalog.save_placements, [placement for _, placement in changed])
 
         def run(now_us: int) -> None:
             for partition, placement in changed:
@@ -139,7 +137,7 @@ async def _alter(
             still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
             reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
             for partition in still_open:
-                await service.blocking(_note_offline, service, partition)
+                await registry.blocking(_note_offline, registry, partition)
             if any(reasons):
                 raise RequestFailed("partition cannot be closed; " + ", ".join(filter(None, reasons)))
     if changed:
@@ -163,50 +161,38 @@ def _warning(logical: Logical) -> str:
     return ""
 
 
-def resumed(service: Service, partition: Partition, placement: Placement) -> None:
-    """A pause has ended by itself: records that, unless somebody asked for something else meanwhile."""
-
-    async def record() -> None:
-        async with service.altering[placement.queue]:
-            if partition.placement is placement:
-                await service.blocking(service.catalog.save_placements, [placement])
-
-    log.info("partition resumed", extra={"queue": placement.queue, "partition": placement.number})
-    service.background(record())
-
-
 # -- closing and opening
 
 
-async def usable(service: Service, name: str) -> Storage:
+async def usable(registry: Registry, name: str) -> Storage:
     """The storage of that name; refuses if there is none, or if it cannot be opened."""
     try:
-        return await service.blocking(service.storage, name)
+        return await registry.blocking(registry.storages.opened, name)
     except StorageError as error:
         raise RequestFailed(str(error)) from error
 
 
-def _note_offline(service: Service, partition: Partition) -> None:
+def _note_offline(registry: Registry, partition: Partition) -> None:
     """Blocking: what must be known of a partition as long as nobody may look into its file, also after a restart."""
     uuid, counts = partition.placement.uuid, partition.settled_counts
     try:
-        service.catalog.save_offline(uuid, counts, request_ids_in(service, partition.placement))
+        registry.catalog.save_offline(uuid, counts, request_ids_in(registry, partition.placement))
     except StorageError as error:
         log.warning(
             "the request ids of a partition that goes offline cannot be read",
             extra={"queue": partition.placement.queue, "partition": partition.number, "reason": str(error)},
         )
-        service.catalog.save_offline(uuid, counts, None)
+        registry.catalog.save_offline(uuid, counts, None)
     else:
         partition.keys_noted()
 
 
-def request_ids_in(service: Service, placement: Placement) -> Iterator[list[tuple[str, int]]]:
+def request_ids_in(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
     """Blocking: the request ids that a closed file remembers, and until when, in pages."""
-    path = service.storage(placement.storage).directory / file_name(placement)
+    path = registry.storages.opened(placement.storage).directory / file_name(placement)
     query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
     with copies.inspected(path) as cursor:
-        rows = cursor.execute(query, [service.clock.now_us()])
+        rows = cursor.execute(query, [registry.clock.now_us()])
         while page := rows.fetchmany(REQUEST_IDS_PAGE):
             yield page
 
@@ -260,12 +246,12 @@ async def at_store(logical: Logical, partition: Partition, work: Callable[[Store
 
 
 @contextlib.asynccontextmanager
-async def closed(service: Service, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
+async def closed(registry: Registry, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
     """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
 
     Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
     """
-    async with service.altering[logical.queue.name]:
+    async with registry.altering[logical.queue.name]:
         was_closed = partition.store is None
 
         def run(now_us: int) -> None:
@@ -276,7 +262,7 @@ async def closed(service: Service, logical: Logical, partition: Partition, reaso
     try:
         yield wrong or ("it was closed already" if was_closed else "")
     finally:
-        if service.stopping or partition.placement.requested is State.UNAVAILABLE:
+        if registry.stopping or partition.placement.requested is State.UNAVAILABLE:
             partition.allow_opening()
         else:
             await reopen(logical, partition)
@@ -285,31 +271,31 @@ async def closed(service: Service, logical: Logical, partition: Partition, reaso
 # -- reload
 
 
-async def reload(service: Service, request: messages.PartitionsReloadRequest) -> Reply:
+async def reload(registry: Registry, request: messages.PartitionsReloadRequest) -> Reply:
     """With `keep_states`, each partition keeps its requested state, and offline partitions are skipped."""
-    logical = service.find(request.queue_name)
-    partitions = chosen(service, logical, request.partitions)
+    logical = registry.find(request.queue_name)
+    partitions = chosen(registry, logical, request.partitions)
     if request.keep_states:
         partitions = [one for one in partitions if one.placement.requested is not State.UNAVAILABLE]
-    return await _reload(service, logical, partitions, keep_states=request.keep_states)
+    return await _reload(registry, logical, partitions, keep_states=request.keep_states)
 
 
-async def reload_queue(service: Service, request: messages.QueueReloadRequest) -> Reply:
-    logical = service.find(request.queue_name)
-    return await _reload(service, logical, list(logical.partitions))
+async def reload_queue(registry: Registry, request: messages.QueueReloadRequest) -> Reply:
+    logical = registry.find(request.queue_name)
+    return await _reload(registry, logical, list(logical.partitions))
 
 
 async def _reload(
-    service: Service, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
+    registry: Registry, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
 ) -> Reply:
     """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
     reasons = []
     reloaded_ones = []
     with logical.reload():
-        check_free(service, partitions)
+        check_free(registry, partitions)
         try:
             for partition in partitions:
-                reason = await _reload_one(service, logical, partition, keep_states)
+                reason = await _reload_one(registry, logical, partition, keep_states)
                 if reason:
                     reasons.append(f"partition '{partition.number}': {reason}")
                 else:
@@ -323,12 +309,12 @@ async def _reload(
     return Reply(code=200)
 
 
-async def _reload_one(service: Service, logical: Logical, partition: Partition, keep_states: bool) -> str:
-    async with service.altering[logical.queue.name]:
+async def _reload_one(registry: Registry, logical: Logical, partition: Partition, keep_states: bool) -> str:
+    async with registry.altering[logical.queue.name]:
         if keep_states and partition.placement.requested is State.UNAVAILABLE:
             return ""  # it was taken offline while other partitions were reloaded
-        check_free(service, [partition])
-        new = partition.placement if keep_states else await reloaded(service, partition)
+        check_free(registry, [partition])
+        new = partition.placement if keep_states else await reloaded(registry, partition)
 
         def run(now_us: int) -> None:
             partition.change_placement(new)
@@ -343,14 +329,14 @@ async def _reload_one(service: Service, logical: Logical, partition: Partition, 
             partition.allow_opening()
 
 
-async def reloaded(service: Service, partition: Partition) -> Placement:
+async def reloaded(registry: Registry, partition: Partition) -> Placement:
     """Records what a partition is to be after a reload."""
     old = partition.placement
     requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
-    since = old.since if requested is old.requested else service.clock.now_us()
+    since = old.since if requested is old.requested else registry.clock.now_us()
     new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
     if new != old:
-        await service.blocking(service.catalog.save_placements, [new])
+        await registry.blocking(registry.catalog.save_placements, [new])
     return new
 
 
@@ -358,18 +344,18 @@ async def reloaded(service: Service, partition: Partition) -> Placement:
 
 
 async def accept_loss(
-    service: Service, request: messages.PartitionsAcceptLossRequest
+    registry: Registry, request: messages.PartitionsAcceptLossRequest
 ) -> messages.PartitionsAcceptLossResponse:
-    logical = service.find(request.queue_name)
-    partition = service.partition(logical, request.partition)
-    check_free(service, [partition])
-    storage = await usable(service, partition.placement.storage)
+    logical = registry.find(request.queue_name)
+    partition = registry.partition(logical, request.partition)
+    check_free(registry, [partition])
+    storage = await usable(registry, partition.placement.storage)
     uuid = partition.placement.uuid
     try:
-        loss = await service.blocking(storage.loss, uuid)
+        loss = await registry.blocking(storage.loss, uuid)
         if not request.dry_run:
-            async with closed(service, logical, partition, "accepting a loss"):
-                loss = await service.blocking(storage.accept_loss, uuid, logical.queue.name)
+            async with closed(registry, logical, partition, "accepting a loss"):
+                loss = await registry.blocking(storage.accept_loss, uuid, logical.queue.name)
             logs.changed("loss accepted", logical.queue.name, [partition.number], loss._asdict())
     except StorageError as error:
         raise Conflict(f"loss cannot be accepted; {error}") from error
@@ -379,25 +365,25 @@ async def accept_loss(
 # -- list
 
 
-async def list_(service: Service, request: messages.PartitionsListRequest) -> messages.PartitionsListResponse:
+async def list_(registry: Registry, request: messages.PartitionsListRequest) -> messages.PartitionsListResponse:
     if request.queue_name:
-        logicals = [service.find(request.queue_name)]
+        logicals = [registry.find(request.queue_name)]
     else:
-        logicals = [service.logicals[name] for name in sorted(service.logicals, key=str.encode)]
+        logicals = [registry.logicals[name] for name in sorted(registry.logicals, key=str.encode)]
     found = [(logical, partition) for logical in logicals for partition in logical.partitions]
     placements = [partition.placement for _, partition in found]
-    bytes_ = await service.blocking(sizes, service, placements)
+    bytes_ = await registry.blocking(sizes, registry, placements)
     return messages.PartitionsListResponse(
         items=[
-            describe(partition, size, service.jobs.on(logical.queue.name, partition.number))
+            describe(partition, size, registry.jobs.on(logical.queue.name, partition.number))
             for (logical, partition), size in zip(found, bytes_, strict=True)
         ]
     )
 
 
-def sizes(service: Service, placements: Sequence[Placement]) -> list[int]:
+def sizes(registry: Registry, placements: Sequence[Placement]) -> list[int]:
     """Blocking. Looks at files without opening them: closing one again would drop the lock on it."""
-    directories = {storage.name: storage.directory for storage in service.config.storages}
+    directories = {storage.name: storage.directory for storage in registry.config.storages}
     found = []
     for placement in placements:
         size = 0
@@ -445,7 +431,7 @@ def describe(partition: Partition, size_bytes: int, job: Job | None) -> Partitio
     )
 
 
-CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+CALLS: Calls = {
     "partitions.list": list_,
     "partitions.pause": pause,
     "partitions.resume": resume,

@@ -6,22 +6,19 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from querator.config import StorageConfig
+from querator.daemon.registry import Registry
 from querator.wire import messages
 
-if TYPE_CHECKING:
-    from querator.config import StorageConfig
-    from querator.daemon.service import Service
 
-
-async def list_(service: Service, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
-    placed = [partition.placement for logical in service.logicals.values() for partition in logical.partitions]
+async def list_(registry: Registry, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
+    placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
     partitions = Counter(placement.storage for placement in placed)
-    items = await service.blocking(lambda: [_look(one) for one in service.config.storages])
+    items = await registry.blocking(lambda: [_look(one) for one in registry.config.storages])
     for item in items:
         item.partitions = partitions[item.storage]
-        storage = service.storages.get(item.storage)
+        storage = registry.storages.get(item.storage)
         if storage is None:
             item.reason = item.reason or "it cannot be used; the log says why"
         else:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from starlette.routing import BaseRoute, Route
@@ -26,22 +26,20 @@ from querator.daemon.http.asgi import NOSNIFF, ClientGone, CutOff, send_reply, u
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import arrow, bulk_messages, content
 
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
-
 T = TypeVar("T")
 Answering = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def routes(calls: Calls, service: Service) -> list[BaseRoute]:
-    reads, writes = Reads(service), Writes(service, calls.metrics)
+def routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
+    reads, writes = Reads(registry), Writes(registry, calls.metrics)
     return [
-        Route("/v1/sql", SqlEndpoint(calls, service)),
+        Route("/v1/sql", SqlEndpoint(calls, registry)),
         *(
             Route(bulk_messages.PREFIX + name, Endpoint(calls, answer))
             for name, answer in {
@@ -111,26 +109,26 @@ async def read_request(type_: type[T], receive: Receive) -> T:
 
 
 class Reads:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._workers = Workers()
 
     async def plan(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await read_request(bulk_messages.PlanRequest, receive)
-        logical = self._service.find(request.queue_name)
+        logical = self._registry.find(request.queue_name)
         table, _ = _table(request.state)
         if not 1 <= request.splits <= SPLITS_MAX:
             raise InvalidRequest(f"splits is invalid; it must be from 1 to {SPLITS_MAX}")
         if request.where:
             await Filter(self._workers, table, ["id"], request.where).prepare()
-        wanted = [self._service.partition(logical, number) for number in request.partitions] or logical.partitions
+        wanted = [self._registry.partition(logical, number) for number in request.partitions] or logical.partitions
         planned = await asyncio.gather(*(_plan(logical, one, table, request.splits) for one in wanted))
         await send_json(send, bulk_messages.PlanResponse(list(planned)))
 
     async def scan(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await read_request(bulk_messages.ScanRequest, receive)
-        logical = self._service.find(request.queue_name)
-        partition = self._service.partition(logical, request.partition)
+        logical = self._registry.find(request.queue_name)
+        partition = self._registry.partition(logical, request.partition)
         table, state = _table(request.state)
         try:
             schema = arrow.chosen(arrow.ITEM, request.columns)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -25,6 +25,7 @@ from querator.daemon.http.asgi import NOSNIFF, ClientGone, cut_off, read_body, s
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import SCHEMAS, Scan
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
@@ -37,9 +38,6 @@ from querator.limits import (
 )
 from querator.wire import arrow, content
 from querator.wire.messages import SqlRequest
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 CONTENT_TYPES: Final = {
     "json": "application/json",
@@ -245,9 +243,9 @@ class Filter:
 class SqlEndpoint:
     """The ASGI app behind the path."""
 
-    def __init__(self, calls: Calls, service: Service) -> None:
+    def __init__(self, calls: Calls, registry: Registry) -> None:
         self._calls = calls
-        self._service = service
+        self._registry = registry
         self._workers: Workers | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -275,7 +273,7 @@ class SqlEndpoint:
         await send_reply(send, codec, error, close=close)
 
     async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:
-        logical = self._service.find(request.queue_name)
+        logical = self._registry.find(request.queue_name)
         form = request.format or "json"
         if form not in CONTENT_TYPES:
             raise InvalidRequest(f"format is invalid; '{form}' is none of {', '.join(CONTENT_TYPES)}")

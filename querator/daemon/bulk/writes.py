@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -25,14 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.types import Receive, Scope, Send
 
-from querator.daemon import priority
-from querator.daemon.admin import item_calls, validation
+from querator.daemon import priority, validation
+from querator.daemon.admin import item_calls
 from querator.daemon.bulk.pacing import Pace
 from querator.daemon.http.asgi import NOSNIFF, ClientGone
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.requests import BULK_PREFIX, Columns, Intake
+from querator.daemon.registry import Registry
 from querator.daemon.store import items_from
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
 from querator.items import Item
@@ -49,9 +50,6 @@ from querator.limits import (
     NS_PER_SECOND,
 )
 from querator.wire import arrow, bulk_messages, content
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 _ORDINARY_PATHS = ("/v1/queue.produce", "/v1/queue.lease")
 
@@ -259,8 +257,8 @@ async def send_json(send: Send, result: Any) -> None:
 
 
 class Writes:
-    def __init__(self, service: Service, http: HttpMetrics) -> None:
-        self._service = service
+    def __init__(self, registry: Registry, http: HttpMetrics) -> None:
+        self._registry = registry
         self._http = http
         self._threads = ThreadPoolExecutor(
             BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.lower
@@ -275,8 +273,8 @@ class Writes:
 
     async def _write(self, scope: Scope, receive: Receive, send: Send, schema: pa.Schema) -> None:
         parameters = Parameters.of(scope["query_string"])
-        logical = self._service.find(parameters.queue_name)
-        write = Write(self._service, self._http, logical, parameters)
+        logical = self._registry.find(parameters.queue_name)
+        write = Write(self._registry, self._http, logical, parameters)
         body = BodyFile(asyncio.get_running_loop())
         async with self._places:
             filling = asyncio.ensure_future(body.fill(receive))
@@ -336,14 +334,14 @@ class Parameters(NamedTuple):
 class Write:
     """One request's way into its queue."""
 
-    def __init__(self, service: Service, http: HttpMetrics, logical: Logical, parameters: Parameters) -> None:
-        self._service = service
+    def __init__(self, registry: Registry, http: HttpMetrics, logical: Logical, parameters: Parameters) -> None:
+        self._registry = registry
         self._logical = logical
         self._parameters = parameters
         ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
         self._pace = Pace(
             self._waiting_bytes,
-            lambda: any([service.upkeep.is_catching_up(name) for name in self._storages()]),
+            lambda: any([registry.upkeep.is_catching_up(name) for name in self._storages()]),
             lambda: sum([path.count for path in ordinary]),
             parameters.timeout_ns / NS_PER_SECOND,
         )
@@ -355,7 +353,7 @@ class Write:
         count = one.rows.num_rows
         if one.sources:
             # Nobody else may bring the same items between the look and the leap.
-            async with self._service.importing[f"bulk {self._logical.queue.name}"]:
+            async with self._registry.importing[f"bulk {self._logical.queue.name}"]:
                 fresh = _fresh(one.sources, await self._sources(list(filter(None, one.sources))))
                 if not all(fresh):
                     one = _chunk(one.rows.filter(pa.array(fresh)), one.sources, one.digest)
@@ -396,12 +394,11 @@ class Write:
 
     def _waiting_bytes(self) -> int:
         """What the files lack. Raises when nobody needs to know."""
-        if self._service.stopping:
-            raise RequestFailed("service is shutting down")
-        if self._service.logicals.get(self._parameters.queue_name) is not self._logical:
-            self._service.find(self._parameters.queue_name)
+        self._registry.check_running()
+        if self._registry.logicals.get(self._parameters.queue_name) is not self._logical:
+            self._registry.find(self._parameters.queue_name)
             raise RequestFailed("the queue was replaced by another of the same name")
-        return max([self._service.upkeep.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
+        return max([self._registry.upkeep.relieve(name, BULK_APPLY_BYTES) for name in self._storages()])
 
     def _storages(self) -> set[str]:
         return {partition.placement.storage for partition in self._logical.partitions}

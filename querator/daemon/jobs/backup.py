@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,43 +19,41 @@ from querator.daemon.admin import partition_calls, queue_calls
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind
+from querator.daemon.registry import Registry
 from querator.daemon.store import Snapshot, SnapshotLost, Store, copies, sync_directory
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import json as wire_json
 from querator.wire import messages
 
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
-
 BACKUP = "backup"
 
 
-async def backup(service: Service, request: messages.PartitionsBackupRequest) -> messages.JobReply:
-    logical = service.find(request.queue_name)
-    partitions = partition_calls.chosen(service, logical, request.partitions)
+async def backup(registry: Registry, request: messages.PartitionsBackupRequest) -> messages.JobReply:
+    logical = registry.find(request.queue_name)
+    partitions = partition_calls.chosen(registry, logical, request.partitions)
     partition_calls.check_readable("back up", partitions)
-    to = await service.blocking(manifest.target_directory, request.to, "to")
-    _check_unused(service, to)
-    replaced = await service.blocking(_check_target, service, to, request.queue_name)
-    _check_unused(service, to)  # looking took a moment
+    to = await registry.blocking(manifest.target_directory, request.to, "to")
+    _check_unused(registry, to)
+    replaced = await registry.blocking(_check_target, registry, to, request.queue_name)
+    _check_unused(registry, to)  # looking took a moment
     numbers = [partition.number for partition in partitions]
-    job = await service.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to), replaced=replaced)
+    job = await registry.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to), replaced=replaced)
     return messages.JobReply(job_id=job.job_id)
 
 
-def _check_unused(service: Service, directory: Path) -> None:
+def _check_unused(registry: Registry, directory: Path) -> None:
     """Refuses while another job writes there: each would delete the files of the other."""
-    for job in service.jobs.running():
+    for job in registry.jobs.running():
         if job.kind == BACKUP and job.details["to"] == str(directory):
             raise Conflict(
                 f"backup is already running; job '{job.job_id}' writes to {directory}, wait for its end or cancel it"
             )
 
 
-def _check_target(service: Service, directory: Path, queue: str) -> list[str]:
+def _check_target(registry: Registry, directory: Path, queue: str) -> list[str]:
     """Blocking. Nothing that is not a backup of this queue is written over; returns the files of the one that is."""
-    for storage in service.config.storages:
+    for storage in registry.config.storages:
         if directory.is_relative_to(storage.directory.resolve()):
             raise InvalidRequest(f"to is invalid; {directory} is inside of storage '{storage.name}'")
     try:
@@ -74,18 +71,18 @@ def _check_target(service: Service, directory: Path, queue: str) -> list[str]:
     return [entry.file for entry in there.partitions]
 
 
-async def _run(service: Service, job: Job) -> None:
-    logical = service.logicals[job.queue]
+async def _run(registry: Registry, job: Job) -> None:
+    logical = registry.logicals[job.queue]
     directory = Path(job.details["to"])
     building = directory / f"building-{job.job_id}"
-    if await service.blocking(_is_published, directory, job):
-        await service.blocking(_delete_replaced, directory, job)
+    if await registry.blocking(_is_published, directory, job):
+        await registry.blocking(_delete_replaced, directory, job)
         return
     snapshots: list[tuple[Placement, Snapshot]] = []
     writing: asyncio.Future[manifest.Entry] | None = None
     try:
         # What a process that was killed has left of this job.
-        await service.blocking(_delete, directory, job, building)
+        await registry.blocking(_delete, directory, job, building)
         building.mkdir(mode=0o700)
         job.done = job.total = 0
         for number in job.details["partitions"]:
@@ -98,29 +95,29 @@ async def _run(service: Service, job: Job) -> None:
         while len(entries) < len(snapshots):
             placement, snapshot = snapshots[len(entries)]
             job.partition = placement.number
-            writing = asyncio.ensure_future(service.blocking(_write, service, job, placement, snapshot, building))
+            writing = asyncio.ensure_future(registry.blocking(_write, registry, job, placement, snapshot, building))
             try:
                 entries.append(await asyncio.shield(writing))
             except SnapshotLost:
                 again = await partition_calls.at_store(logical, logical.partitions[placement.number], _take)
                 snapshots[len(entries)] = placement, again
-                await service.blocking(snapshot.close)
+                await registry.blocking(snapshot.close)
                 continue
             failpoint("backup.written")
         found = manifest.Manifest(
             querator_version=__version__,
-            created_at=times.text(service.clock.now_us()),
+            created_at=times.text(registry.clock.now_us()),
             queue=msgspec.json.decode(wire_json.encode(settings)),
             partitions=entries,
         )
-        await service.blocking(_publish, directory, job, building, found)
+        await registry.blocking(_publish, directory, job, building, found)
     except BaseException:
         await _wait_for(writing)
-        await service.blocking(_delete, directory, job, building)
+        await registry.blocking(_delete, directory, job, building)
         raise
     finally:
         for _, snapshot in snapshots:
-            await service.blocking(snapshot.close)
+            await registry.blocking(snapshot.close)
 
 
 async def _wait_for(writing: asyncio.Future[manifest.Entry] | None) -> None:
@@ -167,14 +164,14 @@ def _take(store: Store) -> Snapshot:
     return store.snapshot()
 
 
-def _write(service: Service, job: Job, placement: Placement, snapshot: Snapshot, building: Path) -> manifest.Entry:
+def _write(registry: Registry, job: Job, placement: Placement, snapshot: Snapshot, building: Path) -> manifest.Entry:
     """Blocking."""
     path = building / manifest.file_name(placement.number, job.job_id)
     before = job.done
 
     def check(done: int) -> None:
         job.done = before + done
-        service.jobs.check(job)
+        registry.jobs.check(job)
 
     try:
         written = copies.write_snapshot(snapshot, path, check)

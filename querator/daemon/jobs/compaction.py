@@ -7,69 +7,66 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from querator import limits
 from querator.daemon.admin import partition_calls
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.partition import Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import StorageError, Store
 from querator.errors import QueratorError
 from querator.items import Job
 from querator.limits import COMPACT_CHECK_SECONDS, COMPACT_FREE_SHARE_MIN
 from querator.wire import messages
 
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
-
 log = logging.getLogger("querator.maintenance")
 
 COMPACT = "compact"
 
 
-async def compact(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
-    logical = service.find(request.queue_name)
-    partitions = partition_calls.chosen(service, logical, request.partitions)
+async def compact(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
+    logical = registry.find(request.queue_name)
+    partitions = partition_calls.chosen(registry, logical, request.partitions)
     partition_calls.check_readable("compact", partitions)
-    job = await service.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
+    job = await registry.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 
 
-async def _run(service: Service, job: Job) -> None:
+async def _run(registry: Registry, job: Job) -> None:
     """`done` and `total` are partitions. Repeating a compaction does no harm, so it simply starts over."""
-    logical = service.logicals[job.queue]
+    logical = registry.logicals[job.queue]
     job.done, job.total = 0, len(job.details["partitions"])
     for number in job.details["partitions"]:
-        service.jobs.check(job)
+        registry.jobs.check(job)
         job.partition = number
         await partition_calls.at_store(logical, logical.partitions[number], lambda store: store.compact())
         job.done += 1
 
 
-async def watch(service: Service) -> None:
+async def watch(registry: Registry) -> None:
     """Looks at large files now and then, for as long as the daemon runs."""
     while True:
         await asyncio.sleep(COMPACT_CHECK_SECONDS)
-        for logical in list(service.logicals.values()):
+        for logical in list(registry.logicals.values()):
             for partition in list(logical.partitions):
                 try:
-                    await _look(service, partition)
+                    await _look(registry, partition)
                 except (QueratorError, StorageError) as error:
                     # Whatever it is, it concerns others more: the partition fails by itself where it must.
                     extra = {"queue": logical.queue.name, "partition": partition.number, "reason": str(error)}
                     log.warning("partition cannot be compacted", extra=extra)
 
 
-async def _look(service: Service, partition: Partition) -> None:
+async def _look(registry: Registry, partition: Partition) -> None:
     placement = partition.placement
-    (size,) = await service.blocking(partition_calls.sizes, service, [placement])
-    logical = service.logicals.get(placement.queue)
+    (size,) = await registry.blocking(partition_calls.sizes, registry, [placement])
+    logical = registry.logicals.get(placement.queue)
     if logical is None or size < limits.COMPACT_FILE_BYTES_MIN or not partition.allows.storage:
         return
-    if service.jobs.on(placement.queue, placement.number):
+    if registry.jobs.on(placement.queue, placement.number):
         return
     if await partition_calls.at_store(logical, partition, _free_share) >= COMPACT_FREE_SHARE_MIN:
-        await service.jobs.start(COMPACT, placement.queue, [partition.number])
+        await registry.jobs.start(COMPACT, placement.queue, [partition.number])
 
 
 def _free_share(store: Store) -> float:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,12 +24,10 @@ from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import JOB_PREFIX
 from querator.daemon.queue.states import refusal
+from querator.daemon.registry import Registry
 from querator.errors import InvalidRequest, RetryRequest
 from querator.items import Item, Job, State
 from querator.limits import JOB_CHUNK_BYTES_MAX, JOB_CHUNK_ITEMS_MAX, JOB_POLL_SECONDS, MOVE_KEPT_US
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 INTO_PARTITION = "migrate into partition"
 
@@ -48,13 +45,13 @@ class Mover:
 
     def __init__(
         self,
-        service: Service,
+        registry: Registry,
         job: Job,
         source: Partition,
         destinations: Callable[[], list[Partition]],
     ) -> None:
-        self._service = service
-        self._logical: Logical = service.logicals[job.queue]
+        self._registry = registry
+        self._logical: Logical = registry.logicals[job.queue]
         self._job = job
         self._source = source
         self._destinations = destinations
@@ -165,7 +162,7 @@ class Mover:
             if all(partition.allows.storage for partition in needed):
                 with contextlib.suppress(RetryRequest):  # a storage failed again
                     await self._tidy_up()
-            self._service.jobs.check_stopping()
+            self._registry.jobs.check_stopping()
             await asyncio.sleep(JOB_POLL_SECONDS)
 
     async def _tidy_up(self) -> None:
@@ -222,7 +219,7 @@ class Mover:
 
     async def _slow_down(self, took: float) -> None:
         """Keeps to the rate, and leaves clients as much of the loop's time as a chunk has taken."""
-        rate = self._service.config.limits.job_items_per_second
+        rate = self._registry.config.limits.job_items_per_second
         ahead = self.moved / rate - (time.monotonic() - self._started)
         await asyncio.sleep(max(ahead, took))
 
@@ -235,35 +232,35 @@ def _sequences(key: str) -> list[int]:
 # -- migrate into a partition
 
 
-async def start(service: Service, logical: Logical, source: Partition, destination: Partition) -> Job:
+async def start(registry: Registry, logical: Logical, source: Partition, destination: Partition) -> Job:
     if source is destination:
         raise InvalidRequest(f"cannot migrate partition; partition '{source.number}' cannot be moved into itself")
-    partition_calls.check_free(service, [source, destination])
+    partition_calls.check_free(registry, [source, destination])
     for partition in (source, destination):
         if not partition.allows.storage or (partition is destination and partition.state is State.DRAINING):
             raise refusal("migrate", partition.number, partition.state)
     numbers = [source.number, destination.number]
-    return await service.jobs.start(INTO_PARTITION, logical.queue.name, numbers, to_partition=destination.number)
+    return await registry.jobs.start(INTO_PARTITION, logical.queue.name, numbers, to_partition=destination.number)
 
 
-def _prepare(service: Service, logical: Logical, job: Job) -> None:
+def _prepare(registry: Registry, logical: Logical, job: Job) -> None:
     logical.partitions[job.partition].begin_leaving()
 
 
-async def _run(service: Service, job: Job) -> None:
-    logical = service.logicals[job.queue]
+async def _run(registry: Registry, job: Job) -> None:
+    logical = registry.logicals[job.queue]
     source, destination = logical.partitions[job.partition], logical.partitions[job.details["to_partition"]]
-    mover = Mover(service, job, source, lambda: [destination])
+    mover = Mover(registry, job, source, lambda: [destination])
     await mover.begin()
     try:
         while not source.drained or source.store is None:
-            service.jobs.check(job)
+            registry.jobs.check(job)
             if not await mover.move_chunk():
                 await asyncio.sleep(JOB_POLL_SECONDS)
             job.done = mover.moved
             job.total = mover.moved + source.total + source.scheduled_count
     finally:
-        if not service.stopping:
+        if not registry.stopping:
             await mover.end()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,48 +22,46 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.jobs.to_storage import check_room
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import StorageError, copies
 from querator.errors import InvalidRequest, NotFound, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import messages
 
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
-
 RESTORE = "restore"
 
 
-async def restore(service: Service, request: messages.PartitionsRestoreRequest) -> messages.JobReply:
-    directory = await service.blocking(manifest.target_directory, request.from_, "from")
-    found = await service.blocking(manifest.read, directory)
-    is_new = request.queue_name not in service.queues
+async def restore(registry: Registry, request: messages.PartitionsRestoreRequest) -> messages.JobReply:
+    directory = await registry.blocking(manifest.target_directory, request.from_, "from")
+    found = await registry.blocking(manifest.read, directory)
+    is_new = request.queue_name not in registry.queues
     entries = _chosen(found, request.partitions)
     if is_new:
         settings = _settings(found, request.queue_name)
-        placements = queue_calls.check_restored(service, settings)
+        placements = queue_calls.check_restored(registry, settings)
     else:
-        logical = service.find(request.queue_name)
-        placements = _placements(service, logical, found, entries, directory)
+        logical = registry.find(request.queue_name)
+        placements = _placements(registry, logical, found, entries, directory)
     for entry in entries:
-        if not await service.blocking((directory / entry.file).is_file):
+        if not await registry.blocking((directory / entry.file).is_file):
             raise RequestFailed(f"the backup in {directory} is not whole; {entry.file} is missing")
-        storage = await partition_calls.usable(service, placements[entry.partition].storage)
-        await service.blocking(check_room, storage, placements[entry.partition], entry.bytes)
+        storage = await partition_calls.usable(registry, placements[entry.partition].storage)
+        await registry.blocking(check_room, storage, placements[entry.partition], entry.bytes)
     if request.dry_run:
         for entry in entries:
-            await _try(service, placements[entry.partition], directory, entry)
+            await _try(registry, placements[entry.partition], directory, entry)
         return messages.JobReply()
     numbers = [entry.partition for entry in entries]
     if is_new:
-        await queue_calls.create(service, settings, closed_for="a restore")
-        logical = service.logicals[settings.queue_name]
+        await queue_calls.create(registry, settings, closed_for="a restore")
+        logical = registry.logicals[settings.queue_name]
     try:
-        job = await service.jobs.start(
+        job = await registry.jobs.start(
             RESTORE, logical.queue.name, numbers, directory=str(directory), restored=[], at=-1, is_new=is_new
         )
     except BaseException:
         if is_new:
-            await queue_calls.remove(service, logical)
+            await queue_calls.remove(registry, logical)
         raise
     return messages.JobReply(job_id=job.job_id)
 
@@ -88,7 +85,7 @@ def _settings(found: manifest.Manifest, name: str) -> messages.QueueInfo:
 
 
 def _placements(
-    service: Service, logical: Logical, found: manifest.Manifest, entries: list[manifest.Entry], directory: Path
+    registry: Registry, logical: Logical, found: manifest.Manifest, entries: list[manifest.Entry], directory: Path
 ) -> list[Placement]:
     """Those of a queue that exists; refuses what it must not be given."""
     backed_up = found.settings.queue_name
@@ -109,11 +106,11 @@ def _placements(
                     f"cannot restore partition; the backup of partition '{entry.partition}' is of what is partition"
                     f" '{other.number}' now"
                 )
-    partition_calls.check_free(service, [logical.partitions[entry.partition] for entry in entries])
+    partition_calls.check_free(registry, [logical.partitions[entry.partition] for entry in entries])
     return [partition.placement for partition in logical.partitions]
 
 
-def _prepare(service: Service, logical: Logical, job: Job) -> None:
+def _prepare(registry: Registry, logical: Logical, job: Job) -> None:
     """A partition whose files may be about to be switched stays closed until that is known."""
     for partition in logical.partitions:
         is_concerned = job.details["is_new"] or partition.number == job.details["at"]
@@ -121,63 +118,63 @@ def _prepare(service: Service, logical: Logical, job: Job) -> None:
             partition.keep_closed("a restore")
 
 
-async def _run(service: Service, job: Job) -> None:
-    logical = service.logicals[job.queue]
+async def _run(registry: Registry, job: Job) -> None:
+    logical = registry.logicals[job.queue]
     directory = Path(job.details["directory"])
     is_new = job.details["is_new"]
     try:
-        found = await service.blocking(manifest.read, directory)
+        found = await registry.blocking(manifest.read, directory)
         entries = {entry.partition: entry for entry in found.partitions}
         job.total = sum(entries[number].bytes for number in job.details["partitions"])
         job.done = sum(entries[number].bytes for number in job.details["restored"])
         for number in job.details["partitions"]:
             if number not in job.details["restored"]:
                 job.partition = number
-                await _restore_one(service, logical, logical.partitions[number], directory, entries[number], job)
+                await _restore_one(registry, logical, logical.partitions[number], directory, entries[number], job)
     except BaseException:
-        if is_new and not service.stopping:
-            await queue_calls.remove(service, logical)
+        if is_new and not registry.stopping:
+            await queue_calls.remove(registry, logical)
         raise
     finally:
-        if service.logicals.get(job.queue) is logical:
+        if registry.logicals.get(job.queue) is logical:
             for partition in logical.partitions:
                 if is_new or partition.number == job.details["at"]:
                     partition.allow_opening()
             logical.wake()
     if is_new:
-        await service.until_opened(logical)
+        await registry.until_opened(logical)
 
 
 async def _restore_one(
-    service: Service, logical: Logical, partition: Partition, directory: Path, entry: manifest.Entry, job: Job
+    registry: Registry, logical: Logical, partition: Partition, directory: Path, entry: manifest.Entry, job: Job
 ) -> None:
     placement = partition.placement
-    storage = await partition_calls.usable(service, placement.storage)
-    staging = await service.blocking(storage.staging, placement.uuid)
+    storage = await partition_calls.usable(registry, placement.storage)
+    staging = await registry.blocking(storage.staging, placement.uuid)
     before = job.done
 
     def check(done: int) -> None:
         job.done = before + done
-        service.jobs.check(job)
+        registry.jobs.check(job)
 
     try:
         fresh = staging / partition_calls.file_name(placement)
-        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+        await registry.blocking(_stage, registry, directory / entry.file, fresh, entry, placement, check)
         job.done = before + entry.bytes
         failpoint("restore.staged")
         job.details["at"] = partition.number
-        await service.jobs.save(job)
-        async with partition_calls.closed(service, logical, partition, "a restore"):
+        await registry.jobs.save(job)
+        async with partition_calls.closed(registry, logical, partition, "a restore"):
             failpoint("restore.closed")
-            service.jobs.check(job)
-            await service.blocking(storage.adopt, placement.uuid, fresh)
+            registry.jobs.check(job)
+            await registry.blocking(storage.adopt, placement.uuid, fresh)
             failpoint("restore.placed")
             if job.details["is_new"]:
-                new = await _as_it_was(service, partition, entry)
+                new = await _as_it_was(registry, partition, entry)
             else:
-                new = await partition_calls.reloaded(service, partition)
+                new = await partition_calls.reloaded(registry, partition)
             job.details["restored"].append(partition.number)
-            await service.jobs.save(job)
+            await registry.jobs.save(job)
             failpoint("restore.recorded")
 
             def run(now_us: int) -> None:
@@ -185,36 +182,35 @@ async def _restore_one(
 
             await change(logical, [], run)
     finally:
-        await service.blocking(shutil.rmtree, staging, True)
+        await registry.blocking(shutil.rmtree, staging, True)
     if partition.error:
         raise RequestFailed(f"partition '{partition.number}' was restored and cannot be opened; {partition.error}")
 
 
-async def _as_it_was(service: Service, partition: Partition, entry: manifest.Entry) -> Placement:
+async def _as_it_was(registry: Registry, partition: Partition, entry: manifest.Entry) -> Placement:
     """Records the state that the partition had when it was backed up."""
     new = msgspec.structs.replace(partition.placement, requested=entry.state, resume_at=entry.resume_at)
-    await service.blocking(service.catalog.save_placements, [new])
+    await registry.blocking(registry.catalog.save_placements, [new])
     return new
 
 
-async def _try(service: Service, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
+async def _try(registry: Registry, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
     """Everything that a restore does before it switches files, and then it is thrown away."""
-    storage = await partition_calls.usable(service, placement.storage)
-    staging = await service.blocking(storage.staging, placement.uuid)
+    storage = await partition_calls.usable(registry, placement.storage)
+    staging = await registry.blocking(storage.staging, placement.uuid)
     fresh = staging / partition_calls.file_name(placement)
 
     def check(done: int) -> None:
-        if service.stopping:
-            raise RequestFailed("service is shutting down")
+        registry.check_running()
 
     try:
-        await service.blocking(_stage, service, directory / entry.file, fresh, entry, placement, check)
+        await registry.blocking(_stage, registry, directory / entry.file, fresh, entry, placement, check)
     finally:
-        await service.blocking(shutil.rmtree, staging, True)
+        await registry.blocking(shutil.rmtree, staging, True)
 
 
 def _stage(
-    service: Service,
+    registry: Registry,
     source: Path,
     fresh: Path,
     entry: manifest.Entry,
@@ -223,7 +219,7 @@ def _stage(
 ) -> None:
     """Blocking: copies a file of the backup and makes sure that it is what the manifest says, and can be served."""
     try:
-        copied = copies.copy_file(source, fresh, service.config.limits.job_bytes_per_second, check)
+        copied = copies.copy_file(source, fresh, registry.config.limits.job_bytes_per_second, check)
         if copied != entry.sha256:
             raise RequestFailed(f"the backup is damaged; {source} is not what its manifest says")
         found = copies.contents(fresh)

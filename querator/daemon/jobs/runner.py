@@ -10,20 +10,18 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from querator.daemon import logs
 from querator.daemon.queue.logical import Logical
+from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.items import Job
 from querator.limits import JOB_KEPT_US, JOB_STOP_SECONDS_MAX
 from querator.wire import messages
 from querator.wire.messages import Reply
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 log = logging.getLogger("querator.jobs")
 
@@ -35,32 +33,31 @@ class Cancelled(Exception):
 
 
 class Kind(NamedTuple):
-    run: Callable[[Service, Job], Awaitable[None]]
+    run: Callable[[Registry, Job], Awaitable[None]]
     """Does all of it, or what is left of it. May raise QueratorError, StorageError, OSError or Cancelled."""
-    prepare: Callable[[Service, Logical, Job], None] = lambda service, logical, job: None
+    prepare: Callable[[Registry, Logical, Job], None] = lambda registry, logical, job: None
     """At a start, before any partition is opened: keeps those shut that the job needs shut."""
 
 
 class Jobs:
-    def __init__(self, service: Service, kinds: Mapping[str, Kind]) -> None:
-        self._service = service
+    def __init__(self, registry: Registry, kinds: Mapping[str, Kind]) -> None:
+        self._registry = registry
         self._kinds = kinds
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
-        self._stopping = False
 
     # -- start and stop of the daemon
 
     async def load(self) -> None:
-        self._jobs = {job.job_id: job for job in await self._service.blocking(self._service.catalog.jobs)}
+        self._jobs = {job.job_id: job for job in await self._registry.blocking(self._registry.catalog.jobs)}
 
     def prepare(self) -> None:
         """Once the queues exist and before their partitions are opened."""
         for job in self.running():
-            logical = self._service.logicals.get(job.queue)
+            logical = self._registry.logicals.get(job.queue)
             if logical is not None and job.kind in self._kinds:
-                self._kinds[job.kind].prepare(self._service, logical, job)
+                self._kinds[job.kind].prepare(self._registry, logical, job)
 
     def resume(self) -> None:
         for job in self.running():
@@ -69,7 +66,6 @@ class Jobs:
 
     async def stop(self) -> None:
         """Lets jobs come to a step from which they can go on at the next start."""
-        self._stopping = True
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=JOB_STOP_SECONDS_MAX)
         for task in list(self._tasks.values()):
@@ -99,14 +95,13 @@ class Jobs:
     async def start(self, kind: str, queue: str, partitions: list[int], **details: Any) -> Job:
         """Records a job and sets it going; refuses if another one works on a partition of it."""
         self.check_free(queue, partitions)
-        if self._stopping:
-            raise RequestFailed("service is shutting down")
+        self._registry.check_running()
         job = Job(
             job_id=secrets.token_hex(4),
             kind=kind,
             queue=queue,
             partition=partitions[0],
-            created_at=self._service.clock.now_us(),
+            created_at=self._registry.clock.now_us(),
             details={"partitions": partitions, **details},
         )
         # In memory first, so that the partitions are taken while it is recorded.
@@ -123,15 +118,15 @@ class Jobs:
         return job
 
     async def save(self, job: Job) -> None:
-        await self._service.blocking(self._service.catalog.save_job, job)
+        await self._registry.blocking(self._registry.catalog.save_job, job)
 
     def check(self, job: Job) -> None:
         """Raises Cancelled if the job is to end here. Called where it can still be undone; from any thread."""
-        if self._stopping or job.job_id in self._cancelled:
+        if self._registry.stopping or job.job_id in self._cancelled:
             raise Cancelled
 
     def check_stopping(self) -> None:
-        if self._stopping:
+        if self._registry.stopping:
             raise Cancelled
 
     async def cancel(self, job: Job) -> None:
@@ -156,24 +151,24 @@ class Jobs:
         state, reason = DONE, ""
         kind = self._kinds.get(job.kind)
         try:
-            if kind is None or job.queue not in self._service.logicals:
+            if kind is None or job.queue not in self._registry.logicals:
                 raise RequestFailed(f"queue '{job.queue}' is gone")
-            await kind.run(self._service, job)
+            await kind.run(self._registry, job)
         except Cancelled:
             if job.job_id not in self._cancelled:
                 return  # the daemon stops; the job goes on when it starts
             state = CANCELLED
         except (QueratorError, StorageError, OSError) as error:
-            if self._stopping:
+            if self._registry.stopping:
                 return
             state, reason = FAILED, str(error)
         except Exception as error:
             log.exception("job failed", extra={"job": job.job_id})
-            if self._stopping:
+            if self._registry.stopping:
                 return
             state, reason = FAILED, f"internal error: {error}"
         job.state, job.reason = state, reason
-        job.ended_at = self._service.clock.now_us()
+        job.ended_at = self._registry.clock.now_us()
         extra = {"job": job.job_id, "kind": job.kind, "done": job.done, "total": job.total}
         if state == FAILED:
             log.error("job failed", extra={**extra, "queue": job.queue, "reason": reason})
@@ -183,10 +178,10 @@ class Jobs:
             await self.save(job)
 
     async def _forget_old(self) -> None:
-        before = self._service.clock.now_us() - JOB_KEPT_US
+        before = self._registry.clock.now_us() - JOB_KEPT_US
         old = [job.job_id for job in self._jobs.values() if job.state != RUNNING and job.ended_at < before]
         if old:
-            await self._service.blocking(self._service.catalog.forget_jobs, old)
+            await self._registry.blocking(self._registry.catalog.forget_jobs, old)
             for job_id in old:
                 del self._jobs[job_id]
                 self._cancelled.discard(job_id)
@@ -201,18 +196,18 @@ class Jobs:
 # -- calls
 
 
-async def list_(service: Service, request: messages.JobsListRequest) -> messages.JobsListResponse:
-    return messages.JobsListResponse(items=[describe(job) for job in service.jobs.all()])
+async def list_(registry: Registry, request: messages.JobsListRequest) -> messages.JobsListResponse:
+    return messages.JobsListResponse(items=[describe(job) for job in registry.jobs.all()])
 
 
-async def show(service: Service, request: messages.JobRequest) -> messages.Job:
-    return describe(service.jobs.find(request.job_id))
+async def show(registry: Registry, request: messages.JobRequest) -> messages.Job:
+    return describe(registry.jobs.find(request.job_id))
 
 
-async def cancel(service: Service, request: messages.JobRequest) -> Reply:
-    job = service.jobs.find(request.job_id)
+async def cancel(registry: Registry, request: messages.JobRequest) -> Reply:
+    job = registry.jobs.find(request.job_id)
     if job.state == RUNNING:
-        await service.jobs.cancel(job)
+        await registry.jobs.cancel(job)
     if job.state != CANCELLED:
         raise InvalidRequest(f"cannot cancel job; job '{job.job_id}' is {job.state}, it can no longer be cancelled")
     return Reply(code=200)
@@ -233,7 +228,7 @@ def describe(job: Job) -> messages.Job:
     )
 
 
-CALLS: dict[str, Callable[[Service, Any], Coroutine[Any, Any, Any]]] = {
+CALLS: Calls = {
     "jobs.list": list_,
     "jobs.show": show,
     "jobs.cancel": cancel,

@@ -8,55 +8,52 @@ finished; ids, leases and schedules are in the file and survive. The other parti
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.admin import partition_calls, partition_files
 from querator.daemon.admin.item_calls import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import into_partition
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import Storage, StorageError, copies
 from querator.errors import InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.limits import JOB_ROOM_BYTES_MIN
 from querator.wire import messages
 
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
-
 TO_STORAGE = "migrate to storage"
 
 
-async def migrate(service: Service, request: messages.PartitionsMigrateRequest) -> messages.JobReply:
-    logical = service.find(request.queue_name)
-    partition = service.partition(logical, request.partition)
+async def migrate(registry: Registry, request: messages.PartitionsMigrateRequest) -> messages.JobReply:
+    logical = registry.find(request.queue_name)
+    partition = registry.partition(logical, request.partition)
     if (request.to_partition is None) == (not request.to_storage):
         raise InvalidRequest("migrate is invalid; one of 'to_partition' and 'to_storage' must be given, not both")
     if request.to_partition is not None:
-        destination = service.partition(logical, request.to_partition)
-        job = await into_partition.start(service, logical, partition, destination)
+        destination = registry.partition(logical, request.to_partition)
+        job = await into_partition.start(registry, logical, partition, destination)
     else:
-        job = await _start(service, logical, partition, request.to_storage)
+        job = await _start(registry, logical, partition, request.to_storage)
     return messages.JobReply(job_id=job.job_id)
 
 
-async def _start(service: Service, logical: Logical, partition: Partition, to_storage: str) -> Job:
+async def _start(registry: Registry, logical: Logical, partition: Partition, to_storage: str) -> Job:
     number = partition.number
-    names = [storage.name for storage in service.config.storages]
+    names = [storage.name for storage in registry.config.storages]
     if to_storage not in names:
         known = ", ".join(f"'{name}'" for name in names)
         raise InvalidRequest(f"storage does not exist; no such storage '{to_storage}', there are {known}")
     if partition.placement.storage == to_storage:
         raise InvalidRequest(f"cannot migrate partition; partition '{number}' is in storage '{to_storage}' already")
-    partition_calls.check_free(service, [partition])
-    storage = await partition_calls.usable(service, to_storage)
-    (size,) = await service.blocking(partition_calls.sizes, service, [partition.placement])
-    await service.blocking(check_room, storage, partition.placement, size)
-    return await service.jobs.start(TO_STORAGE, logical.queue.name, [number], to_storage=to_storage)
+    partition_calls.check_free(registry, [partition])
+    storage = await partition_calls.usable(registry, to_storage)
+    (size,) = await registry.blocking(partition_calls.sizes, registry, [partition.placement])
+    await registry.blocking(check_room, storage, partition.placement, size)
+    return await registry.jobs.start(TO_STORAGE, logical.queue.name, [number], to_storage=to_storage)
 
 
 def check_room(storage: Storage, placement: Placement, size_bytes: int) -> None:
@@ -72,41 +69,41 @@ def check_room(storage: Storage, placement: Placement, size_bytes: int) -> None:
         )
 
 
-def _prepare(service: Service, logical: Logical, job: Job) -> None:
+def _prepare(registry: Registry, logical: Logical, job: Job) -> None:
     """After a crash the partition stays closed until the job has it again."""
     partition = logical.partitions[job.partition]
     if partition.placement.storage != job.details["to_storage"]:
         partition.keep_closed("a migration")
 
 
-async def _run(service: Service, job: Job) -> None:
-    logical = service.logicals[job.queue]
+async def _run(registry: Registry, job: Job) -> None:
+    logical = registry.logicals[job.queue]
     partition = logical.partitions[job.partition]
     try:
-        target = await partition_calls.usable(service, job.details["to_storage"])
+        target = await partition_calls.usable(registry, job.details["to_storage"])
     except RequestFailed:
         partition.allow_opening()
         logical.wake()
         raise
     if partition.placement.storage != target.name:
-        async with partition_calls.closed(service, logical, partition, "a migration") as wrong:
-            await _bring(service, logical, partition, target, job, fold=bool(wrong))
+        async with partition_calls.closed(registry, logical, partition, "a migration") as wrong:
+            await _bring(registry, logical, partition, target, job, fold=bool(wrong))
         if partition.error:
             raise RequestFailed(f"partition cannot be opened in storage '{target.name}'; {partition.error}")
-    async with service.changing:
-        await queue_calls.delete_leftovers(service)
+    async with registry.changing:
+        await partition_files.delete_leftovers(registry)
     failpoint("migrate.deleted")
 
 
 async def _bring(
-    service: Service, logical: Logical, partition: Partition, target: Storage, job: Job, fold: bool
+    registry: Registry, logical: Logical, partition: Partition, target: Storage, job: Job, fold: bool
 ) -> None:
     failpoint("migrate.closed")
     placement = partition.placement
     if fold:
-        await service.blocking(service.fold, placement)
-    path = service.storages[placement.storage].directory / partition_calls.file_name(placement)
-    staging = await service.blocking(target.staging, placement.uuid)
+        await registry.blocking(registry.storages.apply_journal, placement)
+    path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)
+    staging = await registry.blocking(target.staging, placement.uuid)
     try:
         fresh = staging / path.name
         job.total = path.stat().st_size
@@ -114,34 +111,34 @@ async def _bring(
         def copy() -> None:
             def check(done: int) -> None:
                 job.done = done
-                service.jobs.check(job)
+                registry.jobs.check(job)
 
             rows = copies.row_counts(path)
-            copied = copies.copy_file(path, fresh, service.config.limits.job_bytes_per_second, check)
+            copied = copies.copy_file(path, fresh, registry.config.limits.job_bytes_per_second, check)
             failpoint("migrate.copied")
-            if copies.file_hash(fresh, lambda done: service.jobs.check(job)) != copied:
+            if copies.file_hash(fresh, lambda done: registry.jobs.check(job)) != copied:
                 raise RequestFailed(f"storage '{target.name}' gave back other bytes than were written to it")
             if copies.row_counts(fresh) != rows:
                 raise RequestFailed(f"the copy in storage '{target.name}' does not hold what the partition had")
 
-        await service.blocking(copy)
+        await registry.blocking(copy)
         failpoint("migrate.verified")
         # Nobody deletes leftovers or the queue while the file is in its new place and the catalog does not say so.
-        async with service.changing:
-            if service.logicals.get(job.queue) is not logical:
+        async with registry.changing:
+            if registry.logicals.get(job.queue) is not logical:
                 raise RequestFailed(f"queue '{job.queue}' is gone")
-            service.jobs.check(job)
-            await queue_calls.delete_leftovers(service)
-            await service.blocking(target.adopt, placement.uuid, fresh)
+            registry.jobs.check(job)
+            await partition_files.delete_leftovers(registry)
+            await registry.blocking(target.adopt, placement.uuid, fresh)
             failpoint("migrate.placed")
             try:
-                await service.blocking(service.catalog.switch_storage, placement, target.name)
+                await registry.blocking(registry.catalog.switch_storage, placement, target.name)
             except BaseException:
-                await service.blocking(target.delete, placement.uuid)
+                await registry.blocking(target.delete, placement.uuid)
                 raise
         failpoint("migrate.switched")
     finally:
-        await service.blocking(shutil.rmtree, staging, True)
+        await registry.blocking(shutil.rmtree, staging, True)
 
     def run(now_us: int) -> None:
         partition.change_placement(msgspec.structs.replace(partition.placement, storage=target.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from querator.daemon.admin import partition_calls
 from querator.daemon.admin.item_calls import CHANGE_TIMEOUT_NS
@@ -12,14 +12,12 @@ from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Change
+from querator.daemon.registry import Registry
 from querator.daemon.store import Snapshot, SnapshotLost, StorageError, Store
 from querator.errors import QueratorError, RequestFailed
 from querator.items import Job
 from querator.limits import VERIFY_TRIES_MAX
 from querator.wire import messages
-
-if TYPE_CHECKING:
-    from querator.daemon.service import Service
 
 VERIFY = "verify"
 
@@ -34,32 +32,32 @@ class Believed(NamedTuple):
     created_sum: int
 
 
-async def verify(service: Service, request: messages.PartitionsRequest) -> messages.JobReply:
-    logical = service.find(request.queue_name)
-    partitions = partition_calls.chosen(service, logical, request.partitions)
+async def verify(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
+    logical = registry.find(request.queue_name)
+    partitions = partition_calls.chosen(registry, logical, request.partitions)
     partition_calls.check_readable("verify", partitions)
-    job = await service.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
+    job = await registry.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 
 
-async def _run(service: Service, job: Job) -> None:
-    logical = service.logicals[job.queue]
+async def _run(registry: Registry, job: Job) -> None:
+    logical = registry.logicals[job.queue]
     partitions = [logical.partitions[number] for number in job.details["partitions"]]
     job.done, job.total = 0, sum(partition.total + partition.scheduled_count for partition in partitions)
     wrong: list[str] = []
     for partition in partitions:
-        service.jobs.check(job)
+        registry.jobs.check(job)
         job.partition = partition.number
-        job.done += await _check(service, logical, partition, wrong)
+        job.done += await _check(registry, logical, partition, wrong)
     if wrong:
         raise RequestFailed("; ".join(wrong))
 
 
-async def _check(service: Service, logical: Logical, partition: Partition, wrong: list[str]) -> int:
+async def _check(registry: Registry, logical: Logical, partition: Partition, wrong: list[str]) -> int:
     """Adds what is wrong with one partition. Returns how many items it has."""
     while True:
         believed, snapshot = await _at_one_moment(logical, partition)
-        reading = asyncio.ensure_future(service.blocking(_compare, believed, snapshot))
+        reading = asyncio.ensure_future(registry.blocking(_compare, believed, snapshot))
         try:
             reasons = await asyncio.shield(reading)
         except SnapshotLost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from querator import durations
-from querator.errors import InvalidRequest, NotFound
+from querator.errors import InvalidRequest, NotFound, QueratorError
 from querator.items import ZERO_TIME_US, Queue
 from querator.limits import (
     BATCH_ITEMS_MAX,
@@ -49,13 +49,13 @@ def size(text: str) -> int:
 # -- names
 
 
-def lookup_name(name: str) -> None:
-    """What is wrong with the name of a queue that is not loaded; never returns."""
+def unknown_queue(name: str) -> QueratorError:
+    """The error for the name of a queue that does not exist."""
     if is_blank(name):
-        raise InvalidRequest("queue name is invalid; queue name cannot be empty")
+        return InvalidRequest("queue name is invalid; queue name cannot be empty")
     if "~" in name:
-        raise InvalidRequest(f"queue name is invalid; '{name}' cannot contain '~' character")
-    raise NotFound(f"queue does not exist; no such queue named '{name}'")
+        return InvalidRequest(f"queue name is invalid; '{name}' cannot contain '~' character")
+    return NotFound(f"queue does not exist; no such queue named '{name}'")
 
 
 def queue_name(name: str) -> None:

@@ -1,0 +1,170 @@
+"""What calls and jobs work with: the queues, the catalog, the storages, the engine, and a way to run blocking work.
+
+The registry knows which queues exist and finds them. It serves no calls itself, and imports neither calls nor jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from querator.clock import Clock
+from querator.config import DaemonConfig
+from querator.daemon import validation
+from querator.daemon.catalog import Catalog
+from querator.daemon.engine import Turns, Upkeep
+from querator.daemon.queue.logical import Death, Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.storages import Storages
+from querator.daemon.store import StorageError
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
+from querator.items import Placement, Queue
+
+if TYPE_CHECKING:
+    from querator.daemon.jobs.runner import Jobs
+
+log = logging.getLogger("querator.service")
+deaths = logging.getLogger("querator.deaths")
+maintenance = logging.getLogger("querator.maintenance")
+
+T = TypeVar("T")
+SHUTTING_DOWN: Final = "service is shutting down"
+
+
+class Registry:
+    def __init__(self, config: DaemonConfig, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.stopping = False
+        self.queues: dict[str, Queue] = {}
+        self.logicals: dict[str, Logical] = {}
+        self.storages = Storages(config.storages, lambda storage: self.turns.add_storage(storage))
+        self.catalog: Catalog
+        self.turns: Turns
+        self.upkeep: Upkeep
+        self.jobs: Jobs
+        self.changing = asyncio.Lock()
+        """Held while the set of queues or partitions changes."""
+        self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One lock per partition: an import first reads what the partition has, so imports run one at a time."""
+        self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One lock per queue: state changes of its partitions are recorded and take effect one at a time."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- queues
+
+    def find(self, name: str) -> Logical:
+        """The queue that a request names. Every call that names a queue does this first."""
+        if self.stopping:
+            raise RequestFailed(SHUTTING_DOWN)
+        logical = self.logicals.get(name)
+        if logical is None:
+            raise validation.unknown_queue(name)
+        return logical
+
+    def partition(self, logical: Logical, number: int) -> Partition:
+        if not 0 <= number < len(logical.partitions):
+            raise InvalidRequest(f"partition is invalid; '{number}' is not a valid partition")
+        return logical.partitions[number]
+
+    def load(self, queue: Queue, placements: list[Placement]) -> Logical:
+        """Adds a queue. Its partitions open in its first pass."""
+        logical = Logical(
+            queue,
+            placements,
+            self.storages.open_store,
+            lambda: self.turns.wake(logical),
+            partial(_log_death, queue.name),
+            self.storages.release_store,
+            lambda placement: self._pause_ended(logical.partitions[placement.number], placement),
+            bounds=self.config.limits,
+            noted_keys=lambda placement, keys: self.catalog.remembered(placement.uuid, keys, self.clock.now_us()),
+        )
+        self.queues[queue.name] = queue
+        self.logicals[queue.name] = logical
+        self.turns.add(logical)
+        return logical
+
+    async def until_opened(self, logical: Logical) -> None:
+        """Waits until every partition is open, has failed, or should stay closed."""
+
+        def is_opened() -> bool:
+            return not any(p.store is None and not p.error and p.should_be_open for p in logical.partitions)
+
+        await self.turns.until(is_opened)
+
+    def _pause_ended(self, partition: Partition, placement: Placement) -> None:
+        """Records that a pause has ended by itself, unless an operator changed the state meanwhile."""
+
+        async def record() -> None:
+            async with self.altering[placement.queue]:
+                if partition.placement is placement:
+                    await self.blocking(self.catalog.save_placements, [placement])
+
+        maintenance.info("partition resumed", extra={"queue": placement.queue, "partition": placement.number})
+        self.run(record())
+
+    # -- work
+
+    async def blocking(self, work: Callable[..., T], *args: Any) -> T:
+        """Runs work that blocks in a thread, and waits for its result."""
+        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+    def run(self, work: Coroutine[Any, Any, Any], respond: Callable[[Any], None] = lambda result: None) -> None:
+        """Runs a coroutine as a task. `respond` gets its result, or the error that a client may see."""
+
+        async def task() -> None:
+            try:
+                result = await work
+            except QueratorError as error:
+                result = error
+            except asyncio.CancelledError:
+                result = RequestFailed(SHUTTING_DOWN)
+            except StorageError as error:
+                log.error("storage failed", extra={"reason": str(error)})
+                result = InternalError()
+            except Exception:
+                log.exception("a call failed")
+                result = InternalError()
+            respond(result)
+
+        running = asyncio.get_running_loop().create_task(task())
+        self._tasks.add(running)
+        running.add_done_callback(self._tasks.discard)
+
+    def refuse_calls(self) -> None:
+        """Refuses all calls from now on, because the daemon shuts down."""
+        self.stopping = True
+
+    def cancel_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    def check_running(self) -> None:
+        """Refuses while the daemon shuts down."""
+        if self.stopping:
+            raise RequestFailed(SHUTTING_DOWN)
+
+
+Calls: TypeAlias = Mapping[str, Callable[[Registry, Any], Coroutine[Any, Any, Any]]]
+"""The calls of a module by their names in the route table."""
+
+
+def _log_death(queue: str, death: Death) -> None:
+    deaths.warning(
+        "item died",
+        extra={
+            "queue": queue,
+            "partition": death.partition.number,
+            "item_id": death.id,
+            "kind": death.item.kind,
+            "reference": death.item.reference,
+            "attempts": death.attempts,
+            "reason": death.reason,
+            "dead_queue": death.dead_queue,
+        },
+    )
