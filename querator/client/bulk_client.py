@@ -90,15 +90,21 @@ class BulkClient:
         """Adds new items (`wire.arrow.PRODUCED`); whatever is repeated under the same id adds nothing."""
         return self._write("items.produce", queue, batches, request_id)
 
-    def import_(self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str) -> bulk_messages.WriteResponse:
-        """Adds stored items (`wire.arrow.IMPORTED`), those whose source the queue does not have."""
-        return self._write("items.import", queue, batches, request_id)
+    def import_(
+        self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str, *, remember_sources: bool = False
+    ) -> bulk_messages.WriteResponse:
+        """Adds stored items (`wire.arrow.IMPORTED`), those whose source the queue does not have.
+
+        With `remember_sources` the queue knows each source for a month, even when its item has left the queue.
+        """
+        parameters = {"remember_sources": "true"} if remember_sources else {}
+        return self._write("items.import", queue, batches, request_id, **parameters)
 
     def _write(
-        self, name: str, queue: str, batches: Sequence[pa.RecordBatch], request_id: str
+        self, name: str, queue: str, batches: Sequence[pa.RecordBatch], request_id: str, **parameters: str
     ) -> bulk_messages.WriteResponse:
         body = arrow.encode_batches(batches, batches[0].schema)
-        path = f"{name}?{urlencode({'queue_name': queue, 'request_id': request_id})}"
+        path = f"{name}?{urlencode({'queue_name': queue, 'request_id': request_id, **parameters})}"
         return msgspec.json.decode(
             self._repeat(lambda: self._post(path, body, ARROW_HEADERS)), type=bulk_messages.WriteResponse
         )

@@ -1,8 +1,8 @@
 """Redrive on Spark: dead items, repaired with SQL, back to the queues in which they died.
 
 Each task takes a stretch of the dead queue in the order of ids, and for a few thousand items at a time: imports them
-where they came from, then deletes them here. The request id of an import is made of the ids in it, and every item
-carries its dead id as its source: whatever is repeated, after whatever, adds nothing.
+where they came from, then deletes them here. Every item carries its dead id as its source, and the queue that takes it
+remembers sources for a month. A task that is repeated adds nothing, even if it forms other batches.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Redrive:
             ),
             arrow.IMPORTED,
         )
-        bulk.import_(target, [items], f"redrive {source_name(items)}")
+        bulk.import_(target, [items], f"redrive {source_name(items)}", remember_sources=True)
 
     def _delete(self, client: Any, queue: str, rows: pa.RecordBatch, purpose: str) -> None:
         by_partition: dict[int, list[str]] = {}

@@ -70,6 +70,9 @@ class WriteParameters(msgspec.Struct):
     """For seven days, a second write with the same id and rows adds only what is missing. Up to 200 bytes."""
     request_timeout: str = ""
     """How long a step may take to become durable, as a duration; 1m if absent."""
+    remember_sources: bool = False
+    """For imports. The queue remembers each `source_id` for a month and does not import it again, even when the item
+    has left the queue."""
 
 
 class WriteResponse(msgspec.Struct):

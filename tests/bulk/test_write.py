@@ -280,6 +280,16 @@ def test_an_import_keeps_the_past_and_takes_each_source_once(client: Client, bul
     ]
 
 
+@pytest.mark.parametrize("remember_sources", [False, True])
+def test_a_source_is_known_after_its_item_is_gone_if_the_import_says_so(
+    client: Client, bulk: BulkClient, queue: str, remember_sources: bool
+) -> None:
+    bulk.import_(queue, [batch(payload=["a", "b"], source_id=["s1", "s2"])], "1", remember_sources=remember_sources)
+    client.complete(queue, [item.id for item in client.lease(queue, 2).items])
+    again = batch(payload=["b", "c"], source_id=["s2", "s3"])
+    assert bulk.import_(queue, [again], "2", remember_sources=remember_sources).added == (1 if remember_sources else 2)
+
+
 def test_a_closed_partition_makes_an_import_by_source_wait(client: Client, bulk: BulkClient, queue: str) -> None:
     """It may hold the sources that are asked for."""
     client.offline_partitions(queue, [1])

@@ -289,6 +289,19 @@ def test_a_redrive_that_broke_off_before_deleting_adds_nothing_when_repeated(
     assert (totals(client, dead), totals(client, name)) == ((0, 0, 0), (2, 0, 0))
 
 
+def test_a_redrive_that_broke_off_adds_nothing_even_if_items_are_done_and_batches_differ(
+    cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, dead = dead_pair(client)
+    kill(client, name, "a", "b", "c")
+    monkeypatch.setattr("querator.cli.items.redrive.Run._delete", lambda *_: None)
+    cli.ok("items", "redrive", dead, "--limit", "2")
+    monkeypatch.undo()
+    client.complete(name, [item.id for item in client.lease(name, 2).items])
+    cli.ok("items", "redrive", dead)
+    assert (totals(client, dead), totals(client, name)) == ((0, 0, 0), (1, 0, 0))
+
+
 def test_redrive_can_be_interrupted(cli: CommandLine, client: Client) -> None:
     name, dead = dead_pair(client)
     kill(client, name, *map(str, range(20)))

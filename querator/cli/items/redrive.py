@@ -1,9 +1,9 @@
 """`querator items redrive`: dead items go back to where they came from.
 
 The daemon knows no redrive, so it is done here, a batch at a time: import into the origin queue with each item's
-history, then delete from the dead queue. Every item carries its dead id as its source, and the request id is made of
-the ids, so that an interrupted run can be repeated: what was imported but not yet deleted is not imported again.
-Leased items are left alone.
+history, then delete from the dead queue. Every item carries its dead id as its source, and the origin queue remembers
+sources for a month. An interrupted run can be repeated: an item that was imported and not yet deleted is not imported
+again, even if a consumer has completed it since. Leased items are left alone.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Run:
         items = arrow.fitted(pa.record_batch(columns), arrow.IMPORTED)
         request_id = "redrive." + hashlib.sha256(" ".join(columns["source_id"]).encode()).hexdigest()
         try:
-            self._bulk.import_(origin, [items], request_id)
+            self._bulk.import_(origin, [items], request_id, remember_sources=True)
         except QueratorError as error:
             return error
         return None

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -32,9 +33,9 @@ from querator.daemon.http.asgi import NOSNIFF, ClientGone
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.requests import BULK_PREFIX, Columns, Intake
+from querator.daemon.queue.requests import BULK_PREFIX, SOURCE_PREFIX, Columns, Intake
 from querator.daemon.registry import Registry
-from querator.daemon.store import items_from
+from querator.daemon.store import Store, items_from
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
 from querator.items import Item
 from querator.limits import (
@@ -309,6 +310,7 @@ class Parameters(NamedTuple):
     queue_name: str
     request_id: str
     timeout_ns: int
+    remember_sources: bool
 
     @classmethod
     def of(cls, query_string: bytes) -> Parameters:
@@ -316,7 +318,7 @@ class Parameters(NamedTuple):
             found = parse_qs(query_string.decode(), keep_blank_values=True, strict_parsing=bool(query_string))
         except ValueError as error:
             raise InvalidRequest(f"query string is invalid; {error}") from None
-        unknown = found.keys() - {"queue_name", "request_id", "request_timeout"}
+        unknown = found.keys() - {"queue_name", "request_id", "request_timeout", "remember_sources"}
         if unknown:
             raise InvalidRequest(f"query string is invalid; '{min(unknown)}' is unknown")
         texts = {name: values[-1] for name, values in found.items()}
@@ -328,7 +330,10 @@ class Parameters(NamedTuple):
         timeout_ns = int(BULK_TIMEOUT_SECONDS * NS_PER_SECOND)
         if "request_timeout" in texts:
             timeout_ns = validation.produce_timeout(texts["request_timeout"])
-        return cls(texts.get("queue_name", ""), request_id, timeout_ns)
+        remember_sources = texts.get("remember_sources", "false")
+        if remember_sources not in ("true", "false"):
+            raise InvalidRequest("query string is invalid; 'remember_sources' must be 'true' or 'false'")
+        return cls(texts.get("queue_name", ""), request_id, timeout_ns, remember_sources == "true")
 
 
 class Write:
@@ -356,7 +361,7 @@ class Write:
             async with self._registry.importing[f"bulk {self._logical.queue.name}"]:
                 fresh = _fresh(one.sources, await self._sources(list(filter(None, one.sources))))
                 if not all(fresh):
-                    one = _chunk(one.rows.filter(pa.array(fresh)), one.sources, one.digest)
+                    one = _chunk(one.rows.filter(pa.array(fresh)), list(compress(one.sources, fresh)), one.digest)
                 self.added += await self._submit(one)
         else:
             self.added += await self._submit(one)
@@ -379,17 +384,25 @@ class Write:
                 future.set_result(result)
 
         deadline_ns = time.monotonic_ns() + self._parameters.timeout_ns
-        self._logical.submit(Intake(respond, deadline_ns, one.columns, one.timed, key, one.digest))
+        keys = self._source_keys(one.sources)
+        self._logical.submit(Intake(respond, deadline_ns, one.columns, one.timed, key, one.digest, keys))
         return await future or 0
 
+    def _source_keys(self, sources: list[str]) -> list[str]:
+        """What the queue remembers of items from these sources, if the request says that it should."""
+        return [SOURCE_PREFIX + source for source in sources if source] if self._parameters.remember_sources else []
+
     async def _sources(self, sources: list[str]) -> set[str]:
+        """Those of which the queue has an item, or remembers that it had one."""
         logical = self._logical
-        found = await asyncio.gather(
-            *(
-                item_calls.read(logical, partition, lambda store: store.sources(sources))
-                for partition in logical.partitions
-            )
-        )
+        keys = self._source_keys(sources)
+        now_us = self._registry.clock.now_us()
+
+        def known(store: Store) -> set[str]:
+            remembered = store.remembered(keys, now_us) if keys else set()
+            return store.sources(sources) | {key.removeprefix(SOURCE_PREFIX) for key in remembered}
+
+        found = await asyncio.gather(*(item_calls.read(logical, one, known) for one in logical.partitions))
         return set().union(*found)
 
     def _waiting_bytes(self) -> int:

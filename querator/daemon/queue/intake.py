@@ -12,7 +12,7 @@ from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Columns, Intake
 from querator.daemon.store import Rows
 from querator.items import Item
-from querator.limits import BULK_REQUEST_ID_KEPT_US, SCHEDULE_AHEAD_MIN_US
+from querator.limits import BULK_REQUEST_ID_KEPT_US, MOVE_KEPT_US, SCHEDULE_AHEAD_MIN_US
 
 if TYPE_CHECKING:
     from querator.daemon.queue.logical import Logical
@@ -28,6 +28,11 @@ def enter(logical: Logical, request: Intake, partition: Partition) -> None:
         _enter_items(request.items, partition, now, expire)
     if request.request_id:
         remembered.remember(logical, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
+    if request.source_keys:
+        # Not in memory: whoever asks for these keys reads the files anyway.
+        batch = partition.changes()
+        batch.request_ids += request.source_keys
+        batch.request_until += [now + MOVE_KEPT_US] * len(request.source_keys)
     count = request.columns.rows + len(request.items)
     logical.answer(request, count, partition)
     logical.tally("produced", count)

@@ -23,13 +23,14 @@ DEAD_PREFIX: Final = "dead "
 MOVED_PREFIX: Final = "moved "
 LOST_PREFIX: Final = "lost "
 JOB_PREFIX: Final = "move "
+SOURCE_PREFIX: Final = "from "
 """What is remembered beside the request ids of clients: chunks of bulk streams, items that came from elsewhere, leases
 of partitions that are gone, and how far jobs got."""
-MOVE_PREFIXES: Final = (DEAD_PREFIX, MOVED_PREFIX)
+MOVE_PREFIXES: Final = (DEAD_PREFIX, MOVED_PREFIX, SOURCE_PREFIX)
 EXACT_PREFIXES: Final = (JOB_PREFIX, LOST_PREFIX)
 """Keys that begin like this are few, and are asked for where nothing can be looked up: memory keeps all of them."""
 _CLIENT_PREFIX: Final = "client "
-_RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, _CLIENT_PREFIX)
+_RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, SOURCE_PREFIX, _CLIENT_PREFIX)
 
 REPEATED: Final = Reply(code=200, details={"repeated": "true"})
 """The answer to a produce whose request id is known: it added nothing."""
@@ -142,6 +143,7 @@ class Intake(Produce):
         items: list[Item],
         request_id: str,
         digest: str,
+        source_keys: Sequence[str] = (),
     ) -> None:
         super().__init__(respond, deadline_ns, (), bool(items), request_id)
         self.columns = columns
@@ -149,6 +151,8 @@ class Intake(Produce):
         """Those that have a time to be enqueued at."""
         self.digest = digest
         """Of what it says, so that a repetition that says something else is noticed."""
+        self.source_keys = source_keys
+        """Kept in the file with the items. A later import looks there for items that have left the queue since."""
 
     @property
     def witness(self) -> str:
