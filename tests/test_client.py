@@ -19,7 +19,7 @@ from querator.client.attempts import Attempts, Call
 from querator.client.clients import Method, _Calls
 from querator.client.connection import Address, ConnectionLost, parse_address
 from querator.errors import Conflict, NotFound, QueratorError, RetryRequest, TimedOut, Unreachable, UsageError
-from querator.wire.messages import QueueStatsRequest
+from querator.wire.messages import QueueProduceRequest, QueueStatsRequest
 from tests.scripted import OK, Answer, Asked, Drop, ScriptedDaemon, refusal
 
 NO_ITEMS = refusal(454, "request timeout; no items are in the queue, try again")
@@ -97,6 +97,25 @@ def test_454_is_retried_with_the_same_request_id(tmp_path: Path) -> None:
     ids = {asked.request["request_id"] for asked in daemon.asked}
     assert len(daemon.asked) == 3
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize("trouble", [refusal(454, "try again"), refusal(453, "queue is shutting down"), Drop()])
+def test_only_the_first_request_with_a_new_id_says_that_it_is_the_first(tmp_path: Path, trouble: Any) -> None:
+    with ScriptedDaemon(tmp_path, trouble, OK, OK, OK) as daemon, client_of(daemon) as client:
+        client.produce("q", "one")
+        client.produce("q", "two")
+        client.produce("q", "three", request_id="mine")
+    said = [asked.request.get("first_attempt", False) for asked in daemon.asked]
+    assert said == [True, False, True, False]
+
+
+def test_a_request_that_was_never_sent_stays_the_first(tmp_path: Path) -> None:
+    call = catalogue.produce("q", "one")
+    attempts = Attempts(call, 10, patient=True)
+    attempts.delay_after(Unreachable("nobody is there"))
+    assert isinstance(call.request, QueueProduceRequest) and call.request.first_attempt
+    attempts.delay_after(ConnectionLost("gone"))
+    assert not call.request.first_attempt
 
 
 def test_a_lost_connection_is_retried_when_that_does_no_harm(tmp_path: Path) -> None:

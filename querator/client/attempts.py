@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from querator.client.connection import ConnectionLost
 from querator.errors import QueratorError, RequestFailed, RetryRequest, Unreachable
 from querator.limits import NS_PER_SECOND, REQUEST_TIMEOUT_MAX_NS, REQUEST_TIMEOUT_MIN_NS
-from querator.wire.messages import Message
+from querator.wire.messages import Message, QueueProduceRequest
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -75,6 +75,10 @@ class Attempts:
 
     def delay_after(self, error: QueratorError) -> float:
         """How long to wait before the next try. Raises the error when there should not be one."""
+        request = self._call.request
+        was_sent = isinstance(error, ConnectionLost) or not isinstance(error, Unreachable)
+        if was_sent and isinstance(request, QueueProduceRequest):
+            request.first_attempt = False
         if not self._may_repeat(error):
             raise error
         ceiling = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * 2.0**self._failures)

@@ -111,6 +111,7 @@ def produce(
         queue_name=queue,
         items=[item if isinstance(item, m.QueueProduceItem) else produce_item(item) for item in items],
         request_id=new_request_id() if request_id is None else request_id,
+        first_attempt=request_id is None,
     )
     return Call("queue.produce", request, _was_added, timeout=timeout, carries_timeout=True)
 

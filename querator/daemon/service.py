@@ -178,6 +178,8 @@ class Service:
             timed,
             key_of(request.request_id),
         )
+        if request.first_attempt:
+            produce.is_first_attempt = True
         return self._submit(logical, produce)
 
     def _lease(self, request: messages.QueueLeaseRequest, respond: Respond) -> Abandon:

@@ -82,6 +82,9 @@ class QueueProduceRequest(Message):
     """The items."""
     request_id: str = ""
     """For an hour, a second request with the same id adds nothing. Up to 256 bytes."""
+    first_attempt: bool = False
+    """The client made the request_id for this request and sends it for the first time. The request then does not wait
+    for a partition that cannot be read."""
 
 
 def payloads(request: QueueProduceRequest) -> list[bytes]:

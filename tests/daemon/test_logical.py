@@ -12,10 +12,11 @@ from querator import limits
 from querator.config_file import LimitsConfig
 from querator.daemon.admin.item_calls import Statistics
 from querator.daemon.queue import lifecycle
-from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, key_of
+from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
 from querator.limits import OLDEST_AMONG_ITEMS_MAX
+from querator.wire.messages import QueueProduceItem
 
 
 @pytest.fixture
@@ -696,6 +697,17 @@ class TestUnread:
         lost()
         assert d.produce(["again"], request_id="r").result is REPEATED
         assert d.stored() == ["a"]
+
+    def test_a_first_attempt_does_not_wait_and_is_remembered(self, d, lost):
+        def make(answer):
+            request = Produce(answer, FAR_NS, [QueueProduceItem(utf8="b")], False, "new")
+            request.is_first_attempt = True
+            return request
+
+        assert d._submit("q", make).result is None
+        assert d.produce(["again"], request_id="new").result is REPEATED
+        lost()
+        assert sorted(d.stored()) == ["a", "b"]
 
     def test_a_chunk_of_a_stream_waits_too(self, d, lost):
         assert d.take_in(["again"], "bulk r 0").waiting

@@ -8,7 +8,7 @@ from querator.wire import access_messages, messages, schema
 
 CONTRACT = """
 Reply: 1 code int32, 2 code_text string, 3 message string, 4 details map
-QueueProduceRequest: 1 queue_name string, 2 request_timeout string, 3 items QueueProduceItem[], 15 request_id string
+QueueProduceRequest: 1 queue_name string, 2 request_timeout string, 3 items QueueProduceItem[], 15 request_id string, 210 first_attempt bool
 QueueProduceItem: 1 encoding string, 2 kind string, 3 reference string, 4 enqueue_at timestamp, 5 bytes bytes, 6 utf8 string
 QueueLeaseRequest: 1 queue_name string, 2 batch_size int32, 3 client_id string, 4 request_timeout string, 15 complete_ids string[]
 QueueLeaseResponse: 1 queue_name string, 2 partition int32, 3 items QueueLeaseItem[]

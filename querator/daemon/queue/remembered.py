@@ -226,7 +226,7 @@ def _repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
 
 def unread(logical: Logical, request: Produce | Arrival) -> Partition | None:
     """A partition that may know this request and has not been read. What it knows is from before the start."""
-    if not logical.unread or not request.keys:
+    if not logical.unread or not request.keys or request.is_first_attempt:
         return None
     if isinstance(request, Arrival):
         kept_us = MOVE_KEPT_US

@@ -65,6 +65,8 @@ class Request:
     answered = False
     watched = False
     """Whether the loop watches its deadline already."""
+    is_first_attempt = False
+    """Whether the client made the request id just now, so that no partition can know it."""
 
     def __init__(self, respond: Respond, deadline_ns: int) -> None:
         self.respond = respond
