@@ -148,18 +148,20 @@ def retry(
     dead: bool = False,
     unused: bool = False,
     reason: str = "",
+    purpose: str = "",
     partition: int = 0,
     timeout: float | None = None,
 ) -> Call[None]:
     """Give leased items back: now, at a time, or straight to the dead queue. `unused` does not count the attempt.
 
-    `reason` says why the attempt failed; the items keep it. What is too long for the daemon is cut off.
+    `reason` says why the attempt failed; the items keep it. What is too long for the daemon is cut off. `purpose` is
+    for operators who take items from a consumer: the daemon logs it.
     """
     retry_at = None if at is None else time_us(at)
     wanted = list(ids)
     told = _cut(reason, min(REASON_BYTES_MAX, REASONS_BYTES_MAX // max(1, len(wanted))))
     items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=told) for id in wanted]
-    request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items)
+    request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items, purpose=purpose)
     # Not repeatable: when the first one did arrive, the second finds the lease lost.
     return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)
 

@@ -17,7 +17,7 @@ from typing import Any
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
-from querator.daemon import health, metrics, validation
+from querator.daemon import health, logs, metrics, validation
 from querator.daemon.admin import item_calls, partition_calls, partition_files, queue_calls, resizing, storage_calls
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
@@ -215,8 +215,16 @@ class Service:
         for item in request.items:
             validation.year("retry_at", item.retry_at)
             validation.reason(item.reason)
+
+        def logged(result: Any) -> None:
+            if retry.handed_back and (result is None or isinstance(result, InvalidRequest)):
+                purpose = request.purpose[: item_calls.PURPOSE_CHARACTERS_MAX]
+                details = {"items": retry.handed_back, "purpose": purpose}
+                logs.changed("items handed back", logical.queue.name, details=details)
+            respond(result)
+
         retry = Retry(
-            respond,
+            logged if request.purpose else respond,
             time.monotonic_ns() + RETRY_TIMEOUT_NS,
             request.partition,
             request.items,

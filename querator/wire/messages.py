@@ -150,6 +150,9 @@ class QueueRetryRequest(Message):
     queue_name: str = ""
     partition: Int32 = 0
     items: list[QueueRetryItem] = []
+    purpose: str = ""
+    """Why an operator hands the items back, for the daemon's log; at most 256 characters are kept. A consumer leaves it
+    empty, and its retries are not logged."""
 
 
 class QueueExtendRequest(Message):

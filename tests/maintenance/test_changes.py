@@ -11,6 +11,7 @@ from house import SECOND, House
 
 from querator.daemon import logs
 from querator.daemon.store.base import StorageError
+from querator.errors import InvalidRequest
 from querator.wire import messages as m
 
 
@@ -92,6 +93,24 @@ class TestItems:
         assert told() == [("items deleted", expected)]
         house.call("storage/items.delete", redrive)
         assert told() == []  # it deleted nothing
+
+    def test_items_taken_from_a_client(self, house: House, told: Any):
+        house.create()
+        house.produce("a", "b", "c")
+        first, second, third = house.lease(3)
+        told()
+
+        def retry(*ids: str, purpose: str) -> Any:
+            items = [m.QueueRetryItem(id=id, unused=True) for id in ids]
+            return house.begin("queue.retry", m.QueueRetryRequest(queue_name="q", items=items, purpose=purpose))
+
+        retry(first.id, purpose="").result(5)
+        assert told() == []  # a consumer's own
+        with pytest.raises(InvalidRequest):
+            retry(second.id, first.id, third.id, purpose="release of me").result(5)
+        assert told() == [("items handed back", {"queue": "q", "items": 1, "purpose": "release of me"})]
+        retry(third.id, purpose="release of me").result(5)
+        assert told() == [("items handed back", {"queue": "q", "items": 1, "purpose": "release of me"})]
 
     def test_imports(self, house: House, told: Any):
         house.create()

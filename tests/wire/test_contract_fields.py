@@ -14,7 +14,7 @@ QueueLeaseRequest: 1 queue_name string, 2 batch_size int32, 3 client_id string, 
 QueueLeaseResponse: 1 queue_name string, 2 partition int32, 3 items QueueLeaseItem[]
 QueueLeaseItem: 1 encoding string, 2 kind string, 3 reference string, 4 id string, 5 attempts int32, 6 lease_deadline timestamp, 7 bytes bytes
 QueueCompleteRequest: 1 queue_name string, 2 partition int32, 3 request_timeout string, 4 ids string[]
-QueueRetryRequest: 1 queue_name string, 2 partition int32, 3 items QueueRetryItem[]
+QueueRetryRequest: 1 queue_name string, 2 partition int32, 3 items QueueRetryItem[], 210 purpose string
 QueueRetryItem: 1 id string, 2 retry_at timestamp, 3 dead bool, 130 unused bool, 140 reason string
 QueueInfo: 1 queue_name string, 2 created_at timestamp, 3 updated_at timestamp, 4 dead_queue string, 5 reference string, 6 lease_timeout string, 7 expire_timeout string, 8 max_attempts int32, 9 requested_partitions int32, 10 partitions PartitionInfo[], 11 namespace string, 130 retention string, 170 figures QueueFigures
 PartitionInfo: 1 partition int32

@@ -73,11 +73,15 @@ def release(
     if dry_run:
         session.note(f"would release {count(len(rows), 'item')} of '{queue}'")
         return
+
+    def hand_back(ids: list[str]) -> None:
+        session.client.retry(queue, ids, unused=True, purpose=f"release of {client_id}")
+
     verdicts = Verdicts()
     try:
         for batch in batches(row["id"] for row in rows):
             # An id that is refused was completed, retried or ran out since it was listed: nobody holds it any more.
-            verdicts.apply(batch, lambda some: session.client.retry(queue, some, unused=True), keeps_earlier=True)
+            verdicts.apply(batch, hand_back, keeps_earlier=True)
     except QueratorError as error:
         if not verdicts.done:
             raise

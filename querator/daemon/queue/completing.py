@@ -101,6 +101,7 @@ def _retry(logical: Logical, request: Retry) -> None:
     wanted = [item.id for item in request.items]
     hint = _holder(logical, request.number, wanted[0])
     held, error = _find(logical, request.known, hint, wanted, "retried", once=True)
+    request.handed_back = len(held)
     now = logical.now_us
     soon = now + SCHEDULE_AHEAD_MIN_US
     moving: dict[tuple[Partition, str], list[Lease]] = {}

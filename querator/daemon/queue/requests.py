@@ -213,6 +213,8 @@ class Retry(Request):
         self.items = items
         self.known: dict[str, Found | None] = {}
         self.touched: set[Partition] = set()
+        self.handed_back = 0
+        """How many items the pass took back. An id that is refused ends the request, and those before it count."""
         self.open_moves = 0
         """Items of this request that are still on their way to another queue or partition."""
 
