@@ -75,7 +75,7 @@ SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100
 """Batches of at least this size are kept in columnar form when they arrive behind the in-memory window."""
 OLDEST_AMONG_ITEMS_MAX = 1_000
-"""The age of the oldest item comes from at most this many items per partition, so that a scrape is short."""
+"""The age of the oldest item is that of at most this many items per partition, those next to be leased."""
 
 # How long the daemon remembers ids of the past. Then it forgets them: a repeated request is carried out again.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND

@@ -43,10 +43,11 @@ DepthCritical = Annotated[
     int | None, typer.Option("--depth-critical", min=0, metavar="N", help="Critical when so many items wait.")
 ]
 AgeWarn = Annotated[
-    str | None, typer.Option("--age-warn", metavar="DURATION", help="Warning when the oldest item is so old.")
+    str | None, typer.Option("--age-warn", metavar="DURATION", help="Warning when the oldest waiting item is so old.")
 ]
 AgeCritical = Annotated[
-    str | None, typer.Option("--age-critical", metavar="DURATION", help="Critical when the oldest item is so old.")
+    str | None,
+    typer.Option("--age-critical", metavar="DURATION", help="Critical when the oldest waiting item is so old."),
 ]
 
 

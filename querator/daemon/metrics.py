@@ -26,6 +26,10 @@ from querator import limits
 from querator.items import Room, State
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
+OLDEST_HELP: Final = (
+    f"Age of the oldest among the {limits.OLDEST_AMONG_ITEMS_MAX:,} items of each partition that are next to be leased."
+    " Leased and scheduled items do not count."
+)
 QUANTILES: Final = (0.5, 0.99)
 OTHER_PATHS: Final = "(other)"
 SECONDS_BOUNDS: Final = (
@@ -79,7 +83,7 @@ class QueueStatistics(Protocol):
 
     @property
     def oldest_created_at(self) -> int | None:
-        """When the oldest item was created (µs), or None if the queue is empty."""
+        """When the oldest of the items that are next to be leased was created (µs), or None if no item waits."""
         ...
 
     @property
@@ -232,7 +236,7 @@ class QueueMetrics:
         return total
 
     def _oldest(self, queues: Mapping[str, QueueStatistics]) -> Metric:
-        age = GaugeMetricFamily("querator_oldest_item_age_seconds", "Age of the oldest item.", labels=["queue"])
+        age = GaugeMetricFamily("querator_oldest_item_age_seconds", OLDEST_HELP, labels=["queue"])
         now = self._now_us()
         for queue, figures in queues.items():
             created = figures.oldest_created_at

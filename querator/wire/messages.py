@@ -247,7 +247,8 @@ class QueueFigures(Message):
     completed_last_minute: Int64 = 0
     """How many items consumers completed in the last minute."""
     oldest_age: str = ""
-    """The age of the oldest item that is ready or leased, as a duration; empty if there is none."""
+    """The age of the oldest among the 1,000 items of each partition that are next to be leased, as a duration; empty if
+    no item waits."""
 
 
 class QueueInfo(Message):

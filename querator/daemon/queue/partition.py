@@ -11,7 +11,7 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, groupby, repeat
 from operator import attrgetter
 from typing import Final
 
@@ -30,7 +30,6 @@ from querator.limits import (
     ATTEMPTS_MAX,
     LEASE_ENDS_IDS_MIN,
     LOST_LEASE_KEPT_US,
-    OLDEST_AMONG_ITEMS_MAX,
     SCHEDULED_WINDOW_ITEMS_MAX,
 )
 
@@ -241,10 +240,8 @@ class Partition:
         return self.window.waiting + self.schedule.count
 
     def oldest(self) -> int | None:
-        """When the oldest item was made, of those near the head and of those that were leased first."""
-        leased = [lease.item.created_at for lease in islice(self.leased.values(), OLDEST_AMONG_ITEMS_MAX)]
-        waiting = self.window.oldest()
-        return min(leased if waiting is None else [waiting, *leased], default=None)
+        """When the oldest of the items that are next to be leased was made; None if no item waits."""
+        return self.window.oldest()
 
     @property
     def scheduled_count(self) -> int:
