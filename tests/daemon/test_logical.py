@@ -14,6 +14,7 @@ from querator.daemon.admin.item_calls import Statistics
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
+from querator.daemon.store.memory import MemoryStore
 from querator.items import Item, State
 from querator.wire.messages import QueueProduceItem
 
@@ -199,6 +200,18 @@ def test_the_oldest_age_is_that_of_waiting_items_and_a_scrape_walks_no_leases(d,
     monkeypatch.undo()
     d.lease()
     assert Statistics(logical).oldest_created_at is None
+
+
+def test_an_empty_partition_is_opened_without_looking_for_its_items(d, monkeypatch):
+    def not_asked(*_):
+        raise AssertionError("a file that has no items is asked for them")
+
+    d.create()
+    for name in ("leased", "scheduled", "ready", "request_ids"):
+        monkeypatch.setattr(MemoryStore, name, not_asked)
+    d.restart()
+    (partition,) = d.logicals["q"].partitions
+    assert partition.store is not None and partition.total == 0
 
 
 class TestComplete:

@@ -89,13 +89,19 @@ class Snapshot(msgspec.Struct):
 def read_snapshot(store: Store, bounds: LimitsConfig, now_us: int) -> Snapshot:
     """Blocking: the full read of a partition that is opened."""
     store.flush()
+    summary = store.summary()
+    keys = store.request_fingerprints(now_us)
+    # A query takes milliseconds even if it finds nothing, which adds up when a thousand empty partitions are opened.
+    newest_keys = store.request_ids(now_us, limits.REQUEST_IDS_NEWEST_MAX, EXACT_PREFIXES) if keys else []
+    if not (summary.ready or summary.leased or summary.scheduled):
+        return Snapshot(summary, [], Due([], True), [], newest_keys, keys)
     return Snapshot(
-        summary=store.summary(),
+        summary=summary,
         leased=store.leased(),
         scheduled=store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX),
         ready=store.ready(0, None, bounds.ready_window_items, bounds.ready_window_bytes),
-        newest_keys=store.request_ids(now_us, limits.REQUEST_IDS_NEWEST_MAX, EXACT_PREFIXES),
-        keys=store.request_fingerprints(now_us),
+        newest_keys=newest_keys,
+        keys=keys,
     )
 
 
