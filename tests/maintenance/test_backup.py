@@ -302,7 +302,7 @@ class TestVerify:
             calls.append(args)
             return result
 
-        monkeypatch.setattr("querator.daemon.jobs.verify.maintenance.at_store", with_a_clock_that_moves)
+        monkeypatch.setattr("querator.daemon.jobs.verify.partition_calls.at_store", with_a_clock_that_moves)
         job = house.job("verify")
         assert (job.state, job.reason) == ("done", "")
         assert house.statuses()[0].total == 5 and len(calls) >= 2

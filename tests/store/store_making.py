@@ -57,7 +57,7 @@ import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from querator.daemon.store.base import Batch
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 from store_making import *
 storage = DuckStorage("disk", {str(directory)!r})
 storage.recover()

@@ -160,7 +160,7 @@ import sys, threading
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from querator import limits
 from querator.daemon.store.base import Batch
-from querator.daemon.store.duckdb import DuckStorage
+from querator.daemon.store.duck.storage import DuckStorage
 from store_making import *
 limits.SEGMENT_BYTES_MAX = 20_000
 storage = DuckStorage("disk", {str(tmp_path)!r})

@@ -787,8 +787,8 @@ class TestFailures:
             import resource
             from pathlib import Path
             from querator.daemon.store.base import StorageError
-            from querator.daemon.store.journal import Entry, Journal
-            from querator.daemon.store.records import BATCH
+            from querator.daemon.store.journal.segments import Entry, Journal
+            from querator.daemon.store.journal.records import BATCH
 
             journal = Journal(Path({str(tmp_path / "journal")!r}))
             journal.recover()
