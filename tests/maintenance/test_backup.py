@@ -376,7 +376,7 @@ class TestCompact:
             items = house.lease(100)
             house.complete(*(item.id for item in items)).result(5)
         monkeypatch.setattr(limits, "COMPACT_FILE_BYTES_MIN", 1000)
-        house.run(compaction._look(house.service, house.partition()))
+        house.run(compaction._look(house.service.registry, house.partition()))
         (job,) = house.call("jobs.list", m.JobsListRequest()).items
         assert job.kind == "compact" and house.ended(job.job_id).state == "done"
 
