@@ -54,7 +54,7 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
 
     service = Idle()
     metrics = Metrics(service.statistics, lambda: 0)
-    calls = Calls(service, routes.table(), metrics.http)
+    calls = Calls(service, routes.routes_by_path(), metrics.http)
     gate = Gate(calls)
     if way == "asgi":
         gate.heads.learn = lambda *_: None  # type: ignore[method-assign]

@@ -112,7 +112,7 @@ ERRORS = {
 def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     used: set[type[Any]] = {m.Reply}
-    for path, route in routes.table(test_clock=True).items():
+    for path, route in routes.routes_by_path(test_clock=True).items():
         if route.refusal:
             continue  # access control: named for old clients, and always refused
         call = CALLS[route.path]

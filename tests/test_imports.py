@@ -61,6 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
 CLOSED = (
+    "querator.daemon.bulk",
+    "querator.daemon.http",
     "querator.client",
     "querator.daemon.engine",
     "querator.daemon.store",

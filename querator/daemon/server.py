@@ -28,12 +28,8 @@ from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
 from querator.config import DaemonConfig
 from querator.daemon import allocators, hangups, logs
-from querator.daemon.bulk import reads
-from querator.daemon.http import asgi, routes
-from querator.daemon.http.dispatch import Calls
-from querator.daemon.http.gate import Gate
-from querator.daemon.http.protocol import QueratorProtocol
-from querator.daemon.http.sockets import Listeners
+from querator.daemon.bulk import bulk_routes
+from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
 from querator.daemon.lock import DataLock, Holder
 from querator.daemon.metrics import Metrics
 from querator.daemon.service import Service
@@ -113,10 +109,10 @@ class DaemonServer(uvicorn.Server):
 
     def __init__(self, config: DaemonConfig, service: Service, clock: Clock) -> None:
         metrics = Metrics(service.statistics, clock.now_us, service.rooms)
-        calls = Calls(service, routes.table(test_clock=config.test_clock), metrics.http)
+        calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(
-                asgi.application(calls, metrics, bulk=reads.routes(calls, service.registry)),
+                application(calls, metrics, bulk=bulk_routes(calls, service.registry)),
                 http=QueratorProtocol.behind(Gate(calls)),
                 interface="asgi3",
                 loop="none",

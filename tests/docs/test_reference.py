@@ -77,7 +77,7 @@ def test_the_example_states_the_defaults(tmp_path: Path):
 
 def test_the_openapi_file_has_every_call_and_no_dangling_reference():
     described = json.loads((ROOT / "docs" / "openapi.json").read_text())
-    wanted = {path for path, route in routes.table(test_clock=True).items() if not route.refusal}
+    wanted = {path for path, route in routes.routes_by_path(test_clock=True).items() if not route.refusal}
     assert wanted <= set(described["paths"])
     for reference in re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(described)):
         found = described

@@ -166,7 +166,7 @@ class Front:
         self.way = way
         self.service = StandIn()
         self.metrics = Metrics(self.service.statistics, lambda: 0)
-        self.calls = Calls(self.service, routes.table(), self.metrics.http)
+        self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http)
         self.gate = Gate(self.calls)
         if way == "asgi":
             self.gate.heads.learn = lambda *_: None  # type: ignore[method-assign]

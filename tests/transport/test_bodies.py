@@ -43,7 +43,7 @@ def test_the_limit_is_the_limit(front: Front, path: str, is_chunked: bool) -> No
 
 
 def test_every_path_has_its_limit(front: Front) -> None:
-    for route in routes.table().values():
+    for route in routes.routes_by_path().values():
         wire = front.connect()
         wire.send(request(f"/v1/{route.path}", b"", f"Content-Length: {route.body_bytes_max + 1}"))
         answer = wire.answer()

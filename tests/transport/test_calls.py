@@ -209,7 +209,7 @@ def test_only_the_short_way_avoids_asgi(front: Front) -> None:
     assert (front.seen_by_asgi == before) == (front.way == "hot")
 
 
-@pytest.mark.parametrize("route", routes.table().values(), ids=lambda route: route.path)
+@pytest.mark.parametrize("route", routes.routes_by_path().values(), ids=lambda route: route.path)
 def test_every_call_reaches_the_service_with_its_message(front: Front, route: routes.Route) -> None:
     answer = front.ask(request(f"/v1/{route.path}"))
     if route.refusal:
@@ -221,8 +221,8 @@ def test_every_call_reaches_the_service_with_its_message(front: Front, route: ro
 
 
 def test_the_clock_is_there_only_when_asked_for() -> None:
-    assert "/v1/clock.advance" not in routes.table()
-    assert {"/v1/clock.advance", "/v1/clock.set"} <= routes.table(test_clock=True).keys()
+    assert "/v1/clock.advance" not in routes.routes_by_path()
+    assert {"/v1/clock.advance", "/v1/clock.set"} <= routes.routes_by_path(test_clock=True).keys()
 
 
 @pytest.mark.parametrize(

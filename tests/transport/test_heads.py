@@ -13,7 +13,7 @@ from querator.daemon.http.heads import RememberedHeads
 from querator.daemon.metrics import HttpMetrics
 
 SIMPLE = b"POST /v1/queue.produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
-CALLS = Calls(StandIn(), routes.table(), HttpMetrics())
+CALLS = Calls(StandIn(), routes.routes_by_path(), HttpMetrics())
 
 
 class Parsed:

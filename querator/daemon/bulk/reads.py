@@ -22,8 +22,7 @@ from querator.daemon.admin import item_calls
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
-from querator.daemon.http.asgi import NOSNIFF, ClientGone, CutOff, send_reply, until_read
-from querator.daemon.http.dispatch import Calls, Refused
+from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, send_reply, wait_until_read
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.registry import Registry
@@ -36,7 +35,7 @@ T = TypeVar("T")
 Answering = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
+def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
     reads, writes = Reads(registry), Writes(registry, calls.metrics)
     return [
         Route("/v1/sql", SqlEndpoint(calls, registry)),
@@ -195,7 +194,7 @@ async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterat
         await send({"type": "http.response.body", "body": start, "more_body": True})
         while first is not None and not gone.done():
             await send({"type": "http.response.body", "body": first, "more_body": True})
-            await until_read(send)
+            await wait_until_read(send)
             first = await anext(parts, None)
         if not gone.done():
             await send({"type": "http.response.body", "body": arrow.STREAM_END})

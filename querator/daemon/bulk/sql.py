@@ -21,8 +21,7 @@ from starlette.types import Receive, Scope, Send
 import querator
 from querator import durations
 from querator.daemon.bulk import scans
-from querator.daemon.http.asgi import NOSNIFF, ClientGone, cut_off, read_body, send_reply
-from querator.daemon.http.dispatch import Calls, Refused
+from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, read_body, send_reply
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.registry import Registry

@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from querator.daemon import priority, validation
 from querator.daemon.admin import item_calls
 from querator.daemon.bulk.pacing import Pace
-from querator.daemon.http.asgi import NOSNIFF, ClientGone
+from querator.daemon.http import NOSNIFF, ClientGone
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.logical import Logical

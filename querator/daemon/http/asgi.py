@@ -1,6 +1,6 @@
-"""The ASGI app: every call that our protocol class does not answer itself, `/health` and `/metrics`.
+"""The ASGI app. It answers `/health`, `/metrics` and every call that our protocol class does not answer itself.
 
-Bytes to requests and back; decisions are the service's. Nothing here knows a queue.
+It turns bytes into requests and results into bytes. The service decides; nothing here knows a queue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = ()) -> Starlette:
-    """`bulk` are the streaming endpoints, which are looked at before the table of calls."""
+    """The app of a daemon. `bulk` are the routes of the streaming endpoints, which come before the table of calls."""
     answer = CallEndpoint(calls)
     app = Starlette(
         routes=[
@@ -43,7 +43,7 @@ def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (
             Route("/health", _Get(Health(calls), answer, metrics)),
             *bulk,
         ],
-        middleware=[Middleware(UntilTheEnd)],
+        middleware=[Middleware(EndAbortedAnswers)],
         exception_handlers={Exception: internal_error},
     )
     app.router.redirect_slashes = False
@@ -52,23 +52,23 @@ def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer."""
+    """The client has disconnected, so that there is nobody to answer."""
 
 
 class CutOff(Exception):
-    """An answer cannot go on, and it is too late for an error: a body without an end says that it is not whole."""
+    """An answer fails after it has begun. It is too late for an error status, so the body stays without its end."""
 
     def __init__(self, reason: str, *, is_unread: bool = False) -> None:
         super().__init__(reason)
         self.is_unread = is_unread
-        """Whether what was sent so far is not read either, so that nothing waits for that."""
+        """Whether the client does not read. Then the connection is closed without waiting for the client."""
 
 
-class UntilTheEnd:
-    """Ends what uvicorn would call an internal error.
+class EndAbortedAnswers:
+    """Handles what uvicorn would log as an internal error.
 
-    Clients that are still sending when the daemon stops get an answer, and an answer that is cut off is one line in the
-    log.
+    A client that is still sending when the daemon stops gets an answer. An answer that is cut off becomes one line in
+    the log.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,13 +77,13 @@ class UntilTheEnd:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def noting_send(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self._app(scope, receive, noting_send)
+            await self._app(scope, receive, tracked_send)
         except asyncio.CancelledError:
             if not begun:
                 await send_reply(send, content.JSON, RequestFailed("service is shutting down"), close=True)
@@ -93,7 +93,7 @@ class UntilTheEnd:
 
 
 class CallEndpoint:
-    """Answers the calls of the table, and whatever else a client may think of with the contract's error."""
+    """Answers the calls of the table. Any other path gets the error of the wire contract."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -119,7 +119,7 @@ class CallEndpoint:
             await send_reply(send, codec, result, close=close)
 
     async def _result(self, call: Call, body: bytes, receive: Receive) -> Any:
-        """The service's answer; abandons the call when the client goes before it comes."""
+        """The service's answer. Abandons the call if the client disconnects first."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def respond(result: Any) -> None:
@@ -144,7 +144,7 @@ class CallEndpoint:
 
 
 async def read_body(call: Call, scope: Scope, receive: Receive) -> bytes:
-    """The whole body, refused as soon as it is known to be too long."""
+    """The whole body. Raises Refused as soon as the body is known to be too long."""
     bytes_max = call.route.body_bytes_max
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > bytes_max:
@@ -176,7 +176,7 @@ async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = Fal
 
 
 async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerInParts) -> None:
-    """Sends an answer part by part, as fast as the client reads. Stops when the client goes."""
+    """Sends an answer part by part, as fast as the client reads. Stops when the client disconnects."""
     gone = asyncio.ensure_future(receive())
     try:
         headers = [(b"content-type", codec.content_type.encode()), NOSNIFF]
@@ -186,7 +186,7 @@ async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerI
             if gone.done():
                 return
             await send({"type": "http.response.body", "body": codec.part(part, is_first), "more_body": True})
-            await until_read(send)
+            await wait_until_read(send)
             is_first = False
         await send({"type": "http.response.body", "body": codec.end_of_parts})
     except QueratorError as error:
@@ -196,7 +196,7 @@ async def send_parts(receive: Receive, send: Send, codec: Codec, answer: AnswerI
 
 
 async def cut_off(send: Send, error: QueratorError, *, tell: bool) -> NoReturn:
-    """Ends an answer that has begun. With `tell` its last line is the error as a reply."""
+    """Cuts an answer off. With `tell`, the last line of the answer is the error as a reply."""
     if tell:
         _, reply = encode(content.JSON, error)
         try:
@@ -207,8 +207,8 @@ async def cut_off(send: Send, error: QueratorError, *, tell: bool) -> NoReturn:
     raise CutOff(error.message)
 
 
-async def until_read(send: Send) -> None:
-    """Waits until the client has read most of what it was sent, so that no second part waits in memory meanwhile."""
+async def wait_until_read(send: Send) -> None:
+    """Waits until the client has read most of what was sent, so that memory holds one part at a time."""
     try:
         async with asyncio.timeout(UNREAD_SECONDS_MAX):
             await send({"type": "http.response.body", "body": b"", "more_body": True})
@@ -217,14 +217,14 @@ async def until_read(send: Send) -> None:
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
-    """What a client hears of a defect; the traceback is in the log alone."""
+    """The answer to a request that hit a defect. The traceback goes to the log only."""
     log.error("request failed", exc_info=error, extra={"path": request.url.path})
     status, body = encode(content.JSON, InternalError())
     return Response(body, status, {"x-content-type-options": "nosniff"}, media_type=content.JSON.content_type)
 
 
 class _Get:
-    """One answer to GET, timed; another to everything else."""
+    """Answers GET with one app and measures its duration. Passes other methods to another app."""
 
     def __init__(self, get: ASGIApp, otherwise: ASGIApp, metrics: Metrics) -> None:
         self._get, self._otherwise, self._metrics = get, otherwise, metrics

@@ -1,4 +1,7 @@
-"""Where a chunked body ends. The parser judges and decodes it; this keeps the next request away from the parser."""
+"""Finds the end of a chunked body, so that the parser never sees bytes of the next request.
+
+The parser itself validates and decodes the body.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from querator.limits import HEAD_BYTES_MAX
 
 
 class TooMuchFraming(Exception):
-    """A line between chunks, or the trailer, that does not end."""
+    """A line between chunks, or the trailer, is longer than HEAD_BYTES_MAX."""
 
 
 class ChunkedEnd:
-    """Follows a chunked body from read to read. Of what is not well-formed it finds no end: the parser will object."""
+    """Follows a chunked body from read to read. Finds no end in a malformed body: the parser refuses it anyway."""
 
     def __init__(self) -> None:
         self._line = b""
@@ -19,7 +22,7 @@ class ChunkedEnd:
         self._trailer_bytes = 0
 
     def find(self, data: bytes, at: int) -> int:
-        """The position behind the body's last byte, or -1 if that is not in `data`, which goes on at `at`."""
+        """The position after the body's last byte, or -1 if `data` does not contain it. Looks from `at` on."""
         while at < len(data):
             if self._skip:
                 skipped = min(self._skip, len(data) - at)

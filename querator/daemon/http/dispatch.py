@@ -1,7 +1,7 @@
-"""One call, whichever way it came in: what its head asks for, what its body says, and the bytes of its answer.
+"""From a request's head and body to the service, and from its result to the bytes of the answer.
 
-The fast protocol and the ASGI app both stand on this, so that they cannot differ. The order of errors is the
-contract's: a bad Accept wins over everything, then method, authorization, path, body size, Content-Type, decoding.
+Our protocol class and the ASGI app both use these functions, so that they cannot differ. Errors are checked in the
+order of the wire contract: Accept, method, authorization, path, body size, Content-Type, decoding.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ Abandon = Callable[[], None]
 
 DONE: Final = Reply(code=200)
 LARGE_BODY_BYTES: Final = 65_536
-"""From here on copying a body behind its head costs more than a second write."""
+"""Longer bodies get a write of their own, because copying them behind their head costs more than a second write."""
 
 
-class Service(Protocol):
-    """What the transport knows of the queues behind it."""
+class CallHandler(Protocol):
+    """What this package knows of the service behind it."""
 
     @property
     def stopping(self) -> bool: ...
 
     def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
-        """Takes a request in. `respond` is called exactly once, on this thread, perhaps before this returns.
+        """Starts a request. Calls `respond` exactly once, on this thread, perhaps before this method returns.
 
-        It is told a message, an error, or None when there is nothing to tell but that it was done.
+        The result is a message, an error, or None for a plain success. Returns a function that abandons the request.
         """
         ...
 
     def health(self) -> tuple[bool, str]:
-        """Whether it works, and what is wrong; a text with True is a warning."""
+        """Whether the service works, and what is wrong. A text together with True is a warning."""
         ...
 
     def statistics(self) -> Mapping[str, Any]: ...
 
 
 class Refused(Exception):
-    """A request that ends before the service hears of it."""
+    """A request that is refused before it reaches the service."""
 
     def __init__(self, error: QueratorError, codec: Codec, *, close: bool = False) -> None:
         super().__init__(error.message)
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 class Call:
-    """A request whose head has been understood. Many requests share one, so it holds nothing of any of them."""
+    """What a valid request head asks for. Many requests share one Call, so it holds no state of a request."""
 
     __slots__ = ("codec", "content_error", "decode", "durations", "message", "name", "route")
 
@@ -77,17 +77,19 @@ class Call:
         self.codec = codec
         self.durations = durations
         self.content_error: ContentError | None = None
-        """A Content-Type that is not understood: told only after the body was read within its limit."""
+        """The error for an unknown Content-Type. It is raised only after the body was read within its limit."""
 
 
 class Calls:
-    def __init__(self, service: Service, table: Mapping[str, Route], metrics: HttpMetrics) -> None:
+    """The calls that one daemon answers, and the service that carries them out."""
+
+    def __init__(self, service: CallHandler, table: Mapping[str, Route], metrics: HttpMetrics) -> None:
         self.service = service
         self.metrics = metrics
         self._table = table
 
     def understand(self, method: str, path: str, headers: Headers) -> Call:
-        """What a head asks for; raises Refused if nobody will do it. Header names are in lower case."""
+        """What a head asks for. Raises Refused if this is not a valid call. Header names are in lower case."""
         codec, content_type = self.check_head(method, headers)
         route = self._table.get(path)
         if route is None:
@@ -101,7 +103,7 @@ class Calls:
 
     @staticmethod
     def check_head(method: str, headers: Headers) -> tuple[Codec, str]:
-        """What every POST must meet: how it wants its answer, and the type of its body. Raises Refused."""
+        """The codec of the answer, and the Content-Type. Raises Refused if a head is not that of a valid call."""
         accept = content_type = authorization = None
         for name, value in headers:
             if name == b"accept" and accept is None:
@@ -121,7 +123,7 @@ class Calls:
         return codec, _text(content_type)
 
     def start(self, call: Call, body: bytes, respond: Respond) -> Abandon | None:
-        """Decodes the body and hands it to the service. Never raises; returns how to abandon the call, if it waits."""
+        """Passes the decoded body to the service. Never raises. Returns a function that abandons a waiting call."""
         try:
             if call.content_error is not None:
                 raise call.content_error
@@ -138,7 +140,7 @@ class Calls:
 
 
 def reply_codec(headers: Headers) -> Codec:
-    """How to tell an error to a client whose request could not even be read."""
+    """The codec for an error about a request that could not be read."""
     accept = next((value for name, value in headers if name == b"accept"), None)
     try:
         return content.reply_codec(_text(accept))
@@ -147,12 +149,12 @@ def reply_codec(headers: Headers) -> Codec:
 
 
 def over_limit(call: Call) -> Refused:
-    """The connection ends with this answer: what else is on its way is not worth reading."""
+    """The refusal of a body that is too long. It also ends the connection, because the rest of the body is not read."""
     return Refused(InvalidRequest(over_limit_text(call.route.body_bytes_max)), call.codec, close=True)
 
 
 def encode(codec: Codec, result: Any) -> tuple[int, bytes]:
-    """The status and body of an answer: a message, or an error as the envelope."""
+    """The status and body of an answer. An error becomes a Reply."""
     if isinstance(result, QueratorError):
         return _encode_error(codec, result)
     try:

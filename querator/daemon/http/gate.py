@@ -1,4 +1,4 @@
-"""What all client connections share: the calls, the heads they have learnt, and the beginnings of their answers."""
+"""What all client connections share: the calls, the remembered request heads and the prepared answer heads."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Sweepable(Protocol):
 
 
 class ReplyHeads:
-    """Everything of an answer but its body, made once a second (for the Date) instead of once a request."""
+    """The heads of answers. They are built once a second, because of their Date, and not once per request."""
 
     def __init__(self) -> None:
         self.dated: DefaultHeaders | None = None
         self.ok: dict[str, bytes] = {}
-        """The whole answer to what succeeded without anything to tell, by content type."""
+        """The whole answer of a plain success, by content type."""
         self._starts: dict[tuple[int, str], bytes] = {}
 
     def date(self, headers: DefaultHeaders) -> None:
-        """Takes over uvicorn's default headers, a new list every second."""
+        """Takes over uvicorn's default headers. uvicorn makes a new list every second."""
         self.dated = headers
         self._starts = {}
         for codec in (content.JSON, content.PROTOBUF):
@@ -52,16 +52,18 @@ class ReplyHeads:
 
 
 class Gate:
+    """The state that all connections share. It also ends idle connections."""
+
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.heads = RememberedHeads()
         self.reply_heads = ReplyHeads()
         self.sweeps = 0
-        """Doubles as a coarse clock: a timer per request would cost more than many requests do."""
+        """The number of sweeps so far. It serves as a coarse clock, because a timer per request would be too slow."""
         self._is_sweeping = False
 
     def keep_sweeping(self, loop: asyncio.AbstractEventLoop, connections: set[Sweepable]) -> None:
-        """Ends connections on which nothing happens, now and then, for as long as there are any."""
+        """Ends idle connections every few seconds, as long as there are connections."""
         if not self._is_sweeping:
             self._is_sweeping = True
             loop.call_later(SWEEP_SECONDS, self._sweep, loop, connections)

@@ -1,8 +1,8 @@
-"""Request heads that were parsed once and found simple, so that the same bytes need not be parsed again.
+"""Remembers simple request heads that were parsed once, so that the same bytes need no second parsing.
 
-Clients repeat themselves: the head of a request is the same as that of the one before, or differs in its
-Content-Length alone. A head is remembered whole, and once more with the digits of its Content-Length cut out.
-What may be remembered is decided from a head that the real parser has accepted; anything unusual never is.
+A client's heads are mostly the same, or differ only in their Content-Length. So a head is remembered twice: whole, and
+with the digits of its Content-Length cut out. Only a head that the real parser has accepted can be remembered, and only
+if it has no unusual header.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class KnownHead:
 class RememberedHeads:
     def __init__(self) -> None:
         self.whole: dict[bytes, KnownHead] = {}
-        """Looked into by the protocol itself; ask `find` for what is not in here."""
+        """The protocol looks here first, and calls `find` for other heads."""
         self._without_length: dict[bytes, Call] = {}
 
     def find(self, head: bytes) -> KnownHead | None:
-        """A head (with its blank line) that differs from a remembered one in its length alone."""
+        """The meaning of a head (with its blank line) that differs from a remembered one only in its Content-Length."""
         cut = _length_digits(head)
         if cut is None:
             return None
@@ -48,7 +48,7 @@ class RememberedHeads:
         return known
 
     def learn(self, head: bytes, headers: Sequence[tuple[bytes, bytes]], call: Call) -> None:
-        """Remembers a head that the parser read as `headers` (names in lower case) of an HTTP/1.1 request."""
+        """Remembers the head of an HTTP/1.1 request. The parser read it as `headers`, with names in lower case."""
         if not call.route.hot or call.content_error is not None or len(head) > limits.REMEMBERED_HEAD_BYTES_MAX:
             return
         if not self._is_simple(head, headers):
@@ -62,7 +62,7 @@ class RememberedHeads:
 
     @staticmethod
     def _is_simple(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        # The count proves that the parser saw the lines we see: no folded lines, no bare line ends, no second head.
+        # Equal counts prove that the parser saw the same lines: no folded lines, no bare line ends, no second head.
         if not head.startswith(b"POST /") or head.count(b"\r\n") != len(headers) + 2:
             return False
         if head.count(b"\n") != head.count(b"\r\n") or head.count(b"\r") != head.count(b"\r\n"):
@@ -74,7 +74,7 @@ class RememberedHeads:
 
 
 def _length_digits(head: bytes) -> tuple[int, int] | None:
-    """Where the digits of the first Content-Length are, if there is nothing but a few digits."""
+    """The position of the first Content-Length's digits; None unless its value is a few digits only."""
     start = head.lower().find(b"\r\ncontent-length: ")
     if start < 0:
         return None

@@ -1,8 +1,8 @@
-"""One client connection: uvicorn's httptools protocol, with the hot calls answered right here.
+"""One client connection: uvicorn's httptools protocol, which answers the hot calls itself.
 
-A request whose head is familiar is cut out of the bytes and handed to the service without a parser, a task or an
-ASGI message. Everything else is parsed by httptools and goes to the ASGI app, which does the same with the same
-functions. There is one request at a time: what a client sends ahead waits, unread if it is much.
+A request whose head is remembered goes to the service without a parser, a task or an ASGI message. httptools parses
+every other request for the ASGI app, which uses the same functions. A connection handles one request at a time. What a
+client sends ahead waits in memory, and beyond a bound in the kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from querator.wire.content import Codec
 _END: Final = b"\r\n\r\n"
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
 _METHODS_PARSED: Final = frozenset(b"DELETE GET HEAD OPTIONS PATCH POST PUT TRACE".split())
-_METHOD_STAND_IN: Final = b"PUT"
+_PLACEHOLDER_METHOD: Final = b"PUT"
 _WAITS: Final = re.compile(r"/v1/(queue\.lease|sql|bulk/.*)")
-"""Calls that may take long, and are given up when their client seems to be gone."""
+"""Calls that can take long. They are abandoned when the client stops sending, because it may be gone."""
 _TOO_LONG: Final = "The head of the request is too long."
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
@@ -39,13 +39,13 @@ class Phase(enum.IntEnum):
     HEAD = 0
     """Between requests, or in the middle of a head."""
     HOT_BODY = 1
-    """The rest of a familiar request is on its way."""
+    """The body of a request with a remembered head is still arriving."""
     PARSED_BODY = 2
-    """The parser is at work on a request that is still arriving."""
+    """The body of a parsed request is still arriving."""
     ANSWER = 3
-    """A whole request waits for its answer."""
+    """A complete request waits for its answer."""
     LINGER = 4
-    """We have said our last; the client may still be sending."""
+    """The last answer is sent. The client may still be sending."""
     GONE = 5
 
 
@@ -53,18 +53,20 @@ HEAD, HOT_BODY, PARSED_BODY, ANSWER, LINGER, GONE = (int(phase) for phase in Pha
 
 
 class QueratorProtocol(HttpToolsProtocol):
+    """A connection. `_phase` says what the bytes that arrive next belong to."""
+
     gate: ClassVar[Gate]
 
     @classmethod
     def behind(cls, gate: Gate) -> type[QueratorProtocol]:
-        """uvicorn makes the connections, so what they share comes with the class."""
+        """A class whose connections share `gate`. uvicorn creates the connections, so the class carries the gate."""
         return type("QueratorProtocol", (cls,), {"gate": gate})
 
     # The connection as such
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = _PoliteTransport(self, transport)
+        self.transport = _LingeringTransport(self, transport)
         self._raw = transport
         self._phase = HEAD
         self._held, self._held_at = b"", 0
@@ -81,7 +83,7 @@ class QueratorProtocol(HttpToolsProtocol):
         self._missing = 0
         # A parsed request
         self._head = b""
-        self._method_said = b""
+        self._original_method = b""
         self._in_head = False
         self._chunked_end: ChunkedEnd | None = None
         self._is_received = True
@@ -99,8 +101,8 @@ class QueratorProtocol(HttpToolsProtocol):
             abandon()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. It may still read, or be gone: a short call is answered, then the connection ends.
-        Nobody leases items or lets a query run for somebody who may be gone."""
+        """The client sends no more; it may still read, or be gone. A short call is answered, then the connection ends.
+        A long call is abandoned: leased items or a query's result could be lost on a client that is gone."""
         if self._phase in (HOT_BODY, PARSED_BODY):
             self._fail_body("unexpected EOF")
         if self._phase != ANSWER:
@@ -122,12 +124,12 @@ class QueratorProtocol(HttpToolsProtocol):
     def end_if_idle(self) -> None:
         idle_seconds = (self.gate.sweeps - self._last_sweep) * SWEEP_SECONDS
         if idle_seconds > self.timeout_keep_alive and self._phase in (HEAD, HOT_BODY, PARSED_BODY):
-            # Not close(), which would wait for a client that does not read.
+            # close() would wait for a client that does not read.
             self._raw.abort()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._go_on()
+        self._resume_held()
 
     # Bytes in
 
@@ -154,7 +156,7 @@ class QueratorProtocol(HttpToolsProtocol):
                 self._raw.close()
 
     def _advance(self, data: bytes, at: int = 0) -> None:
-        """Takes request after request out of the bytes, until one has to wait."""
+        """Handles the requests in `data`, one after another, until one has to wait."""
         size = len(data)
         heads = self.gate.heads
         while at < size:
@@ -166,7 +168,7 @@ class QueratorProtocol(HttpToolsProtocol):
             known = heads.whole.get(head) or heads.find(head)
             if known is None:
                 if data.startswith(b"\r\n", at):
-                    at += 2  # old clients end a body with a line end that they do not count
+                    at += 2  # old clients add a line end to a body and do not count it
                 elif end == 3:
                     self._hold_head(data[at:])
                     return
@@ -183,7 +185,7 @@ class QueratorProtocol(HttpToolsProtocol):
                 self._missing = at - size
 
     def _collect(self, data: bytes) -> None:
-        """More of a hot body. The pieces are put together once, however many they are."""
+        """Adds bytes to the body of a hot call. The pieces are joined once, at the end."""
         call, chunks, missing = self._call, self._chunks, self._missing
         assert call is not None
         if len(data) < missing:
@@ -196,7 +198,7 @@ class QueratorProtocol(HttpToolsProtocol):
         self._advance(data, missing)
 
     def _hold(self, data: bytes, at: int = 0) -> None:
-        """Keeps what came too early; a copy per read at most, however many requests are in it."""
+        """Keeps bytes that arrived ahead of their turn. Copies them at most once per read."""
         if self._phase in (LINGER, GONE):
             return
         if self._held:
@@ -206,7 +208,7 @@ class QueratorProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _hold_head(self, data: bytes) -> None:
-        """The beginning of a head, if it looks like one."""
+        """Keeps the beginning of a head. Refuses bytes that do not look like one."""
         method = _METHOD.match(data)
         if data != b"\r" and (method is None or data[method.end() : method.end() + 1] not in (b"", b" ")):
             self._refuse_http("Invalid HTTP request received.")
@@ -214,18 +216,18 @@ class QueratorProtocol(HttpToolsProtocol):
             self._advance_held(data)
 
     def _advance_held(self, data: bytes) -> None:
-        """More bytes after the beginning of a head, or from a client that does not read its answers."""
+        """Adds bytes to what is held: the rest of a head, or requests of a client that does not read its answers."""
         before = len(self._held) - self._held_at
         self._hold(data)
         if self.flow.write_paused:
             return
         if self._held.find(_END, self._held_at + max(0, before - 3)) >= 0:
-            self._go_on()
+            self._resume_held()
         elif len(self._held) - self._held_at > limits.HEAD_BYTES_MAX:
             self._refuse_http(_TOO_LONG)
 
-    def _go_on(self) -> None:
-        """Looks at what was held back, if its turn has come."""
+    def _resume_held(self) -> None:
+        """Handles the bytes that were held, if the connection is ready for the next request."""
         if self._phase != HEAD or self._is_calling or self.flow.write_paused or self._raw.is_closing():
             return
         if self._held:
@@ -260,7 +262,7 @@ class QueratorProtocol(HttpToolsProtocol):
         if self._is_ending:
             self._raw.close()
         elif self._held or self.flow.read_paused:
-            self._go_on()
+            self._resume_held()
 
     def _write(self, codec: Codec, result: Any, *, close: bool) -> None:
         reply_heads = self.gate.reply_heads
@@ -280,25 +282,25 @@ class QueratorProtocol(HttpToolsProtocol):
     # Everything else: the parser and the ASGI app
 
     def _parse(self, head: bytes, data: bytes, at: int) -> int:
-        """Begins a request that is not familiar; returns how much of `data`, which goes on at `at`, is used up."""
+        """Parses the head of a request whose body begins at `at`. Returns the position up to which `data` is used."""
         if len(head) > limits.HEAD_BYTES_MAX:
             self._refuse_http(_TOO_LONG)
             return len(data)
         self._phase = PARSED_BODY
         self._head = head
-        self._method_said = b""
+        self._original_method = b""
         self._in_head, self._is_received = True, False
         self._chunked_end, self._missing = None, 0
         self._linger_bytes = limits.OVER_LIMIT_DRAIN_BYTES_MAX
         method = head.partition(b" ")[0]
         if method not in _METHODS_PARSED and _METHOD.fullmatch(method):
-            # The parser knows a fixed set of methods; our answer to all but POST is the same.
-            self._method_said = method
-            head = _METHOD_STAND_IN + head[len(method) :]
+            # The parser knows a fixed set of methods. Our answer to every method but POST is the same.
+            self._original_method = method
+            head = _PLACEHOLDER_METHOD + head[len(method) :]
         if b"pgrade" in head:
-            # We never upgrade, and the parser would take the body for the first bytes of the other protocol.
+            # We never upgrade. The parser would take the body for bytes of the other protocol.
             head = _UPGRADE.sub(b"", head)
-        # A parser per request: it never sees a byte of the next one, so that there is one request at a time.
+        # Each request has its own parser, which sees no byte of the next request. So there is one request at a time.
         self.parser = httptools.HttpRequestParser(self)
         self._feed(head)
         if self._in_head and self._phase == PARSED_BODY:
@@ -316,7 +318,7 @@ class QueratorProtocol(HttpToolsProtocol):
             if not is_last:
                 end = len(data)
             if self.cycle.response_complete:
-                # Refused early: read to its end only so that the client can read the answer.
+                # The request was refused early. The rest is read only so that the client can read the answer.
                 self._linger_bytes -= end - at
                 if self._linger_bytes < 0:
                     self._raw.close()
@@ -357,11 +359,11 @@ class QueratorProtocol(HttpToolsProtocol):
             self._chunked_end = ChunkedEnd()
         elif b"content-length" in names:
             self._missing = int(headers[names.index(b"content-length")][1])
-        if self._method_said:
-            self.scope["method"] = self._method_said.decode()
+        if self._original_method:
+            self.scope["method"] = self._original_method.decode()
         elif self._head and self.scope["http_version"] == "1.1" and self.scope["method"] == "POST":
             self._learn()
-        self._head = self._method_said = b""
+        self._head = self._original_method = b""
 
     def _learn(self) -> None:
         try:
@@ -384,19 +386,19 @@ class QueratorProtocol(HttpToolsProtocol):
         self._last_sweep = self.gate.sweeps
         if self._phase == ANSWER:
             self._phase = HEAD
-            self._go_on()
+            self._resume_held()
 
     # Ends
 
     def end(self) -> None:
-        """Closes the connection, in a way that the client can read what was said last."""
+        """Closes the connection in such a way that the client can read the last answer."""
         if self._phase == PARSED_BODY and not self._is_received:
             self._linger()
         elif self._phase != LINGER:
             self._raw.close()
 
     def cut_off(self, is_unread: bool) -> None:
-        """Ends a connection in the middle of an answer; uvicorn need not know."""
+        """Closes the connection in the middle of an answer, without telling uvicorn."""
         self.cycle.disconnected = True
         if is_unread:
             self._raw.abort()  # close() would wait for a client that does not read
@@ -404,7 +406,7 @@ class QueratorProtocol(HttpToolsProtocol):
             self._raw.close()
 
     def _linger(self) -> None:
-        # Closed with unread bytes the kernel would send a reset, and the client might never see our answer.
+        # If we closed with unread bytes, the kernel would send a reset, and the client might never see our answer.
         self._phase = LINGER
         self._held = b""
         self._linger_bytes = limits.OVER_LIMIT_DRAIN_BYTES_MAX
@@ -415,7 +417,7 @@ class QueratorProtocol(HttpToolsProtocol):
         self._linger_timer = self.loop.call_later(limits.LINGER_SECONDS, self._raw.close)
 
     def _fail_body(self, reason: str) -> None:
-        """A body that cannot be read to its end: told, if nothing else was, and then the connection ends."""
+        """Ends the connection because a body is malformed or breaks off. Answers first, if no answer has begun."""
         codec = content.JSON
         if self._call is not None:
             codec, self._call = self._call.codec, None
@@ -434,8 +436,8 @@ class QueratorProtocol(HttpToolsProtocol):
         self.send_400_response(reason)
 
 
-class _PoliteTransport(asyncio.Transport):
-    """The transport as uvicorn sees it: closing it goes by way of the protocol, which may have to linger."""
+class _LingeringTransport(asyncio.Transport):
+    """The transport that uvicorn sees. It leaves closing to the protocol, which may have to linger."""
 
     def __init__(self, protocol: QueratorProtocol, transport: asyncio.Transport) -> None:
         super().__init__()

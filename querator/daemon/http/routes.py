@@ -1,8 +1,7 @@
-"""One table: every call the daemon answers, what its body is, how long that may be, and which way it takes.
+"""The table of calls: the path below `/v1/`, the message in the body, and how long the body may be.
 
-Paths are what stands below `/v1/`. Calls marked `hot` are answered by our own protocol class when a client's head is
-familiar, and by the ASGI app otherwise; all others by the ASGI app. The bulk endpoints (`/v1/bulk/...`) are no
-calls but streams: they are Starlette routes, handed to `transport.application`.
+Our protocol class answers calls marked `hot` if it remembers the client's request head. The ASGI app answers all
+others. The bulk endpoints (`/v1/bulk/...`) are not calls but streams: `bulk` passes them to the ASGI app as routes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ PREFIX: Final = "/v1/"
 class Route(NamedTuple):
     path: str
     message: type[Any]
-    """What the body says."""
+    """The type of the request body."""
     body_bytes_max: int
     hot: bool = False
     only_with_test_clock: bool = False
     refusal: str = ""
-    """Said (as a 453) to every request that can be decoded: the call needs something that this daemon does not have."""
+    """If set, every valid request gets 453 with this text: the call needs something that this daemon does not have."""
 
 
 def _routes(*names: str, message: type[Any], body_bytes_max: int = limits.BODY_BYTES_MAX, **more: Any) -> list[Route]:
@@ -104,13 +103,13 @@ _TABLE: Final[tuple[Route, ...]] = (
 )
 
 
-def table(*, test_clock: bool = False, routes: Iterable[Route] = _TABLE) -> Mapping[str, Route]:
-    """The calls of one daemon by their whole path."""
+def routes_by_path(*, test_clock: bool = False, routes: Iterable[Route] = _TABLE) -> Mapping[str, Route]:
+    """The calls of one daemon, by their full path."""
     return {PREFIX + route.path: route for route in routes if test_clock or not route.only_with_test_clock}
 
 
 def over_limit_text(bytes_max: int) -> str:
-    """The contract's words for a body that is too long; the unit depends on what the limit divides by."""
+    """The wire contract's text for a body that is too long. The unit is binary if the limit divides by 1024."""
     base, units = (1024, ("KiB", "MiB")) if bytes_max % 1024 == 0 else (1000, ("kB", "MB"))
     size, unit = f"{bytes_max}", "B"
     for power, name in enumerate(units, start=1):

@@ -1,4 +1,7 @@
-"""The sockets a daemon listens on, bound by ourselves: uvicorn would open a Unix socket to all and steal a live one."""
+"""The sockets that a daemon listens on.
+
+uvicorn does not bind them: it would give everybody access to a Unix socket, and take over the socket of a live daemon.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from querator.errors import QueratorError
 
 
 class Listeners:
-    """Every socket of a daemon. They listen from the start, so that clients wait for the daemon instead of failing."""
+    """The sockets of a daemon. They listen from the start, so that early clients wait instead of failing."""
 
     def __init__(self) -> None:
         self.sockets: list[socket.socket] = []
         self._unix: tuple[Path, int] | None = None
 
     def listen_unix(self, path: Path) -> None:
-        """Takes the place of a socket that nobody listens on any more, never of a live one."""
+        """Listens on a Unix socket. Replaces a stale socket file, never the socket of a live daemon."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_stale(path)
@@ -38,7 +41,7 @@ class Listeners:
             raise QueratorError(f"cannot listen on {path}: {error.strerror or error}") from None
 
     def listen_tcp(self, address: HttpAddress) -> list[str]:
-        """Listens on everything that the host's name stands for, and returns it as `host:port`."""
+        """Listens on every address of the host name. Returns the addresses as `host:port`."""
         bound: list[str] = []
         port = address.port
         try:
@@ -52,13 +55,13 @@ class Listeners:
                 if family == socket.AF_INET6:
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 try:
-                    # Port 0: the first one chooses, the others follow.
+                    # Port 0: the kernel chooses the port of the first address, and the others take the same.
                     listener.bind((place[0], port, *place[2:]))
                     listener.listen(limits.LISTEN_BACKLOG)
                 except OSError as error:
                     listener.close()
                     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(found) > 1:
-                        continue  # a name may stand for an IPv6 address that this machine does not have
+                        continue  # a host name can have an IPv6 address that this machine lacks
                     raise
                 self.sockets.append(listener)
                 port = listener.getsockname()[1]
@@ -82,7 +85,7 @@ class Listeners:
 
 
 def _notice_dead_clients(listener: socket.socket) -> None:
-    """A machine that went away without a word must not keep its parked leases; connections take this over."""
+    """Turns TCP keep-alive on, so that a machine that disappears does not keep its waiting leases."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -104,5 +107,5 @@ def _remove_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except (BlockingIOError, TimeoutError):
-            pass  # so busy that its backlog is full
+            pass  # the daemon is so busy that its backlog is full
     raise QueratorError(f"cannot listen on {path}: another daemon is listening there")
