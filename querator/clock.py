@@ -1,4 +1,4 @@
-"""The clock of the queue: microseconds since 1970, UTC. Deadlines and schedules follow it; tests move it by hand."""
+"""The clock of the queues: microseconds since 1970, UTC. Deadlines and schedules use it, and tests set it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until it is moved. Starts at the present unless told otherwise."""
+    """A clock that stands still until a test moves it. It starts at the present by default."""
 
     def __init__(self, now_us: int | None = None) -> None:
         self._now_us = time.time_ns() // 1_000 if now_us is None else now_us

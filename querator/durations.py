@@ -28,7 +28,7 @@ _CACHED_TEXT_LENGTH_MAX: Final = 32
 
 
 def parse(text: str) -> int:
-    """Nanoseconds; raises ValueError with the text that the contract inserts into its messages."""
+    """Nanoseconds. Raises ValueError with the text that the wire contract inserts into its messages."""
     if len(text) <= _CACHED_TEXT_LENGTH_MAX:
         return _parse_cached(text)
     return _parse(text)
@@ -43,7 +43,7 @@ def _parse(text: str) -> int:
     total = 0
     while position < len(text):
         term = _TERM.match(text, position)
-        assert term is not None  # every part of the pattern may be empty
+        assert term is not None  # the pattern also matches the empty text
         digits, fraction, unit = term.groups()
         if not digits and not fraction:
             raise _invalid(text)
@@ -63,19 +63,19 @@ def _parse(text: str) -> int:
     return total
 
 
-_parse_cached = lru_cache(maxsize=1024)(_parse)  # the same few timeouts come with nearly every request
+_parse_cached = lru_cache(maxsize=1024)(_parse)  # nearly all requests have the same few timeouts
 
 
 def _whole(digits: str, text: str) -> int:
     significant = digits.lstrip("0") or "0"
-    # The length first: int() of a long enough text raises an error of its own.
+    # Check the length first: int() refuses very long texts with an error of its own.
     if len(significant) > len(str(_LIMIT)) or int(significant) > _LIMIT:
         raise _invalid(text)
     return int(significant)
 
 
 def _part(fraction: str, unit_ns: int) -> int:
-    """The fraction of a unit in nanoseconds. Digits that no longer fit 63 bits are cut off, the rest is a float."""
+    """The fraction of a unit in nanoseconds. Digits beyond 63 bits are cut off, and the product is a float."""
     value, scale = 0, 1.0
     for digit in fraction:
         longer = value * 10 + int(digit)
@@ -102,7 +102,7 @@ def _quoted(text: str) -> str:
 
 
 def text(ns: int) -> str:
-    """`0s`, `1.5ms`, `1h2m3.5s`: the largest fitting unit below a second, hours, minutes and seconds from there on."""
+    """Text such as `0s`, `1.5ms` or `1h2m3.5s`. Below a second it has the largest unit that fits."""
     if ns == 0:
         return "0s"
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
@@ -121,7 +121,7 @@ def text(ns: int) -> str:
 
 
 def parse_days(text: str) -> int:
-    """The same as `parse`, and days in front: `30d`, `1d12h`. For what no client of the original service sends."""
+    """Like `parse`, with days in front: `30d`, `1d12h`. For fields that clients of the original service lack."""
     days, mark, rest = text.partition("d")
     if not mark or not (days.isascii() and days.isdigit()):
         return parse(text)
@@ -132,7 +132,7 @@ def parse_days(text: str) -> int:
 
 
 def text_days(ns: int) -> str:
-    """`30d` for whole days, otherwise as `text`."""
+    """`30d` for whole days, otherwise the same as `text`."""
     return text(ns) if ns % _DAY_NS or not ns else f"{ns // _DAY_NS}d"
 
 

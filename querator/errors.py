@@ -1,10 +1,10 @@
-"""One tree of errors: what happened → the code on the wire → the exit code of the command line.
+"""One tree of errors. Each has its code on the wire and the exit code of the command line.
 
 QueratorError
 ├── on the wire
 │   ├── InvalidRequest     400  Bad Request
 │   │   ├── NotFound       400  (a queue, partition or job that does not exist)
-│   │   └── Conflict       400  (something that is under way forbids it)
+│   │   └── Conflict       400  (another operation is under way)
 │   ├── Unauthorized       401  Unauthorized
 │   ├── Forbidden          403  Forbidden
 │   ├── RequestFailed      453  Request Failed
@@ -167,7 +167,7 @@ BY_CODE: dict[int, type[QueratorError]] = {
 
 
 def from_wire(code: int, message: str) -> QueratorError:
-    """The error that a reply's code and message stand for; tells the kinds of 400 apart by their text."""
+    """The error for a reply's code and message. The text decides which kind of 400 it is."""
     if code == InvalidRequest.code:
         subject = message.partition(";")[0]
         missing = ("queue does not exist", "job does not exist", "storage does not exist")

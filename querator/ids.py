@@ -1,4 +1,4 @@
-"""Item ids: 27-character KSUIDs that say which partition their item was born in.
+"""Item ids: 27-character KSUIDs that name the partition in which the item was created.
 
     20 bytes = 4 bytes seconds since 1,400,000,000 · 8 bytes partition prefix · 8 bytes sequence
 
@@ -35,13 +35,13 @@ class Decoded(NamedTuple):
 
 
 def _number(prefix: int, seq: int) -> int:
-    # What lies outside the reach of a KSUID, 2014 to 2150, has its nearest second; the sequence keeps the order.
+    # A KSUID can express 2014 to 2150. Other times take the nearest second; the sequence keeps the order.
     seconds = min(max(0, seq // US_PER_SECOND - KSUID_EPOCH_SECONDS), _SECONDS_MAX)
     return seconds << 128 | prefix << 64 | seq
 
 
 def digits_of(number: int, length: int) -> str:
-    """The last digits of a number, as ids write it."""
+    """The last digits of a number in base 62."""
     digits = []
     for _ in range(length):
         number, digit = divmod(number, 62)
@@ -50,7 +50,7 @@ def digits_of(number: int, length: int) -> str:
 
 
 def start_of_second(prefix: int, second: int) -> int:
-    """What must be added to a sequence of this second to have its id as a number."""
+    """The number that turns a sequence of this second into its id as a number, by addition."""
     return _number(prefix, second * US_PER_SECOND) - second * US_PER_SECOND
 
 
@@ -59,17 +59,17 @@ def encode(prefix: int, seq: int) -> str:
 
 
 def encode_many(prefix: int, seqs: list[int]) -> list[str]:
-    """The texts of many ids of one partition, in any order. Neighbours share the work on the leading digits."""
+    """The texts of many ids of one partition, in any order. Neighbours share their leading digits."""
     texts: list[str] = []
     at, count = 0, len(seqs)
     while at < count:
         seq = seqs[at]
-        # All sequences of one second whose ids differ in the last two digits only: first to last.
+        # The sequences from first to last are of one second, and their ids differ only in the last two digits.
         high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
         high_text = _high_text(high)
         room = min(_LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND, count - at)
         if seqs[at + room - 1] == seq + room - 1 and seqs[at : at + room] == list(range(seq, seq + room)):
-            # What was produced together: one after the other, and so are their last digits.
+            # The items of one produce have consecutive sequences, so their last digits are consecutive too.
             texts += [high_text + low for low in _LOW[rest : rest + room]]
             at += room
         else:
@@ -89,13 +89,13 @@ def _high_text(high: int) -> str:
     return _leading_text(leading) + _LOW[pairs] + _LOW[last]
 
 
-@lru_cache(maxsize=4_096)  # of one partition they change every few days
+@lru_cache(maxsize=4_096)  # the leading digits of a partition change every few days
 def _leading_text(leading: int) -> str:
     return digits_of(leading, _HIGH_LENGTH - 4)
 
 
 def decode(text: str) -> Decoded:
-    """Raises ValueError with the contract's reason when the text is no KSUID."""
+    """The parts of an id. Raises ValueError with the wire contract's reason if the text is not a KSUID."""
     if len(text.encode("utf-8", "surrogatepass")) != TEXT_LENGTH:
         raise ValueError(WRONG_LENGTH)
     number = 0
@@ -110,7 +110,7 @@ def decode(text: str) -> Decoded:
 
 
 def first_sequence_from(prefix: int, pivot: str) -> int:
-    """The smallest sequence whose id, in the partition with this prefix, sorts at or after the pivot's text."""
+    """The smallest sequence of the partition with this prefix whose id sorts at or after the pivot."""
     decoded = decode(pivot)
     number = 0
     for digit in pivot:
@@ -127,7 +127,7 @@ def first_sequence_from(prefix: int, pivot: str) -> int:
 
 
 def is_own(prefix: int, text: str, decoded: Decoded) -> bool:
-    """Whether a partition with this prefix made exactly this text: the seconds must follow from the sequence."""
+    """Whether the partition with this prefix made this id: its seconds must follow from its sequence."""
     return decoded.prefix == prefix and encode(prefix, decoded.seq) == text
 
 

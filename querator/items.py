@@ -1,4 +1,4 @@
-"""The types that everything shares: an item as it is stored, a queue, a partition.
+"""The types that all layers share: a stored item, a queue, a partition.
 
 Times are microseconds since 1970 (UTC), durations nanoseconds. What is only remembered in memory (leases held,
 windows, states) lives with the partition in the daemon, not here.
@@ -18,7 +18,7 @@ ZERO_TIME_US: Final = -62_135_596_800_000_000
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
-    """One item as storage keeps it. It is replaced, never changed: a retried item is a new Item with a new seq."""
+    """A stored item. It never changes: a retried item is a new Item with a new seq."""
 
     seq: int
     created_at: int
@@ -33,22 +33,22 @@ class Item(msgspec.Struct, array_like=True, gc=False):
     enqueue_at: int = 0
     """When a scheduled item is due; 0 for an item that is not scheduled."""
     birth: int = 0
-    """The sequence under which the item first entered this queue; 0 when it still has it."""
+    """The sequence with which the item first entered this queue; 0 if it is still the same."""
     history: bytes = b""
-    """JSON list of `Event`: its last failed attempts and its deaths, oldest first. Empty for an item without either."""
+    """A JSON list of `Event`: the last failed attempts and the deaths, oldest first. Empty if there are none."""
     imported_deadline: int = 0
-    """The lease deadline with which an item was imported that is not leased: told in lists until it is leased."""
+    """The lease deadline that came with the import of an item that is not leased. Lists show it until a lease."""
 
 
 class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=False):
-    """Who holds a lease. All items that one lease request got share one Hold."""
+    """The holder of a lease. All items of one lease request share one Hold."""
 
     client_id: str = ""
     leased_at: int = 0
     ended_at: int = 0
-    """When the holder gave the item up, if it did; 0 while the lease is held."""
+    """When the holder gave the item up; 0 while the holder has the lease."""
     reason: str = ""
-    """What the holder said when it gave the item up."""
+    """The reason that the holder gave."""
 
 
 NOBODY: Final = Hold()
@@ -56,22 +56,22 @@ NOBODY: Final = Hold()
 
 
 class Event(msgspec.Struct, omit_defaults=True):
-    """One entry of an item's history: an attempt that failed or, if it has a queue_name, a death in that queue."""
+    """An entry of an item's history: a failed attempt or, if it has a queue_name, a death in that queue."""
 
     at: int
     reason: str
     attempts: int
-    """The number of the attempt; of a death, how many attempts there were."""
+    """The number of the attempt. For a death: how many attempts there were."""
     client_id: str = ""
-    """Who held the item, and how long; an attempt has these."""
+    """Only for an attempt: the client that held the item, and for how long."""
     held_us: int = 0
     queue_name: str = ""
-    """Where the item died, and its id there; a death has these."""
+    """Only for a death: the queue where the item died, and its id there."""
     source_id: str = ""
 
 
 class Queue(msgspec.Struct, kw_only=True):
-    """A queue's settings as the catalog keeps them."""
+    """The settings of a queue, as the catalog stores them."""
 
     name: str
     namespace: str = "_system"
@@ -84,11 +84,11 @@ class Queue(msgspec.Struct, kw_only=True):
     created_at: int = ZERO_TIME_US
     updated_at: int = ZERO_TIME_US
     retention_ns: int = 0
-    """How long items are kept that died in another queue and came here; 0 is for ever."""
+    """How long this queue keeps items that died in another queue; 0 means for ever."""
 
 
 class State(enum.StrEnum):
-    """What a partition allows (ADR 23). `error` is laid over what the operator asked for by a failing storage."""
+    """The state of a partition (ADR 23). A failing storage sets `error` on top of the operator's choice."""
 
     AVAILABLE = "available"
     PAUSED = "paused"
@@ -98,13 +98,13 @@ class State(enum.StrEnum):
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """Long work on partitions as the catalog keeps it, so that it goes on after a restart."""
+    """Long work on partitions. The catalog stores it, so that it continues after a restart."""
 
     job_id: str
     kind: str
     queue: str
     partition: int
-    """The one that it works on at present, if it has several."""
+    """The partition that the job works on now, if it has several."""
     state: str = "running"  # or "done", "failed", "cancelled"
     done: int = 0
     total: int = 0
@@ -112,11 +112,11 @@ class Job(msgspec.Struct, kw_only=True):
     created_at: int = 0
     ended_at: int = 0
     details: dict[str, Any] = {}
-    """What this kind of job needs to know; `partitions` are all that nobody else may work on meanwhile."""
+    """Parameters of this kind of job. `partitions` are the ones that no other job may work on meanwhile."""
 
 
 class Counts(NamedTuple):
-    """How many items a partition holds, and the sum of the times at which those that are not scheduled were made."""
+    """The number of items in a partition, and the sum of the creation times of those that are not scheduled."""
 
     ready: int
     leased: int
@@ -125,7 +125,7 @@ class Counts(NamedTuple):
 
 
 class Placement(msgspec.Struct, kw_only=True):
-    """A partition as the catalog keeps it: which file, where, and what the operator asked for."""
+    """A partition as the catalog stores it: its file, its storage, and the state that the operator asked for."""
 
     queue: str
     number: int
@@ -138,7 +138,7 @@ class Placement(msgspec.Struct, kw_only=True):
 
 
 class Room(NamedTuple):
-    """What is left of the file system of a storage."""
+    """The free space on the file system of a storage."""
 
     free_bytes: int
     size_bytes: int

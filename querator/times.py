@@ -35,9 +35,9 @@ def is_expressible(us: int) -> bool:
     return MIN_US <= us <= MAX_US
 
 
-@lru_cache(maxsize=4096)  # what was leased or scheduled together often has one time
+@lru_cache(maxsize=4096)  # items of one request often have the same time
 def parse(text: str) -> int:
-    """Microseconds since 1970, finer digits cut off; raises ValueError."""
+    """Microseconds since 1970. Finer digits are cut off. Raises ValueError."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ValueError(f"not an RFC 3339 time: {text}")
@@ -47,7 +47,7 @@ def parse(text: str) -> int:
         raise ValueError(f"no such time of day: {text}")
     whole = _day_start(day) + hour * 3_600 + minute * 60 + second
     if sign:
-        # People do write an offset of 24 hours or 60 minutes, and existing clients may.
+        # Offsets of 24 hours or 60 minutes occur in practice, so they are accepted.
         if int(offset_hours) > 24 or int(offset_minutes) > 60:
             raise ValueError(f"no such offset: {text}")
         offset = int(offset_hours) * 3_600 + int(offset_minutes) * 60
@@ -64,7 +64,7 @@ def parse(text: str) -> int:
 def _day_start(day: str) -> int:
     """The seconds from 1970 to the start of this day."""
     if day.startswith("0000"):
-        # The calendar repeats every 400 years. Year 0 matters only when an offset leads out of it.
+        # The calendar repeats every 400 years. Year 0 is valid only if the offset moves the time into year 1.
         return (
             date.fromisoformat("0400" + day[4:]).toordinal() - _DAYS_PER_400_YEARS - _DAYS_TO_1970
         ) * _SECONDS_PER_DAY
@@ -72,7 +72,7 @@ def _day_start(day: str) -> int:
 
 
 def text(us: int) -> str:
-    """UTC with as few digits of 0, 3 and 6 as show all microseconds; raises OutOfRange."""
+    """The time in UTC, with 0, 3 or 6 decimals: as few as show all microseconds. Raises OutOfRange."""
     second, fraction = divmod(us, US_PER_SECOND)
     if not fraction:
         return _second_text(second) + "Z"
@@ -81,7 +81,7 @@ def text(us: int) -> str:
     return f"{_second_text(second)}.{fraction // 1_000:03d}Z"
 
 
-@lru_cache(maxsize=4096)  # the times of one list, and of one moment, share their seconds
+@lru_cache(maxsize=4096)  # the times in a list often share their seconds
 def _second_text(second: int) -> str:
     days, rest = divmod(second, _SECONDS_PER_DAY)
     try:

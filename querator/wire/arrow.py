@@ -1,6 +1,6 @@
-"""Arrow on the wire: what an item looks like in columns, and streams of record batches as bytes.
+"""Arrow on the wire: the columns of an item, and streams of record batches as bytes.
 
-Both ends use it: the bulk endpoints, the SQL worker and the Spark data source. Nothing here knows HTTP.
+The bulk endpoints, the SQL worker and the Spark data source use it. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PRODUCED: Final = pa.schema(
         pa.field("enqueue_at", TIME),
     ]
 )
-"""What a bulk produce takes; everything but the payload may be absent or null."""
+"""The columns of a bulk produce. All but the payload can be absent or null."""
 
 IMPORTED: Final = pa.schema(
     [
@@ -85,7 +85,7 @@ IMPORTED: Final = pa.schema(
         pa.field("history", pa.string()),
     ]
 )
-"""What a bulk import takes: stored items with their past. One whose `source_id` the queue has already is left out."""
+"""The columns of a bulk import: stored items with their past. Items whose `source_id` the queue has are skipped."""
 
 
 class SchemaError(ValueError):
@@ -93,7 +93,7 @@ class SchemaError(ValueError):
 
 
 def fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch in the types of `wanted`, its columns in that order; raises SchemaError. Nulls stay nulls."""
+    """The batch with the types and the column order of `wanted`. Nulls stay nulls. Raises SchemaError."""
     check(batch.schema, wanted)
     fields = [field for field in wanted if field.name in batch.schema.names]
     columns = []
@@ -109,7 +109,7 @@ def fitted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def check(schema: pa.Schema, wanted: pa.Schema) -> None:
-    """Refuses a schema before any of its rows is looked at."""
+    """Raises SchemaError if a schema does not fit, before any row is read."""
     names = schema.names
     if len(set(names)) != len(names):
         raise SchemaError("a column comes twice")
@@ -139,7 +139,7 @@ def _converts(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """A whole stream, for what is small enough to have in one piece."""
+    """A whole stream as bytes. For batches that fit in memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -148,7 +148,7 @@ def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> byte
 
 
 def stream_start(schema: pa.Schema) -> bytes:
-    """What a stream begins with. `stream_part` gives what follows, `STREAM_END` ends it."""
+    """The start of a stream. `stream_part` makes its parts, and `STREAM_END` ends it."""
     return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
 
 
@@ -160,13 +160,13 @@ STREAM_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_batches(source: object) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream, from bytes or anything with `read`."""
+    """The batches of a stream. The source is bytes or an object with `read`."""
     with pa.ipc.open_stream(source) as reader:
         yield from reader
 
 
 def untrusted_batches(source: object, wanted: pa.Schema, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The same from somebody who may send anything: Arrow believes what it reads, and would crash over some of it.
+    """The batches of a stream from an untrusted client. Arrow trusts its input, and crashes on some invalid input.
 
     Raises SchemaError when a batch does not fit `wanted` or is larger than `bytes_max`, and Arrow's own errors.
     """
@@ -193,9 +193,9 @@ _MESSAGE_HEADER: Final = 2
 
 
 def _expanded_bytes(message: pa.ipc.Message) -> int:
-    """How large the body of a record batch becomes: each buffer that is compressed begins with its real length.
+    """The size of a record batch's body after decompression. Each compressed buffer begins with its real length.
 
-    Arrow has checked the metadata, a flatbuffer, as it read the message. It tells nobody what is in there.
+    Arrow checked the metadata, a flatbuffer, when it read the message, but it has no API to read the metadata.
     """
     metadata, body = message.metadata, message.body
     batch = _follow(metadata, _field(metadata, _follow(metadata, 0), _MESSAGE_HEADER))
@@ -220,13 +220,13 @@ _BUFFER: Final = struct.Struct("<qq")
 
 
 def _follow(data: pa.Buffer, at: int) -> int:
-    """Where the offset that stands at a place in a flatbuffer leads."""
+    """The position that the offset at `at` points to."""
     (offset,) = _UINT32.unpack_from(data, at)
     return at + int(offset)
 
 
 def _field(data: pa.Buffer, table: int, number: int) -> int:
-    """Where a table of a flatbuffer has its field; 0 when it does not."""
+    """The position of a field in a table of a flatbuffer; 0 if the table lacks the field."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (vtable_bytes,) = struct.unpack_from("<H", data, vtable)
@@ -250,10 +250,10 @@ def _three_digit_texts() -> pa.Array:
 
 
 def id_column(prefix: int, seqs: pa.Array) -> pa.Array:
-    """The ids of many sequences of one partition: `ids.encode_many` in columns, and without holding the GIL.
+    """The ids of many sequences of one partition: `ids.encode_many` on columns, without holding the GIL.
 
-    Within one second an id is a constant plus its sequence. So the leading 18 digits are made once per second (twice:
-    the sum may carry over), and the last nine are looked up, three at a time.
+    Within one second an id is a constant plus its sequence. So the leading 18 digits are computed once per second, or
+    twice because the sum can carry over. The last nine digits are looked up, three at a time.
     """
     if not len(seqs):
         return pa.array([], pa.string())
@@ -279,7 +279,7 @@ def id_column(prefix: int, seqs: pa.Array) -> pa.Array:
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """The named columns of a schema, in the schema's order. Without names all but `text`, which repeats the payload."""
+    """The named columns of a schema, in its order. Without names: all but `text`, which repeats the payload."""
     unknown = [name for name in columns if name not in schema.names]
     if unknown:
         raise SchemaError(f"column '{unknown[0]}' is unknown; known are {', '.join(schema.names)}")

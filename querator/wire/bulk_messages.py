@@ -1,4 +1,4 @@
-"""What the bulk endpoints say besides Arrow: requests and answers in JSON, and the parameters of a write.
+"""The JSON requests and answers of the bulk endpoints, and the parameters of a write.
 
     POST /v1/bulk/items.plan       PlanRequest → PlanResponse
     POST /v1/bulk/items.scan       ScanRequest → an Arrow stream of items
@@ -16,11 +16,11 @@ import msgspec
 
 PREFIX: Final = "/v1/bulk/"
 STATES: Final = ("ready", "leased", "scheduled", "stored")
-"""`stored` is what is not scheduled: ready and leased."""
+"""`stored` means ready and leased."""
 
 
 class ScanRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Items of one partition with `after_id` < id <= `upto_id`; either may be empty."""
+    """Asks for the items of one partition with `after_id` < id <= `upto_id`. Both can be empty."""
 
     queue_name: str
     """The name of the queue."""

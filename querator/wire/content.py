@@ -1,6 +1,6 @@
-"""Which encoding a request is in, and which its reply shall have (wire contract 1.3, 1.4).
+"""The encodings of a request and of its answer (wire contract 1.3, 1.4).
 
-Only the first type that a header names counts, its parameters do not.
+Only the first type in a header counts. Its parameters are ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Codec(NamedTuple):
     end_of_parts: bytes = b""
 
     def part(self, message: Message, is_first: bool) -> bytes:
-        """One of several messages that have nothing but a list, which together are one message with all of the lists.
+        """Encodes one part of a message that consists of a single list. Each part has a piece of the list.
 
-        After the last of them comes `end_of_parts`. None of the lists may be empty.
+        The caller adds `end_of_parts` after the last part. No piece may be empty.
         """
         encoded = self.encode(message)
         if not self.end_of_parts:
@@ -47,7 +47,7 @@ _END_OF_TYPE: Final = re.compile("[;,]")
 
 
 def request_codec(content_type: str) -> Codec:
-    """The codec for a Content-Type, empty if there is none; raises ContentError."""
+    """The codec for a Content-Type, which is empty if the header is absent. Raises ContentError."""
     codec = _CODECS.get(content_type) or _CODECS.get(_first_type(content_type).strip().lower())
     if codec is None:
         raise ContentError(f"Content-Type header '{content_type}' is invalid format or unrecognized content type")
@@ -55,7 +55,7 @@ def request_codec(content_type: str) -> Codec:
 
 
 def reply_codec(accept: str) -> Codec:
-    """The codec for an Accept, empty if there is none; raises ContentError, which is then told in JSON."""
+    """The codec for an Accept, which is empty if the header is absent. Raises ContentError."""
     codec = _CODECS.get(accept) or _CODECS.get(_first_type(accept).strip().lower())
     if codec is None:
         supported = f"{JSON.content_type},{PROTOBUF.content_type}"

@@ -1,7 +1,7 @@
-"""Makes the `*_pb2.py` modules from the `.proto` files beside it: `python -m querator.wire.generate [--check]`.
+"""Generates the `*_pb2.py` modules from the `.proto` files: `python -m querator.wire.generate [--check]`.
 
-With `--check` nothing is written, and the exit code is 1 when a module no longer says what its `.proto` says.
-Needs grpcio-tools, which only developers have.
+With `--check` it writes nothing, and exits with 1 if a module differs from its `.proto` file. It needs grpcio-tools,
+which only developers install.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def generate() -> None:
 
 
 def stale() -> list[str]:
-    """The `.proto` files whose module differs. Compares meaning, not text, which changes with every compiler."""
+    """The `.proto` files whose module differs. Compares descriptors, because the text differs by compiler version."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +46,7 @@ def stale() -> list[str]:
             for message in file.message_type:
                 for field in message.field:
                     field.json_name = field.json_name or _camel_case(field.name)
-                del message.nested_type[:]  # entries of maps: they follow from the field
+                del message.nested_type[:]  # map entries follow from their field
         if wanted[name] != present:
             found.append(name)
     return found

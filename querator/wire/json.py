@@ -1,7 +1,7 @@
 """Messages to and from JSON, by the protobuf JSON mapping (wire contract 1.7).
 
-A body is decoded by msgspec, which is fast and accepts less than the mapping allows. Whatever it does not take, and
-whatever may hold a key twice (msgspec keeps the last and says nothing), is read again by `strict.py`, which decides.
+msgspec decodes a body. It is fast, and accepts less than the mapping allows. `strict.py` reads a body again if msgspec
+refuses it, or if an object may have a key twice: msgspec silently keeps the last one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECODERS: Final[dict[type[Message], Callable[[bytes], Any]]] = {}
 
 
 def decode(kind: type[M], body: bytes) -> M:
-    """Raises ContentError with the text that existing clients know."""
+    """The message in a body. Raises ContentError with the text that existing clients know."""
     fast = _DECODERS.get(kind) or _prepare(kind)
     try:
         message: M = fast(body)
@@ -58,27 +58,27 @@ def _time_from_text(_: type[Any], value: Any) -> int:
 
 
 def _has_no_key_twice(body: bytes, message: Message) -> bool:
-    """Whether no object in this valid body has a key twice, as far as that can be told cheaply.
+    """Whether no object in this valid body has a key twice. A cheap check; False can also mean "not sure".
 
-    What was decoded is written again, and the colons of both are compared: a colon belongs to a key or stands in a
-    string, and a key that came twice is written once. The message itself lacks explicit zeros, and its times are no
-    texts; only if that shows, everything is decoded and written once more without its types.
+    The check encodes the message again and compares the number of colons. A colon belongs to a key or is part of a
+    string, and a repeated key is encoded once. The message lacks explicit zeros, and its times are numbers. If the
+    numbers differ, the body is decoded without types, encoded and compared again.
     """
     if b"\\" in body and b"\\u003" in body:
-        return False  # perhaps a colon in disguise
+        return False  # it may be an escaped colon
     colons = _colons(body)
     return colons == _colons(_encode(message)) or colons == _colons(_encode(_decode_untyped(body)))
 
 
 def _colons(body: bytes) -> int:
-    return len(body) - len(body.replace(b":", b""))  # much faster than count(), which does not jump from hit to hit
+    return len(body) - len(body.replace(b":", b""))  # much faster than count()
 
 
 # -- encoding
 
 
 class _Timed(NamedTuple):
-    """Where the times of a message are."""
+    """The fields of a message that hold times, and its children that have such fields."""
 
     copy: Any
     times: tuple[str, ...]
@@ -97,11 +97,11 @@ def _timed(kind: type[Message]) -> _Timed | None:
 
 
 def _with_times_as_text(timed: _Timed, messages: list[Any]) -> list[Any]:
-    """Copies that hold texts where the messages hold times, so that msgspec writes them as such."""
+    """Copies of messages that hold their times as texts, for msgspec to encode."""
     copies = list(map(timed.copy, messages))
     for attribute in timed.times:
         values = list(map(attrgetter(attribute), copies))
-        # Many have the same time, above all the deadline of what was leased together.
+        # Many items have the same time, such as the deadline of a lease.
         texts = {us: times.text(us) for us in set(values) if us is not None}
         deque(map(setattr, copies, repeat(attribute), map(texts.get, values)), maxlen=0)
     for attribute, repeated, child in timed.children:

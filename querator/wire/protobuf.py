@@ -1,7 +1,7 @@
 """Messages to and from protobuf's binary form (wire contract 1.3, 1.9).
 
-Times are not checked here: whatever seconds and nanoseconds a request carries become microseconds, and the service
-refuses those that have no text. Unknown fields are ignored, as protobuf wants it.
+Times are not checked here: any seconds and nanoseconds become microseconds, and the service refuses times that RFC 3339
+cannot express. Unknown fields are ignored, as usual with protobuf.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _time_to_us(time: Any) -> int:
     return us
 
 
-@lru_cache(maxsize=256)  # what is leased together has the same deadline
+@lru_cache(maxsize=256)  # items of one lease have the same deadline
 def _time_from_us(us: int | None) -> Any:
     if us is None:
         return None
@@ -53,13 +53,13 @@ def _time_from_us(us: int | None) -> Any:
     return Timestamp(seconds=seconds, nanos=fraction * NS_PER_US)
 
 
-# A reader and a writer are one expression over all fields of a message, compiled once from the schema: looping over
-# the fields instead costs more than everything else that is done for an item.
+# A reader or writer is one expression over all fields of a message, compiled once from the schema. A loop over the
+# fields would cost more than all other work on an item.
 
 
 @cache
 def _reader(kind: type[Message]) -> Callable[[Any], Any]:
-    """From the generated class to the struct."""
+    """A function that turns an object of the generated class into a struct."""
     names: dict[str, Any] = {"kind": kind, "time": _time_to_us}
     arguments = []
     for position, field in enumerate(schema.fields(kind)):
@@ -83,7 +83,7 @@ def _reader(kind: type[Message]) -> Callable[[Any], Any]:
 
 @cache
 def _writer(kind: type[Message]) -> Callable[[Any], Any]:
-    """From the struct to the generated class, which takes None for unset."""
+    """A function that turns a struct into an object of the generated class. None means unset."""
     names: dict[str, Any] = {"generated": schema.generated(kind), "time": _time_from_us}
     arguments = []
     for position, field in enumerate(schema.fields(kind)):

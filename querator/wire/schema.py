@@ -1,7 +1,6 @@
-"""What the codecs need to know of a message, derived from its struct and from the generated protobuf classes.
+"""What the codecs know about a message, derived from its struct and from the generated protobuf class.
 
-Nothing is listed here: a field exists because `messages.py` has it, and has its other name and its number because
-`querator.proto` has them.
+Nothing is listed here. The fields come from `messages.py`, their other names and their numbers from `querator.proto`.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _field(field: msgspec.inspect.Field) -> Field:
 
 @cache
 def generated(kind: type[Message]) -> Any:
-    """The protobuf class. Imported late: whoever speaks plain JSON never pays for protobuf."""
+    """The protobuf class. The import is here, so that a client that speaks only JSON does not load protobuf."""
     from querator.wire import duh_pb2, querator_pb2
 
     return getattr(duh_pb2 if kind is Reply else querator_pb2, kind.__name__)

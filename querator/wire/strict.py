@@ -25,8 +25,8 @@ Token = re.Match[bytes]
 _Read = Callable[["_Reader", Token, schema.Field], Any]
 
 _WHITESPACE: Final = b" \t\r\n"
-# Exactly one of the groups below takes part, and Match.lastindex says which. Everything is possessive, and the last
-# group takes any byte, so that a body is read in linear time whatever it holds.
+# Exactly one of the groups below matches, and Match.lastindex says which. All quantifiers are possessive, and the last
+# group matches any byte, so that reading takes linear time for every body.
 _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")(?:[ \t\r\n]*+(:))?+|([-+._a-zA-Z0-9]++)|([{}\[\],])|(.))',
     re.DOTALL,
@@ -63,7 +63,7 @@ class _Entry(NamedTuple):
 
 @cache
 def _table(kind: type[Message]) -> dict[bytes, _Entry]:
-    """The fields by both of their names, quoted as they stand in a body."""
+    """The fields by both of their names, in quotes as a body has them."""
     table = {}
     proto_names = schema.proto_names(kind)
     for field in schema.fields(kind):
@@ -76,9 +76,9 @@ def _table(kind: type[Message]) -> dict[bytes, _Entry]:
 class _Reader:
     def __init__(self, body: bytes) -> None:
         self.body = body
-        # Without white space at the end there is a token wherever the pattern is tried.
+        # Without trailing white space the pattern always finds a token.
         self.tokens: Iterator[Token] = _TOKEN.finditer(body, 0, len(body.rstrip(_WHITESPACE)))
-        self.next = self.tokens.__next__  # called for every token, so without a method of ours around it
+        self.next = self.tokens.__next__  # called for every token, so no method of ours wraps it
 
     def whole(self, kind: type[M]) -> M:
         first = next(self.tokens, None)
@@ -115,7 +115,7 @@ class _Reader:
             seen.add(field.attribute)
             token = self.next()
             if token[3] == b"null":
-                pass  # unset, whatever the type
+                pass  # null means unset for every type
             elif field.repeated:
                 values[field.attribute] = self.items(token, field, read)
             else:
@@ -250,7 +250,7 @@ class _Reader:
         return self.syntax_error(place, f'unexpected character {chr(self.body[place])}, missing ":" after field name')
 
     def no_token(self, token: Token) -> ContentError | None:
-        """What makes this no token of JSON at all, which is told before anything about its place."""
+        """Why this is not a token of JSON. This error comes before errors about the place of a token."""
         if token[1] is not None:
             try:
                 self.text(token)
@@ -268,7 +268,7 @@ class _Reader:
         return self.syntax_error(_start(token), f"invalid value {word[:_SHOWN_WORD_BYTES_MAX].decode()}")
 
     def bad_string(self, token: Token) -> ContentError:
-        """The first thing wrong in a string that was refused, or never ends."""
+        """The first error in a string that is invalid or never ends."""
         start = _start(token)
         rest = self.body[start + 1 :]
         try:
@@ -276,7 +276,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             text, problem = rest[: error.start].decode(), "invalid UTF-8"
         good = _GOOD_TEXT.match(text)
-        assert good is not None  # it matches the empty text
+        assert good is not None  # the pattern matches the empty text
         wrong = text[good.end() : good.end() + 6]
         if wrong.startswith("\\"):
             length = 6 if wrong.startswith("\\u") else 2
@@ -302,7 +302,7 @@ def _quoted(text: str, quote: str) -> str:
 
 
 def _integer(number: Token) -> int | None:
-    """The value of a number that has no fraction left when its exponent is applied, otherwise None."""
+    """The value of a number if it is whole after its exponent is applied, otherwise None."""
     sign, whole, fraction, exponent_text = number.groups(b"")
     digits, fraction = whole.lstrip(b"0"), fraction.rstrip(b"0")
     if len(digits) > _INTEGER_DIGITS_MAX or len(exponent_text) > _INTEGER_DIGITS_MAX:
@@ -322,8 +322,8 @@ def _integer(number: Token) -> int | None:
 
 
 def _from_base64(text: str) -> bytes | None:
-    """Standard or URL alphabet, padded or not, line breaks anywhere; None for anything else."""
-    # Whether padding is due follows from the length with its line breaks: so Go counts, and so clients were tested.
+    """Decodes base64 in the standard or URL alphabet, padded or not, with line breaks anywhere. None if invalid."""
+    # The length that decides about padding includes line breaks: Go counts this way, and clients rely on it.
     padded = len(text) % 4 == 0
     text = text.translate(_LINE_BREAKS)
     if "-" in text or "_" in text:

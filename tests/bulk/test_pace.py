@@ -38,7 +38,7 @@ class World:
     def wait(self, at: float = 0.0) -> list[float]:
         """How it sleeps, when it is asked at that time."""
         self.now = at
-        asyncio.run(self.pace.until_it_may_go_on())
+        asyncio.run(self.pace.wait_for_turn())
         return self.slept
 
 

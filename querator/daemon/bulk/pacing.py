@@ -1,4 +1,4 @@
-"""How fast bulk writes may go: as fast as files take in what they bring, and slower when somebody else is served."""
+"""Throttles bulk writes: they go as fast as applies to the files, and slower while other clients are active."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_ROOM = "the files cannot take in what was written; try again"
 
 
 class Pace:
-    """Of one write. Beside others it brings nothing while files catch up: with both at once they would wait long."""
+    """The pace of one bulk write. While clients are active, it adds nothing during an apply: they wait less."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Pace:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`waiting_bytes` is what files lack, and `ordinary_calls` counts what others were answered."""
+        """`waiting_bytes` are not applied to files yet. `ordinary_calls` counts the answered requests of clients."""
         self._waiting_bytes = waiting_bytes
         self._is_catching_up = is_catching_up
         self._ordinary_calls = ordinary_calls
@@ -39,27 +39,27 @@ class Pace:
         self._sleep = sleep
         self._clock = clock
         self._calls = ordinary_calls()
-        self._others_until = 0.0
+        self._active_until = 0.0
 
-    async def until_it_may_go_on(self) -> None:
-        """Raises RetryRequest when files have no room for longer than it has patience."""
+    async def wait_for_turn(self) -> None:
+        """Waits until the next chunk may be written. Raises RetryRequest if this takes longer than the patience."""
         started = self._clock()
-        are_others = self._are_others(started)
-        while self._waiting_bytes() > (BULK_APPLY_BYTES if are_others else BULK_UNAPPLIED_BYTES_MAX):
+        has_active_clients = self._has_active_clients(started)
+        while self._waiting_bytes() > (BULK_APPLY_BYTES if has_active_clients else BULK_UNAPPLIED_BYTES_MAX):
             if self._clock() - started > self._patience_seconds:
                 raise RetryRequest(NO_ROOM)
             await self._sleep(BULK_POLL_SECONDS)
-        while are_others and self._is_catching_up() and self._clock() - started < BULK_SLEEP_SECONDS_MAX:
-            # Not for longer: where others write so much that files never have, bulk must get on all the same.
+        while has_active_clients and self._is_catching_up() and self._clock() - started < BULK_SLEEP_SECONDS_MAX:
+            # The wait has a bound: clients may write so much that an apply always runs, and bulk must progress too.
             await self._sleep(BULK_POLL_SECONDS)
         if self._ordinary_calls() > self._calls:
-            # They had to put up with files catching up; now they have the machine to themselves for a while.
+            # Clients were slowed down by the apply. Now they have the machine to themselves for a while.
             await self._sleep(min(BULK_SLEEP_SECONDS_MAX, BULK_SLEEP_FACTOR * (self._clock() - started)))
 
-    def _are_others(self, now: float) -> bool:
-        """Whether anybody was answered lately."""
+    def _has_active_clients(self, now: float) -> bool:
+        """Whether a client was answered recently."""
         calls, before = self._ordinary_calls(), self._calls
         if calls > before:
-            self._others_until = now + BULK_CLIENT_ACTIVE_SECONDS
+            self._active_until = now + BULK_CLIENT_ACTIVE_SECONDS
         self._calls = calls
-        return now < self._others_until
+        return now < self._active_until

@@ -1,8 +1,7 @@
-"""The bulk plane: routes whose bodies are streams, handed to `transport.application`. Reading is here.
+"""The routes of the bulk endpoints, and the endpoints that read: plan and scan.
 
-A scan flushes its partition and then streams it slice by slice. What it sees: the items whose ids lie in the range
-that was asked for (at most up to the highest id of the moment it began) and that are still there when their slice is
-read.
+A scan flushes its partition and then streams it slice by slice. It returns the items in the requested id range that
+still exist when their slice is read. Items that were added after the scan began are not part of it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
 
 
 class Endpoint:
-    """What all bulk calls have in common: who may call, how long it took, and how an error is told."""
+    """What all bulk calls have in common: the checks of the head, the duration metric, and the answer to an error."""
 
     def __init__(self, calls: Calls, answer: Answering) -> None:
         self._calls = calls
@@ -62,16 +61,16 @@ class Endpoint:
         started = time.perf_counter()
         begun = False
 
-        async def noting_send(message: Any) -> None:
+        async def tracked_send(message: Any) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
-        # The contract's order of errors, for what a bulk call shares with the others; bodies are not JSON only.
+        # Errors come in the order of the wire contract. Content-Type and Accept are left out: bodies can be Arrow.
         headers = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"accept")]
         try:
             self._calls.check_head(scope["method"], headers)
-            await self._answer(scope, receive, noting_send)
+            await self._answer(scope, receive, tracked_send)
             return
         except ClientGone:
             return
@@ -87,7 +86,7 @@ class Endpoint:
 
 
 async def read_request(type_: type[T], receive: Receive) -> T:
-    """The JSON of a request."""
+    """The JSON body of a request. Raises ClientGone, InvalidRequest or ContentError."""
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -108,6 +107,8 @@ async def read_request(type_: type[T], receive: Receive) -> T:
 
 
 class Reads:
+    """The endpoints that read."""
+
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._workers = Workers()
@@ -163,7 +164,7 @@ async def _plan(logical: Logical, partition: Partition, table: str, splits: int)
 
 
 def _table(state: str) -> tuple[str, str]:
-    """The table that holds the items of a state, and which of its items are meant; empty means all."""
+    """The table that holds the items of a state, and the state to filter by; empty means all items."""
     if state not in bulk_messages.STATES:
         raise InvalidRequest(f"state is invalid; '{state}' is none of {', '.join(bulk_messages.STATES)}")
     if state == "scheduled":
@@ -182,11 +183,11 @@ def _sequence(partition: Partition, name: str, text: str) -> int:
 
 
 async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterator[bytes]) -> None:
-    """Sends as fast as the client reads, and stops when it goes."""
+    """Sends an Arrow stream as fast as the client reads. Stops when the client disconnects."""
     gone = asyncio.ensure_future(receive())
     first: bytes | None = None
     try:
-        # A partition that fails at once can still be told as an error.
+        # Nothing is sent before the first part, so that an early failure becomes an error status.
         with contextlib.suppress(StopAsyncIteration):
             first = await anext(parts)
         headers = [(b"content-type", arrow.CONTENT_TYPE.encode()), NOSNIFF]

@@ -1,7 +1,7 @@
-"""Scans of a queue's partitions while the queue goes on: slice after slice, each a read in its partition's turn.
+"""Scans partitions slice by slice while the queue works on. Each slice is one read of its partition.
 
-A slice is fetched while the one before it is on its way to whoever asked, and no earlier: that is the back-pressure.
-A partition that is closed or fails in the middle ends the scan with 454.
+The next slice is read while the last one is sent, and no earlier, so that a slow client slows the scan down. If the
+partition closes or fails during the scan, the scan ends with 454.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def flush(logical: Logical, partition: Partition) -> int:
-    """Brings everything into the partition's file; returns the highest sequence that a scan may now ask for."""
+    """Flushes everything into the partition's file. Returns the highest sequence that a scan can read now."""
     upto = partition.last_seq
     await item_calls.read(logical, partition, lambda store: None)
     return upto
@@ -30,7 +30,7 @@ async def flush(logical: Logical, partition: Partition) -> int:
 async def slices(
     logical: Logical, partition: Partition, scan: Scan, encode: Callable[[pa.RecordBatch], T]
 ) -> AsyncIterator[T]:
-    """What `encode`, in a worker thread, makes of each slice that has rows. The partition has been flushed."""
+    """The encoded slices that have rows; `encode` runs in a worker thread. The caller has flushed the partition."""
 
     def read(store: Store, position: Scan) -> tuple[T | None, Slice]:
         slice = cast(SlicedStore, store).slice(position, partition.number)

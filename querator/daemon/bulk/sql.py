@@ -1,7 +1,7 @@
-"""`/v1/sql`: a SELECT over the live partitions of one queue, answered with rows as JSON, NDJSON, CSV or Arrow.
+"""`/v1/sql`: a SELECT over the open partitions of one queue. The rows are JSON, NDJSON, CSV or Arrow.
 
-The query runs in a process of its own (`store/sandbox.py`, docs/adr/0020), which is handed the rows of this queue and
-nothing else. Here are the endpoint, the few worker processes, and the scans that feed them.
+The query runs in a process of its own (`store/duck/sandbox.py`, docs/adr/0020), which gets the rows of this queue and
+nothing else. This module has the endpoint, the worker processes, and the scans that feed them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ CONTENT_TYPES: Final = {
     "arrow": arrow.CONTENT_TYPE,
 }
 HEAD_BYTES: Final = 5
-"""Of a frame, see `store/sandbox.py`: a kind and a length."""
+"""The head of a frame: a kind and a length (see `store/duck/sandbox.py`)."""
 
 
 class Tables:
-    """What a query sees of a queue: the partitions that are open, up to where they were when it began."""
+    """The tables of a query: the rows that the open partitions had when the query began."""
 
     def __init__(self, logical: Logical, upto: dict[Partition, int]) -> None:
         self._logical = logical
@@ -79,7 +79,7 @@ class Tables:
 
 
 class OneSlice:
-    """The table of a query that filters one slice of a scan. It notes which columns the query needs."""
+    """The table of a query that filters one slice of a scan. It records the columns that the query needs."""
 
     def __init__(self, body: bytes = b"") -> None:
         self._body = body
@@ -92,7 +92,7 @@ class OneSlice:
 
 
 class Worker:
-    """A worker process. One query at a time; whoever breaks one off has to `kill` it."""
+    """A worker process. It runs one query at a time. A caller that abandons a query must `kill` the worker."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -101,7 +101,7 @@ class Worker:
 
     @classmethod
     async def start(cls) -> Worker:
-        # No environment: what is in ours is none of a query's business. A session of its own: Ctrl-C is for the daemon.
+        # The worker gets no environment, because ours may hold secrets, and its own session, so that Ctrl-C spares it.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -123,7 +123,7 @@ class Worker:
             self._process.kill()
 
     async def run(self, query: dict[str, object], tables: Tables | OneSlice) -> AsyncIterator[bytes]:
-        """The bytes of the result as they come. `query` is a `sandbox.Query`."""
+        """The pieces of the result as they arrive. `query` is a `sandbox.Query`."""
         await self._send(b"Q", msgspec.json.encode(query))
         open_scans: dict[bytes, AsyncIterator[bytes]] = {}
         while True:
@@ -150,7 +150,7 @@ class Worker:
     async def _send(self, kind: bytes, body: bytes) -> None:
         self._to.write(kind + len(body).to_bytes(4, "big"))
         self._to.write(body)
-        with contextlib.suppress(ConnectionError):  # its end is noticed when nothing more is to be read
+        with contextlib.suppress(ConnectionError):  # the next receive notices that the worker is gone
             await self._to.drain()
 
     async def _receive(self) -> tuple[bytes, bytes]:
@@ -168,7 +168,7 @@ async def _next_slice(scan: AsyncIterator[bytes]) -> tuple[bytes, bytes]:
 
 
 class Workers:
-    """The few processes there are. One that did its work is kept for a while: starting one takes most of a second."""
+    """The worker processes. An idle worker is kept for a while, because starting one takes most of a second."""
 
     def __init__(self) -> None:
         self._free: list[Worker] = []
@@ -185,7 +185,7 @@ class Workers:
             worker = worker or await Worker.start()
             try:
                 yield worker
-            except (InvalidRequest, RetryRequest):  # it answered, if not with rows
+            except (InvalidRequest, RetryRequest):  # the worker still works
                 self._keep(worker)
                 raise
             except BaseException:
@@ -200,7 +200,7 @@ class Workers:
         self._retirement = asyncio.get_running_loop().call_later(SQL_WORKER_IDLE_SECONDS, self.close)
 
     def close(self) -> None:
-        """Ends those that nobody uses."""
+        """Ends the idle workers."""
         while self._free:
             self._free.pop().kill()
 
@@ -208,7 +208,7 @@ class Workers:
 class Filter:
     """A condition on the rows of a scan, evaluated slice by slice in a worker process.
 
-    A worker is taken for one slice at a time, so that many scans share the few there are.
+    A scan uses a worker for one slice at a time, so that many scans can share few workers.
     """
 
     def __init__(self, workers: Workers, table: str, columns: list[str], where: str) -> None:
@@ -224,7 +224,7 @@ class Filter:
         return start, empty.columns
 
     async def matching(self, slices: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The rest of the Arrow stream, without its end. Each slice is an Arrow stream."""
+        """The matching rows as parts of an Arrow stream, without its end. Each slice is an Arrow stream."""
         async for body in slices:
             _, *parts, _ = await self._run(OneSlice(body))
             for part in parts:
@@ -240,7 +240,7 @@ class Filter:
 
 
 class SqlEndpoint:
-    """The ASGI app behind the path."""
+    """The ASGI app of `/v1/sql`."""
 
     def __init__(self, calls: Calls, registry: Registry) -> None:
         self._calls = calls
@@ -250,7 +250,7 @@ class SqlEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         codec, close = content.JSON, False
-        answer = Answer(send)
+        answer = RowsAnswer(send)
         try:
             call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
             codec = call.codec
@@ -271,7 +271,7 @@ class SqlEndpoint:
             await cut_off(send, error, tell=True)
         await send_reply(send, codec, error, close=close)
 
-    async def _answer(self, request: SqlRequest, receive: Receive, answer: Answer) -> None:
+    async def _answer(self, request: SqlRequest, receive: Receive, answer: RowsAnswer) -> None:
         logical = self._registry.find(request.queue_name)
         form = request.format or "json"
         if form not in CONTENT_TYPES:
@@ -295,7 +295,7 @@ class SqlEndpoint:
             with contextlib.suppress(asyncio.CancelledError, QueratorError):
                 await work
 
-    async def _run(self, request: SqlRequest, logical: Logical, answer: Answer, content_type: str) -> None:
+    async def _run(self, request: SqlRequest, logical: Logical, answer: RowsAnswer, content_type: str) -> None:
         if self._workers is None:
             self._workers = Workers()
         async with self._workers.one() as worker:
@@ -307,8 +307,8 @@ class SqlEndpoint:
         await answer.end()
 
 
-class Answer:
-    """The rows on their way to the client; the first of them are held back, in case an error follows."""
+class RowsAnswer:
+    """Sends the rows. Holds the first ones back, so that an early error can still become an error status."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
