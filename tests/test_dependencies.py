@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 
-PROTOCOL = "querator/daemon/http/protocol.py"
+PROTOCOL = "querator/daemon/http/{protocol,parsing}.py"
 SERVER = "querator/daemon/server.py"
 TREE = "querator/cli/shell/tree.py"
 ASSUMED: list[tuple[Any, str, str]] = [
