@@ -1,7 +1,7 @@
-"""Durations as the wire spells them, `1m30s`, to and from nanoseconds.
+"""Durations as text, such as `1m30s`, to and from nanoseconds.
 
-The grammar, the limits of a signed 64-bit count and the error texts are those of Go's time package, because
-existing clients send and show exactly those (wire contract 2.0).
+The grammar, the 64-bit range and the error texts are those of Go's time package, because existing clients send and show
+these (wire contract 2.0).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     20 bytes = 4 bytes seconds since 1,400,000,000 · 8 bytes partition prefix · 8 bytes sequence
 
-The sequence is the larger of the last one plus one and the present in microseconds, and the seconds follow
-from the sequence, so that ids of a partition rise for ever and text order is sequence order. Inside the daemon
-an item is known by its sequence alone; the text exists only on the wire.
+A new sequence is the time in microseconds, or the last sequence plus one if that is larger. The seconds follow from
+the sequence. So the ids of a partition always rise, and text order is sequence order. Inside the daemon an item has
+only its sequence; the text exists on the wire.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The types that all layers share: a stored item, a queue, a partition.
 
-Times are microseconds since 1970 (UTC), durations nanoseconds. What is only remembered in memory (leases held,
-windows, states) lives with the partition in the daemon, not here.
+Times are microseconds since 1970 (UTC), durations nanoseconds. State that exists only in memory, such as windows, lives
+with the partition in the daemon and not here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Points in time as the wire spells them, RFC 3339, to and from microseconds since 1970 (UTC).
+"""Times as RFC 3339 text, to and from microseconds since 1970 (UTC).
 
-Only the years 1 to 9999 have a text. Numbers outside of them exist, because binary requests can carry them, and
-`is_expressible` tells them apart.
+Only the years 1 to 9999 have a text. A protobuf request can carry a time outside of them; `is_expressible` detects it.
 """
 
 from __future__ import annotations

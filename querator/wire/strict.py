@@ -1,8 +1,8 @@
-"""Reads a JSON body by the letter of the protobuf JSON mapping, and says exactly what is wrong with it and where.
+"""Decodes a JSON body exactly by the protobuf JSON mapping, and says what is wrong with it and where.
 
-This is the slow half of `json.py`: it decides whatever the fast decoder does not take (other spellings of names and
-numbers, nulls, unpadded base64, and everything invalid). The error texts are those that existing clients know from
-Go's protojson (wire contract 1.3).
+This is the slow path of `json.py`. It reads what the fast decoder refuses: other spellings of names and numbers, nulls,
+unpadded base64, and everything invalid. Its error texts are those of Go's protojson, which existing clients know (wire
+contract 1.3).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from front import Front
+
+from tests.transport.front import Front
 
 
 @pytest.fixture(scope="module", params=["hot", "asgi"])

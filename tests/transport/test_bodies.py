@@ -8,10 +8,10 @@ import random
 import socket
 
 import pytest
-from front import Front, chunked, produce, request
 
 from querator.daemon.http import routes
 from querator.limits import BODY_BYTES_MAX, OVER_LIMIT_DRAIN_BYTES_MAX
+from tests.transport.front import Front, chunked, produce, request
 
 CHUNKED = "Transfer-Encoding: chunked"
 HOT, COLD = "queue.complete", "queues.info"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from front import Front, produce, request
 
 from querator.daemon.http import routes
 from querator.daemon.http.routes import over_limit_text
 from querator.wire import messages, protobuf
+from tests.transport.front import Front, produce, request
 
 JSON, PROTOBUF = "application/json", "application/protobuf"
 REPLY_OK = b"\x08\xc8\x01"

@@ -8,11 +8,11 @@ import socket
 import threading
 
 import pytest
-from front import PATIENCE_SECONDS, Front, chunked, produce, request
 
 from querator.daemon.http.gate import SWEEP_SECONDS
 from querator.errors import RequestFailed
 from querator.limits import HEAD_BYTES_MAX
+from tests.transport.front import PATIENCE_SECONDS, Front, chunked, produce, request
 
 
 def lease(queue: str, size: int = 1) -> bytes:

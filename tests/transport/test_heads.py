@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import httptools
 import pytest
-from front import StandIn
 
 from querator import limits
 from querator.daemon.http import routes
 from querator.daemon.http.dispatch import Calls
 from querator.daemon.http.heads import RememberedHeads
 from querator.daemon.metrics import HttpMetrics
+from tests.transport.front import StandIn
 
 SIMPLE = b"POST /v1/queue.produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
 CALLS = Calls(StandIn(), routes.routes_by_path(), HttpMetrics())

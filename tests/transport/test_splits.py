@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-from front import StandIn, chunked, produce, request
 from uvicorn.server import ServerState
 
 from querator.daemon.http import asgi, routes
@@ -17,6 +16,7 @@ from querator.daemon.http.dispatch import Calls
 from querator.daemon.http.gate import Gate
 from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
+from tests.transport.front import StandIn, chunked, produce, request
 
 TURNS_MAX = 10_000
 
