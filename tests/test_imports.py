@@ -157,7 +157,12 @@ def _attributes(path: Path, class_name: str) -> set[str]:
 
 
 QUEUE = ROOT / "daemon" / "queue"
-QUEUE_STATE = _attributes(QUEUE / "logical.py", "Logical") | _attributes(QUEUE / "partition.py", "Partition")
+QUEUE_STATE = (
+    _attributes(QUEUE / "logical.py", "Logical")
+    | _attributes(QUEUE / "opening.py", "PartitionFiles")
+    | _attributes(QUEUE / "partition.py", "Partition")
+    | _attributes(QUEUE / "passes.py", "Pass")
+)
 MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
 OTHER_OWNERS = {"self", "disk", "item"}
 """Names of objects that are not of a queue but have an attribute with the same name."""

@@ -17,8 +17,9 @@ from querator.config import DaemonConfig
 from querator.daemon import validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
-from querator.daemon.queue.logical import Death, Logical
+from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Death
 from querator.daemon.storages import Storages
 from querator.daemon.store import StorageError
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed

@@ -111,7 +111,7 @@ class Service:
                     noted = await registry.blocking(catalog.offline_keys, uuid, EXACT_PREFIXES)
                     if noted is not None:
                         partition.keys_noted()
-                        logical.keys_read(partition, *noted)
+                        logical.remembered.read(partition, *noted)
         registry.jobs.prepare()
         await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
         await partition_files.delete_leftovers(registry)

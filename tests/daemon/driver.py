@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from querator.config_file import LimitsConfig
-from querator.daemon.queue.logical import Death, Logical
+from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
+from querator.daemon.queue.passes import Death
 from querator.daemon.queue.requests import (
     Arrival,
     Change,
@@ -157,10 +158,10 @@ class Driver:
                 self.storage.absorb(taken)
             else:
                 self.storage.drop(taken)
-                failed = dict.fromkeys(this.partitions, reason)
+                failed = dict.fromkeys(this.touched, reason)
         logical.settle(this, failed)
-        self.reads += logical.take_reads()
-        for move in logical.take_moves():
+        self.reads += logical.files.take_reads()
+        for move in logical.moves.take_outgoing():
             self._deliver(logical, move)
 
     def _deliver(self, source: Logical, move: Any) -> None:

@@ -173,7 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def moving(self) -> bool:
         """A move between its two steps is in two places for a moment."""
-        return any(q.waiting_moves or q.moves_open or q.ended_moves for q in self.d.logicals.values()) or any(
+        return any(not q.moves.are_over for q in self.d.logicals.values()) or any(
             p.store is None or p.dying for q in self.d.logicals.values() for p in q.partitions
         )
 

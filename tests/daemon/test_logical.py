@@ -121,7 +121,7 @@ class TestLease:
     def test_a_client_id_is_free_again_when_its_client_is_gone(self, d):
         logical = d.create()
         d.lease(client="me")
-        logical.abandon(next(iter(logical.parked.values())))
+        logical.abandon(next(iter(logical.parked.waiting.values())))
         again = d.lease(client="me")
         d.produce(1)
         assert len(again.leases) == 1
@@ -733,8 +733,8 @@ class TestUnread:
     def test_one_that_failed_after_it_was_read_holds_nobody_up(self, d, monkeypatch):
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
-        monkeypatch.setattr(logical, "open_store", lambda placement: d.storage.open("gone", placement.queue))
-        logical.partition_failed(logical.partitions[0], "broken")
+        monkeypatch.setattr(logical.files, "open_store", lambda placement: d.storage.open("gone", placement.queue))
+        logical.files.fail(logical.partitions[0], "broken")
         assert d.produce(["b"], request_id="new").result is None
         assert d.produce(["again"], request_id="r").result is REPEATED
         assert logical.partitions[1].total == 1
@@ -744,13 +744,13 @@ class TestUnread:
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
         d.produce(["b"])
-        really_open = logical.open_store
-        monkeypatch.setattr(logical, "open_store", lambda placement: d.storage.open("gone", placement.queue))
-        logical.partition_failed(logical.partitions[0], "broken")
+        really_open = logical.files.open_store
+        monkeypatch.setattr(logical.files, "open_store", lambda placement: d.storage.open("gone", placement.queue))
+        logical.files.fail(logical.partitions[0], "broken")
         repeated = d.produce(["again"], request_id="r")
         assert repeated.waiting
         assert d.produce(["c"], request_id="new").result is None
-        monkeypatch.setattr(logical, "open_store", really_open)
+        monkeypatch.setattr(logical.files, "open_store", really_open)
         d.elapse(9)
         assert repeated.result is REPEATED
         assert sorted(d.stored()) == ["a", "b", "c"]
@@ -760,7 +760,7 @@ class TestUnread:
         moved = d._submit("q", lambda a: Arrival(a, FAR_NS, [Item(0, 1, 1 << 60, b"x")], ["moved x"], uncertain=False))
         assert moved.error == "partition not available; partition '0' is failing, retry again"
         lost()
-        assert not logical.unread
+        assert not logical.remembered.unread
 
 
 class TestStopping:

@@ -18,7 +18,7 @@ class TestPause:
         house.ask("pause")
         produces = [house.begin_produce(f"{n}") for n in range(5)]
         leases = [house.begin_lease(2, client=f"c{n}") for n in range(3)]
-        house.until(lambda: len(house.logical().held_up) == 5 and len(house.logical().parked) == 3)
+        house.until(lambda: house.logical().waiting_requests() == {"produce": 5, "lease": 3, "complete": 0})
         stats = house.stats()
         assert (stats.produce_waiting, stats.lease_waiting) == (5, 3)
         house.ask("resume")
@@ -408,7 +408,7 @@ class TestError:
         for n in range(4):
             house.produce(f"{n}")
         items = house.lease(2, client="a") + house.lease(2, client="b")
-        held = {house.logical().by_prefix[ids.decode(item.id).prefix].number: item.id for item in items}
+        held = {house.logical().files.by_prefix[ids.decode(item.id).prefix].number: item.id for item in items}
         bad = house.partition(0).placement.uuid
         storage = house.registry.storages["default"]
         write, broken = storage.write, [True]

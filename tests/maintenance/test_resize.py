@@ -36,7 +36,7 @@ def test_growing_is_done_when_update_answers(house: House):
 
 def test_new_partitions_have_the_configured_limits(house: House):
     house.create()
-    bounds = house.logical().bounds = LimitsConfig(ready_window_items=17)
+    bounds = house.logical().files.bounds = LimitsConfig(ready_window_items=17)
     update(house, partitions=2)
     assert house.partition(1).bounds is house.partition(1).window.bounds is bounds
 

@@ -58,7 +58,7 @@ async def read(logical: Logical, partition: Partition, work: Callable[[Store], T
     def is_fault(error: Exception) -> bool:
         return not is_harmless(error)
 
-    logical.read(partition, lambda: work(store), done, flush=flush, failed=failed, fails_partition=is_fault)
+    logical.files.read(partition, lambda: work(store), done, flush=flush, failed=failed, fails_partition=is_fault)
     logical.wake()
     return await future
 

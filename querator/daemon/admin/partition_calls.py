@@ -219,7 +219,7 @@ async def reopen(logical: Logical, partition: Partition) -> str:
 
     def run(now_us: int) -> None:
         partition.allow_opening()
-        logical.open_partition(partition, then)
+        logical.files.open(partition, then)
 
     await change(logical, [], run)
     return await ended
@@ -240,7 +240,7 @@ async def at_store(logical: Logical, partition: Partition, work: Callable[[Store
         if not ended.done():
             ended.set_exception(error)
 
-    logical.block(partition, lambda: work(store), done, failed)
+    logical.files.block(partition, lambda: work(store), done, failed)
     logical.wake()
     return await ended
 

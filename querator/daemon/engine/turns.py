@@ -17,8 +17,9 @@ from querator.clock import Clock, ManualClock
 from querator.daemon.engine.disks import Disk, Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
-from querator.daemon.queue.logical import Logical, Pass
+from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Move
 from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Storage, StorageError
@@ -93,7 +94,7 @@ class Turns:
         touched: dict[str, Disk] = {}
         for flight in flights:
             answers += len(flight.plan.answers)
-            partitions = flight.plan.partitions
+            partitions = flight.plan.touched
             for name in {partition.placement.storage for partition in partitions}:
                 disk = touched[name] = self.disks[name]
                 disk.flights.append(flight)
@@ -156,7 +157,7 @@ class Turns:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
         concerned = error.uuids if isinstance(error, StorageError) else frozenset()
         for flight in flights:
-            for partition in flight.plan.partitions:
+            for partition in flight.plan.touched:
                 placement = partition.placement
                 if placement.storage == disk.storage.name and (not concerned or placement.uuid in concerned):
                     flight.failed[partition] = str(error)
@@ -164,16 +165,16 @@ class Turns:
             # The storage as a whole can no longer be trusted, so every partition in it must be read again.
             for logical, partition in self.partitions_on(disk):
                 if partition.store is not None:
-                    logical.partition_failed(partition, str(error))
+                    logical.files.fail(partition, str(error))
         disk.report_room((partition for _, partition in self.partitions_on(disk)), self.clock.now_us())
 
     def _follow_up(self, logical: Logical) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
-        if logical.reads:
-            for read in logical.take_reads():
+        if logical.files.reads:
+            for read in logical.files.take_reads():
                 self.threads.run(read)
-        if logical.moves:
-            for move in logical.take_moves():
+        if logical.moves.outgoing:
+            for move in logical.moves.take_outgoing():
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)

@@ -147,7 +147,7 @@ class Upkeep:
             disk.catching_up = False
             self._catch_up_next(disk)
             if store.file_replaced():
-                logical.partition_failed(partition, str(error))
+                logical.files.fail(partition, str(error))
                 return
             # The journal still has everything, so the queue works on. Upkeep tries again, less and less often.
             wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.apply_failures + 1))

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from querator import ids
 from querator.daemon.queue import lifecycle, moves
 from querator.daemon.queue.partition import Lease, Partition, failed
+from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.limits import SCHEDULE_AHEAD_MIN_US
-
-if TYPE_CHECKING:
-    from querator.daemon.queue.logical import Logical
 
 LOST = Found("lost", None, 0, 0)
 Held = tuple[Partition, Lease]
@@ -35,74 +33,74 @@ class Unknown(Exception):
         self.wanted = wanted
 
 
-def proceed(logical: Logical, request: Request) -> None:
+def proceed(this: Pass, request: Request) -> None:
     """Carries out a complete, retry or extend, or starts looking up what it needs to know."""
     try:
         if isinstance(request, Complete):
-            logical.answer(request, _complete(logical, request), request.touched)
+            this.answer(request, _complete(this, request), request.touched)
         elif isinstance(request, Retry):
-            _retry(logical, request)
+            _retry(this, request)
         elif isinstance(request, Extend):
-            logical.answer(request, _extend(logical, request), request.touched)
+            this.answer(request, _extend(this, request), request.touched)
     except Unknown as unknown:
         assert isinstance(request, Complete | Retry | Extend)
-        _look_up(logical, request, unknown, resume=request)
+        _look_up(this, request, unknown, resume=request)
 
 
-def complete_for_lease(logical: Logical, lease: LeaseItems, completes: Complete) -> bool:
+def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bool:
     """Completes what a lease request brings along; False if the lease must wait for that, or is refused for it."""
     try:
-        error = _complete(logical, completes)
+        error = _complete(this, completes)
     except Unknown as unknown:
-        _look_up(logical, completes, unknown, resume=lease)
+        _look_up(this, completes, unknown, resume=lease)
         return False
     lease.completes = None
     if error is not None:
-        logical.clients.discard(lease.client_id)
-        logical.answer(lease, error, completes.touched)
+        this.parked.free_client(lease)
+        this.answer(lease, error, completes.touched)
         return False
     return True
 
 
-def _holder(logical: Logical, number: int, item_id: str) -> Partition:
+def _holder(this: Pass, number: int, item_id: str) -> Partition:
     """The partition in which an id is leased; the one that was named, if none has it."""
     # A queue may have shrunk since the number was checked.
-    named = logical.partitions[min(number, len(logical.partitions) - 1)]
+    named = this.partitions[min(number, len(this.partitions) - 1)]
     if item_id in named.leased:
         return named
-    return next((partition for partition in logical.partitions if item_id in partition.leased), named)
+    return next((partition for partition in this.partitions if item_id in partition.leased), named)
 
 
-def _complete(logical: Logical, request: Complete) -> QueratorError | None:
-    hint = _holder(logical, request.number, request.ids[0])
+def _complete(this: Pass, request: Complete) -> QueratorError | None:
+    hint = _holder(this, request.number, request.ids[0])
     if hint.allows.complete and hint.leased:
         leases = list(map(hint.leased.pop, request.ids, repeat(None)))
         if None not in leases:
-            _completed(logical, request, hint, leases)  # type: ignore[arg-type]
+            _completed(this, request, hint, leases)  # type: ignore[arg-type]
             return None
         hint.leased.update([(lease.id, lease) for lease in leases if lease is not None])
-    held, error = _find(logical, request.known, hint, request.ids, "completed", ignore_absent=True)
+    held, error = _find(this, request.known, hint, request.ids, "completed", ignore_absent=True)
     by_partition: dict[Partition, list[Lease]] = {}
     for partition, lease in held:
         if partition.leased.pop(lease.id, None) is not None:
             by_partition.setdefault(partition, []).append(lease)
     for partition, leases_here in by_partition.items():
-        _completed(logical, request, partition, leases_here)
+        _completed(this, request, partition, leases_here)
     return error
 
 
-def _completed(logical: Logical, request: Complete, partition: Partition, leases: list[Lease]) -> None:
+def _completed(this: Pass, request: Complete, partition: Partition, leases: list[Lease]) -> None:
     partition.completed(leases)
     request.touched.add(partition)
-    logical.tally("completed", len(leases))
+    this.tally("completed", len(leases))
 
 
-def _retry(logical: Logical, request: Retry) -> None:
+def _retry(this: Pass, request: Retry) -> None:
     wanted = [item.id for item in request.items]
-    hint = _holder(logical, request.number, wanted[0])
-    held, error = _find(logical, request.known, hint, wanted, "retried", once=True)
+    hint = _holder(this, request.number, wanted[0])
+    held, error = _find(this, request.known, hint, wanted, "retried", once=True)
     request.handed_back = len(held)
-    now = logical.now_us
+    now = this.now_us
     soon = now + SCHEDULE_AHEAD_MIN_US
     moving: dict[tuple[Partition, str], list[Lease]] = {}
     for (partition, lease), item in zip(held, request.items, strict=False):
@@ -122,20 +120,20 @@ def _retry(logical: Logical, request: Retry) -> None:
                 lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth, imported_deadline=0
             )
             partition.add_scheduled([again])
-        elif moves.must_leave(logical, partition):
+        elif moves.must_leave(this, partition):
             moving.setdefault((partition, ""), []).append(lease)
         else:
             partition.lost([lease], now)
             partition.requeue([(lease.item, lease.attempts)], now)
     if held:
-        logical.tally("retried", len(held))
+        this.tally("retried", len(held))
     for (partition, reason), leases in moving.items():
         if reason:
-            moves.let_die(logical, partition, leases, reason, retry=request)
+            moves.let_die(this, partition, leases, reason, retry=request)
         else:
-            moves.send_elsewhere(logical, partition, leases, retry=request)
+            moves.send_elsewhere(this, partition, leases, retry=request)
     if not request.open_moves or error is not None:
-        logical.answer(request, error, request.touched)
+        this.answer(request, error, request.touched)
 
 
 def _without_this_attempt(lease: Lease) -> Lease:
@@ -143,27 +141,27 @@ def _without_this_attempt(lease: Lease) -> Lease:
     return msgspec.structs.replace(lease, attempts=max(0, lease.attempts - 1))
 
 
-def take_back_undelivered(logical: Logical) -> None:
+def take_back_undelivered(this: Pass) -> None:
     """Requeues items whose consumer closed its connection before the answer to its lease was ready."""
-    undelivered, logical.undelivered = logical.undelivered, []
+    undelivered, this.undelivered = this.undelivered, []
     for delivery in undelivered:
-        partition = logical.partitions[delivery.partition]
+        partition = this.partitions[delivery.partition]
         leases = [lease for lease in delivery.leases if partition.leased.get(lease.id) is lease]
         if not leases or not partition.allows.complete:
             continue
         for lease in leases:
             del partition.leased[lease.id]
-        partition.lost(leases, logical.now_us)
-        partition.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], logical.now_us)
+        partition.lost(leases, this.now_us)
+        partition.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], this.now_us)
 
 
-def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
-    hint = _holder(logical, request.number, request.ids[0])
-    held, error = _find(logical, request.known, hint, request.ids, "extended")
+def _extend(this: Pass, request: Extend) -> QueratorError | list[Lease]:
+    hint = _holder(this, request.number, request.ids[0])
+    held, error = _find(this, request.known, hint, request.ids, "extended")
     if error is not None:
         return error
-    timeout_ns = request.lease_timeout_ns or logical.queue.lease_timeout_ns
-    deadline = lifecycle.deadline(logical.now_us, timeout_ns)
+    timeout_ns = request.lease_timeout_ns or this.queue.lease_timeout_ns
+    deadline = lifecycle.deadline(this.now_us, timeout_ns)
     by_partition: dict[Partition, dict[str, Lease]] = {}
     for partition, lease in held:
         by_partition.setdefault(partition, {})[lease.id] = lease
@@ -174,7 +172,7 @@ def _extend(logical: Logical, request: Extend) -> QueratorError | list[Lease]:
 
 
 def _find(
-    logical: Logical,
+    this: Pass,
     known: dict[str, Found | None],
     hint: Partition,
     wanted: Sequence[str],
@@ -195,7 +193,7 @@ def _find(
     unavailable: QueratorError | None = None
     for item_id in wanted:
         if item_id not in hint.leased:
-            hint = _holder(logical, hint.number, item_id)
+            hint = _holder(this, hint.number, item_id)
         lease = hint.leased.get(item_id) if hint.allows.complete else None
         partition: Partition | None = hint
         if lease is None:
@@ -204,10 +202,10 @@ def _find(
             except ValueError as reason:
                 error = InvalidRequest(f"invalid storage id; '{item_id}': {reason}")
                 break
-            partition = logical.by_prefix.get(decoded.prefix)
+            partition = this.by_prefix.get(decoded.prefix)
             if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
                 # Its partition may have been removed; what it remembered is known by a key.
-                found: Found | None = LOST if LOST_PREFIX + item_id in logical.remembered.exact else None
+                found: Found | None = LOST if LOST_PREFIX + item_id in this.remembered.exact else None
             elif not partition.allows.complete:
                 unavailable = unavailable or RetryRequest(failing(partition.number))
                 if ignore_absent:
@@ -242,18 +240,18 @@ def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) 
     return InvalidRequest(f"item(s) cannot be {verb}; '{item_id}' is not marked as leased")
 
 
-def _look_up(logical: Logical, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
+def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
     """Asks storage about ids, then puts the request back in front of the inbox."""
     open_reads = len(unknown.wanted)
-    logical.looking_up += 1
+    this.looking_up += 1
 
     def ended() -> None:
         nonlocal open_reads
         open_reads -= 1
         if open_reads == 0:
-            logical.looking_up -= 1
-            logical.inbox.appendleft(resume)
-            logical.wake()
+            this.looking_up -= 1
+            this.inbox.appendleft(resume)
+            this.wake()
 
     for partition, seqs in unknown.wanted.items():
         store = partition.store
@@ -271,4 +269,4 @@ def _look_up(logical: Logical, request: Complete | Retry | Extend, unknown: Unkn
             found: dict[int, Found] = store.find(list(seqs.values()), payloads=False)
             return found
 
-        logical.read(partition, work, done, flush=True, failed=failed)
+        this.files.read(partition, work, done, flush=True, failed=failed)

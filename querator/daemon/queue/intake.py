@@ -5,37 +5,31 @@ The loop gives them their sequences and times and touches none of them, except t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from querator.daemon.queue import lifecycle, remembered
+from querator.daemon.queue import lifecycle, repeats
 from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Columns, Intake
 from querator.daemon.store import Rows
 from querator.items import Item
 from querator.limits import BULK_REQUEST_ID_KEPT_US, MOVE_KEPT_US, SCHEDULE_AHEAD_MIN_US
 
-if TYPE_CHECKING:
-    from querator.daemon.queue.logical import Logical
 
-
-def enter(logical: Logical, request: Intake, partition: Partition) -> None:
+def enter(this: Pass, request: Intake, partition: Partition) -> None:
     """Answers with how many items were added, once they are durable. (A repetition is answered with None.)"""
-    now = logical.now_us
-    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    now = this.now_us
+    expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     if request.columns.rows:
         _enter_columns(request.columns, partition, now, expire)
     if request.items:
         _enter_items(request.items, partition, now, expire)
     if request.request_id:
-        remembered.remember(logical, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
+        repeats.remember(this, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
     if request.source_keys:
         # Not in memory: whoever asks for these keys reads the files anyway.
-        batch = partition.changes()
-        batch.request_ids += request.source_keys
-        batch.request_until += [now + MOVE_KEPT_US] * len(request.source_keys)
+        partition.remember_keys(request.source_keys, [now + MOVE_KEPT_US] * len(request.source_keys))
     count = request.columns.rows + len(request.items)
-    logical.answer(request, count, partition)
-    logical.tally("produced", count)
+    this.answer(request, count, partition)
+    this.tally("produced", count)
 
 
 def _enter_columns(columns: Columns, partition: Partition, now: int, expire: int) -> None:

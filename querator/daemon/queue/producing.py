@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from querator.daemon.queue import distribution, intake, lifecycle, moves, remembered
+from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
 from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Arrival, Intake, Produce
 from querator.daemon.store import Rows
 from querator.items import Item
@@ -22,7 +23,6 @@ from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
 from querator.wire import arrow
 
 if TYPE_CHECKING:
-    from querator.daemon.queue.logical import Logical
     from querator.wire.messages import QueueProduceItem
 
 _kind_of = attrgetter("kind")
@@ -30,9 +30,9 @@ _reference_of = attrgetter("reference")
 _encoding_of = attrgetter("encoding")
 
 
-def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
+def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
     """Gives every request to a partition; one that no partition takes waits for its time to run out."""
-    order = logical.order
+    order = this.order
     together: dict[Partition, list[Produce]] = {}
     all_take = all([_takes(partition) for partition in order])
     at = _front(order)
@@ -40,8 +40,7 @@ def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
         if request.answered:
             continue
         if at is None:
-            logical.held_up.append(request)
-            logical.watch(request)
+            this.hold_up(request)
             continue
         partition = order[at]
         if type(request) is Produce and not request.timed:
@@ -49,18 +48,18 @@ def place(logical: Logical, requests: Sequence[Produce | Arrival]) -> None:
             together.setdefault(partition, []).append(request)
         else:
             # Items enter in the order of their requests.
-            _produce_all(logical, together)
+            _produce_all(this, together)
             if isinstance(request, Arrival):
-                if not moves.enter(logical, request, partition):
+                if not moves.enter(this, request, partition):
                     continue
             elif isinstance(request, Intake):
-                intake.enter(logical, request, partition)
+                intake.enter(this, request, partition)
             else:
-                _produce_timed(logical, request, partition)
+                _produce_timed(this, request, partition)
         if len(order) > 1:
             distribution.grew(order, at)
             at = 0 if all_take else _front(order)
-    _produce_all(logical, together)
+    _produce_all(this, together)
 
 
 def _front(order: Sequence[Partition]) -> int | None:
@@ -74,15 +73,15 @@ def _takes(partition: Partition) -> bool:
     return not partition.congested and partition.allows.produce
 
 
-def _produce_all(logical: Logical, together: dict[Partition, list[Produce]]) -> None:
+def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
     for partition, requests in together.items():
-        _produce(logical, requests, partition)
+        _produce(this, requests, partition)
     together.clear()
 
 
-def _produce(logical: Logical, requests: list[Produce], partition: Partition) -> None:
-    now = logical.now_us
-    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
+    now = this.now_us
+    expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
     count = len(drafts)
     first = partition.allocate(count, now)
@@ -96,12 +95,12 @@ def _produce(logical: Logical, requests: list[Produce], partition: Partition) ->
         texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
         items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
         partition.add(items, sum(map(len, payloads)), now * count, expire)
-    answers = logical.answers
+    answers = this.answers
     for request in requests:
         if request.request_id:
-            remembered.remember(logical, partition, request.keys)
+            repeats.remember(this, partition, request.keys)
         answers.append((request, None, partition))
-    logical.tally("produced", count)
+    this.tally("produced", count)
 
 
 def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:
@@ -114,10 +113,10 @@ def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes
     return arrow.encode_batches([batch], batch.schema)
 
 
-def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> None:
+def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:
     """A request in which some items are to be enqueued later."""
-    now = logical.now_us
-    expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
+    now = this.now_us
+    expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     soon = now + SCHEDULE_AHEAD_MIN_US
     first = partition.allocate(len(request.drafts), now)
     ready: list[Item] = []
@@ -134,6 +133,6 @@ def _produce_timed(logical: Logical, request: Produce, partition: Partition) -> 
     if later:
         partition.add_scheduled(later)
     if request.request_id:
-        remembered.remember(logical, partition, request.keys)
-    logical.answer(request, None, partition)
-    logical.tally("produced", len(request.drafts))
+        repeats.remember(this, partition, request.keys)
+    this.answer(request, None, partition)
+    this.tally("produced", len(request.drafts))

@@ -9,23 +9,17 @@ any key, so that a request with a key waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from querator import limits
-from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import (
     BULK_PREFIX,
     EXACT_PREFIXES,
     MOVE_PREFIXES,
-    REPEATED,
-    Arrival,
-    Intake,
-    Produce,
 )
 from querator.daemon.store import Fingerprints, fingerprint
-from querator.errors import InvalidRequest
 from querator.limits import (
     BULK_REQUEST_ID_KEPT_US,
     EXACT_KEYS_CHECKED_EVERY_US,
@@ -37,9 +31,7 @@ from querator.limits import (
 )
 
 if TYPE_CHECKING:
-    from querator.daemon.queue.logical import Logical
-
-OTHER_CONTENT: Final = "request id is invalid; it was used before for other items"
+    from querator.daemon.queue.partition import Partition
 
 
 class _Keys:
@@ -87,7 +79,11 @@ class _Keys:
 class Remembered:
     """The keys of one queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Iterable[Partition]) -> None:
+        self.unread = list(unread)
+        """Partitions whose files have not been read since the start, so that their keys are not known."""
+        self.loaded_at = 0
+        """When the queue was loaded. A file that was not read has no key from after this time."""
         self.exact: dict[str, int] = {}
         """Those that begin with one of EXACT_PREFIXES."""
         self._exact_checked_at = 0
@@ -125,8 +121,14 @@ class Remembered:
         """All keys with this prefix, which is one of EXACT_PREFIXES or longer."""
         return [key for key in self.exact if key.startswith(prefix)]
 
-    def read(self, uuid: str, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
-        """What a partition's file remembers. Of the newest keys, only as many as there is room for."""
+    def read(self, partition: Partition, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
+        """Takes in the keys of a partition's file. They stay known when the partition fails or is closed.
+
+        Of the newest keys, memory keeps only as many as there is room for.
+        """
+        if partition in self.unread:
+            self.unread.remove(partition)
+        uuid = partition.placement.uuid
         self.version += 1
         for key, until in newest:
             kind = self._kind(key)
@@ -159,129 +161,3 @@ class Remembered:
         if abs(now_us - self._exact_checked_at) > EXACT_KEYS_CHECKED_EVERY_US:
             self._exact_checked_at = now_us
             self.exact = {key: until for key, until in self.exact.items() if until >= now_us}
-
-
-# -- within a pass
-
-
-def remember(logical: Logical, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
-    """Keys of requests that the partition takes in this pass."""
-    until = logical.now_us + kept_us
-    batch = partition.changes()
-    batch.request_ids += keys
-    batch.request_until += [until] * len(keys)
-    for key in keys:
-        logical.under_way.pop(key, None)
-        logical.remembered.put(key, until)
-
-
-def take_back(logical: Logical, request: Produce | Arrival) -> None:
-    """The write of this request failed: nobody may take its keys for known."""
-    for key in request.keys:
-        logical.remembered.drop(key)
-    if isinstance(request, Produce) and request.request_id:
-        logical.under_way[request.request_id] = request
-
-
-def may_enter(logical: Logical, request: Produce | Arrival) -> bool:
-    """Whether a request is known to be new. Otherwise it is answered, or follows another one, or waits to be sure."""
-    if isinstance(request, Produce) and _is_repeated(logical, request):
-        return False
-    ids = logical.remembered
-    if request.looked_up != ids.version and ids.may_have(request.keys):
-        logical.to_look_up.append(request)
-        logical.watch(request)
-        return False
-    if isinstance(request, Produce) and unread(logical, request) is not None:
-        logical.held_up.append(request)
-        logical.watch(request)
-        return False
-    return True
-
-
-def _is_repeated(logical: Logical, request: Produce) -> bool:
-    key = request.request_id
-    if logical.remembered.has(key, logical.now_us) or key in request.found:
-        if logical.under_way.get(key) is request:
-            del logical.under_way[key]
-        logical.answer(request, _repeated(logical, request) if isinstance(request, Intake) else REPEATED)
-        return True
-    first = logical.under_way.get(key)
-    if first is None or first.answered or first is request:
-        logical.under_way[key] = request
-        return False
-    if isinstance(request, Intake) and not (isinstance(first, Intake) and first.digest == request.digest):
-        logical.answer(request, InvalidRequest(OTHER_CONTENT))
-    else:
-        first.followers = [*first.followers, request]
-        logical.watch(request)
-    return True
-
-
-def _repeated(logical: Logical, request: Intake) -> InvalidRequest | None:
-    """The answer to a chunk whose id is known: it was added before, or something else was."""
-    is_same = logical.remembered.has(request.witness, logical.now_us) or request.witness in request.found
-    return None if is_same else InvalidRequest(OTHER_CONTENT)
-
-
-def unread(logical: Logical, request: Produce | Arrival) -> Partition | None:
-    """A partition that may know this request and has not been read. What it knows is from before the start."""
-    if not logical.unread or not request.keys or request.is_first_attempt:
-        return None
-    if isinstance(request, Arrival):
-        kept_us = MOVE_KEPT_US
-    else:
-        kept_us = BULK_REQUEST_ID_KEPT_US if isinstance(request, Intake) else REQUEST_ID_KEPT_US
-    return logical.unread[0] if logical.now_us <= logical.loaded_at + kept_us else None
-
-
-def look_up(logical: Logical) -> None:
-    """Asks every partition about the keys that may be in files, then puts the requests back in front of the inbox."""
-    requests, logical.to_look_up = logical.to_look_up, []
-    if any(not (partition.allows.storage or partition.is_noted) for partition in logical.partitions):
-        logical.held_up.extend(requests)
-        return
-    keys = [key for request in requests for key in request.keys]
-    version = logical.remembered.version
-    open_reads = len(logical.partitions)
-    is_whole = True
-    found: set[str] = set()
-    logical.looking_up_keys += len(requests)
-
-    def ended(here: Iterable[str]) -> None:
-        nonlocal open_reads
-        found.update(here)
-        open_reads -= 1
-        if open_reads:
-            return
-        logical.looking_up_keys -= len(requests)
-        for request in requests:
-            request.found = found
-            if is_whole:
-                request.looked_up = version
-        logical.inbox.extendleft(reversed([request for request in requests if not request.answered]))
-        logical.wake()
-
-    def failed(error: Exception) -> None:
-        nonlocal is_whole
-        is_whole = False
-        ended(())
-
-    for partition in logical.partitions:
-        _ask(logical, partition, keys, ended, failed)
-
-
-def _ask(
-    logical: Logical,
-    partition: Partition,
-    keys: list[str],
-    done: Callable[[Iterable[str]], None],
-    failed: Callable[[Exception], None],
-) -> None:
-    now_us = logical.now_us
-    store = partition.store
-    if store is not None:
-        logical.read(partition, lambda: store.remembered(keys, now_us), done, flush=True, failed=failed)
-        return
-    placement = partition.placement
-    logical.block(partition, lambda: logical.noted_keys(placement, keys), done, failed)

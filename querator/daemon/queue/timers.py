@@ -5,48 +5,44 @@ Work per pass is bounded, so that requests never wait long behind it; what is le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from querator.daemon.queue import moves
 from querator.daemon.queue.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
 from querator.daemon.queue.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition, Sweep, failed
+from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Due
 from querator.items import Item, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
-if TYPE_CHECKING:
-    from querator.daemon.queue.logical import Logical
 
-
-def run(logical: Logical) -> None:
-    for partition in logical.partitions:
-        if 0 < partition.placement.resume_at < logical.now_us:
-            _resume(logical, partition)
+def run(this: Pass) -> None:
+    for partition in this.partitions:
+        if 0 < partition.placement.resume_at < this.now_us:
+            _resume(this, partition)
         if partition.swept:
-            _finish_sweeps(logical, partition)
-        if partition.next_event_us() < logical.now_us:
-            _end_leases(logical, partition)
-            _enqueue_due(logical, partition)
-            _sweep(logical, partition)
-            if partition.next_event_us() < logical.now_us:
-                logical.wake()
+            _finish_sweeps(this, partition)
+        if partition.next_event_us() < this.now_us:
+            _end_leases(this, partition)
+            _enqueue_due(this, partition)
+            _sweep(this, partition)
+            if partition.next_event_us() < this.now_us:
+                this.wake()
         if partition.schedule.count and partition.allows.lifecycle and partition.wants_scheduled():
-            _load_scheduled(logical, partition)
+            _load_scheduled(this, partition)
 
 
-def _resume(logical: Logical, partition: Partition) -> None:
+def _resume(this: Pass, partition: Partition) -> None:
     """A pause that was asked for a time is over. Should this not be recorded, it is over again after a restart."""
     partition.placement = msgspec.structs.replace(
-        partition.placement, requested=State.AVAILABLE, since=logical.now_us, resume_at=0
+        partition.placement, requested=State.AVAILABLE, since=this.now_us, resume_at=0
     )
-    logical.resumed(partition.placement)
+    this.resumed(partition.placement)
 
 
-def _end_leases(logical: Logical, partition: Partition) -> None:
-    now = logical.now_us
+def _end_leases(this: Pass, partition: Partition) -> None:
+    now = this.now_us
     ended = partition.ended_leases(now, LIFECYCLE_ITEMS_PER_PASS_MAX)
     if not ended:
         return
@@ -54,7 +50,7 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
     back: list[Lease] = []
     moving: list[Lease] = []
     for lease in map(_remembering, ended):
-        cause = cause_of_death(lease.item, lease.attempts, now, logical.queue.max_attempts)
+        cause = cause_of_death(lease.item, lease.attempts, now, this.queue.max_attempts)
         if lease.deadline == TO_DIE_US:
             dead.setdefault(CLIENT, []).append(lease)
         elif lease.deadline == TO_MOVE_US:
@@ -64,13 +60,13 @@ def _end_leases(logical: Logical, partition: Partition) -> None:
         else:
             back.append(lease)
     if moving:
-        moves.send_elsewhere(logical, partition, moving)
+        moves.send_elsewhere(this, partition, moving)
     if back:
         partition.lost(back, now)
         partition.requeue([(lease.item, lease.attempts) for lease in back], now)
     for cause, leases in dead.items():
-        moves.let_die(logical, partition, leases, cause)
-    logical.tally("expired", sum([lease.deadline > TO_MOVE_US for lease in ended]))
+        moves.let_die(this, partition, leases, cause)
+    this.tally("expired", sum([lease.deadline > TO_MOVE_US for lease in ended]))
 
 
 def _remembering(lease: Lease) -> Lease:
@@ -82,20 +78,20 @@ def _remembering(lease: Lease) -> Lease:
     return failed(lease, LEASE_EXPIRED, lease.deadline)
 
 
-def _enqueue_due(logical: Logical, partition: Partition) -> None:
+def _enqueue_due(this: Pass, partition: Partition) -> None:
     if partition.state is State.PAUSED:
         return
-    due = partition.schedule.due(logical.now_us, LIFECYCLE_ITEMS_PER_PASS_MAX)
+    due = partition.schedule.due(this.now_us, LIFECYCLE_ITEMS_PER_PASS_MAX)
     if not due:
         return
-    if moves.must_leave(logical, partition):
-        moves.send_due_elsewhere(logical, partition, due)
+    if moves.must_leave(this, partition):
+        moves.send_due_elsewhere(this, partition, due)
         return
     partition.unschedule(due)
-    partition.requeue([(item, item.attempts) for item in due], logical.now_us)
+    partition.requeue([(item, item.attempts) for item in due], this.now_us)
 
 
-def _load_scheduled(logical: Logical, partition: Partition) -> None:
+def _load_scheduled(this: Pass, partition: Partition) -> None:
     store = partition.store
     assert store is not None
     partition.schedule.loading = True
@@ -104,14 +100,14 @@ def _load_scheduled(logical: Logical, partition: Partition) -> None:
         if partition.store is store:
             partition.schedule.loading = False
             partition.scheduled_loaded(due)
-            logical.wake()
+            this.wake()
 
-    logical.read(partition, lambda: store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX), done, flush=True)
+    this.files.read(partition, lambda: store.scheduled(SCHEDULED_WINDOW_ITEMS_MAX), done, flush=True)
 
 
-def _sweep(logical: Logical, partition: Partition) -> None:
+def _sweep(this: Pass, partition: Partition) -> None:
     """Searches for what has passed its expire deadline; the pass after the search acts on it."""
-    now = logical.now_us
+    now = this.now_us
     if partition.sweep is not Sweep.IDLE or partition.next_expiry >= now:
         return
     store = partition.store
@@ -125,12 +121,12 @@ def _sweep(logical: Logical, partition: Partition) -> None:
     def done(result: tuple[list[Item], int | None]) -> None:
         if partition.store is store:
             partition.swept.append(result)
-            logical.wake()
+            this.wake()
 
-    logical.read(partition, work, done, flush=True)
+    this.files.read(partition, work, done, flush=True)
 
 
-def _finish_sweeps(logical: Logical, partition: Partition) -> None:
+def _finish_sweeps(this: Pass, partition: Partition) -> None:
     for expired, next_expiry in partition.swept:
         if not expired:
             partition.sweep = Sweep.IDLE
@@ -140,6 +136,6 @@ def _finish_sweeps(logical: Logical, partition: Partition) -> None:
         partition.sweep = Sweep.LEAVING
         present = partition.waiting_among(expired)
         if present:
-            moves.let_expire(logical, partition, present, EXPIRED)
-        partition.sweep_ended(logical.now_us)
+            moves.let_expire(this, partition, present, EXPIRED)
+        partition.sweep_ended(this.now_us)
     partition.swept.clear()

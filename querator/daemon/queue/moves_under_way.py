@@ -1,0 +1,93 @@
+"""Moves that a queue has decided on: those to be carried out, those that have ended, and those that wait."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container
+from typing import Any
+
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import Move, Retry, failing
+from querator.daemon.queue.schedule import NEVER
+from querator.errors import RetryRequest
+from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
+
+
+class MovesUnderWay:
+    __slots__ = ("_ended", "_open", "outgoing", "retrying", "waiting")
+
+    def __init__(self) -> None:
+        self.outgoing: list[Move] = []
+        """Moves that the driver is to carry out."""
+        self.retrying: set[Retry] = set()
+        """Retries whose items are on their way to another queue or partition."""
+        self._ended: list[tuple[Move, Any]] = []
+        self.waiting: list[tuple[int, int, Move]] = []
+        """A heap of the moves that failed, by the time of their next try."""
+        self._open = 0
+        """Moves that were started and have not ended."""
+
+    def start(self, move: Move) -> None:
+        if move.retry is not None:
+            self.retrying.add(move.retry)
+        self._send(move)
+
+    def _send(self, move: Move) -> None:
+        self.outgoing.append(move)
+        self._open += 1
+
+    def take_outgoing(self) -> list[Move]:
+        moves, self.outgoing = self.outgoing, []
+        return moves
+
+    def end(self, move: Move, result: Any) -> None:
+        self._ended.append((move, result))
+
+    def take_ended(self) -> list[tuple[Move, Any]]:
+        ended, self._ended = self._ended, []
+        self._open -= len(ended)
+        return ended
+
+    def postpone(self, move: Move, now_ns: int) -> None:
+        """Tries the move again after a while, which doubles with each try."""
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(move.tries, 16))
+        move.tries += 1
+        heapq.heappush(self.waiting, (now_ns + backoff, id(move), move))
+
+    def send_waiting(self, now_ns: int) -> None:
+        """Sends the moves again whose time has come."""
+        while self.waiting and self.waiting[0][0] <= now_ns:
+            self._send(heapq.heappop(self.waiting)[2])
+
+    def end_back_offs(self) -> None:
+        self.waiting = sorted((0, order, move) for _, order, move in self.waiting)
+
+    def next_ns(self) -> int:
+        return self.waiting[0][0] if self.waiting else NEVER
+
+    def call_off(self, failed: Container[Partition]) -> None:
+        """Drops the moves of a pass that did not become durable. They have not begun."""
+        stay = []
+        for move in self.outgoing:
+            if move.partition not in failed:
+                stay.append(move)
+                continue
+            self._open -= 1
+            if move.retry is not None:
+                self.retrying.discard(move.retry)
+                move.retry.answer(RetryRequest(failing(move.partition.number)))
+        self.outgoing = stay
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._ended or self.waiting)
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether no move is to be carried out or has ended. A move that waits for its next try does not count."""
+        return not (self.outgoing or self._ended)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether every move has arrived or was called off."""
+        return not (self._open or self.waiting)

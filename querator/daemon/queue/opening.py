@@ -1,0 +1,214 @@
+"""The files of a queue's partitions: how they are opened, read, closed and given up.
+
+Nothing here blocks. Blocking work becomes a Read, which the driver carries out in a worker thread between passes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from querator.config_file import LimitsConfig
+from querator.daemon.queue.partition import Partition, read_snapshot
+from querator.daemon.queue.remembered import Remembered
+from querator.daemon.queue.requests import Read
+from querator.daemon.store import Store
+from querator.items import Item, Placement
+from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS, US_PER_SECOND
+
+log = logging.getLogger("querator.partitions")
+
+
+class PartitionFiles:
+    def __init__(
+        self,
+        queue_name: str,
+        placements: Iterable[Placement],
+        bounds: LimitsConfig,
+        wake: Callable[[], None],
+        open_store: Callable[[Placement], Store],
+        release_store: Callable[[Placement], None],
+        noted_keys: Callable[[Placement, list[str]], Iterable[str]],
+    ) -> None:
+        self.partitions = [Partition(placement, bounds) for placement in placements]
+        self.by_prefix = {partition.prefix: partition for partition in self.partitions}
+        self.remembered = Remembered(self.partitions)
+        self.bounds = bounds
+        self.open_store = open_store
+        """Blocking; gives a partition's store, or raises."""
+        self.noted_keys = noted_keys
+        """Blocking; which of these keys the catalog has for a partition that is offline."""
+        self.reads: list[Read] = []
+        """Work that the driver is to carry out."""
+        self.open_reads = 0
+        """Reads that were asked for and have not ended."""
+        self._queue_name = queue_name
+        self._wake = wake
+        self._release_store = release_store
+        """Blocking; lets go of the file of a partition that failed, as it is."""
+        self._now_us = self._now_ns = 0
+
+    # -- work for the driver
+
+    def take_reads(self) -> list[Read]:
+        reads, self.reads = self.reads, []
+        return reads
+
+    def block(
+        self,
+        partition: Partition,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        flush: Store | None = None,
+    ) -> None:
+        """Asks the driver to do something blocking for a partition. Outside of a pass, `wake` must follow."""
+        self.open_reads += 1
+
+        def on_success(result: Any) -> None:
+            self.open_reads -= 1
+            done(result)
+
+        def on_failure(error: Exception) -> None:
+            self.open_reads -= 1
+            failed(error)
+
+        self.reads.append(Read(partition, flush, work, on_success, on_failure))
+
+    def read(
+        self,
+        partition: Partition,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        *,
+        flush: bool = False,
+        failed: Callable[[Exception], None] | None = None,
+        fails_partition: Callable[[Exception], bool] = lambda error: True,
+    ) -> None:
+        """Asks the driver to do something blocking with a partition's open store, as `block` does.
+
+        If the work fails and `fails_partition` says so of the error, the partition goes into error.
+        """
+        store = partition.store
+
+        def on_failure(error: Exception) -> None:
+            if partition.store is store and fails_partition(error):
+                self.fail(partition, str(error))
+            if failed is not None:
+                failed(error)
+            self._wake()
+
+        self.block(partition, work, done, on_failure, store if flush else None)
+
+    def load_window(self, partition: Partition) -> None:
+        """Reads the next items of a partition whose window runs low."""
+        store = partition.store
+        assert store is not None
+        partition.window.loading = True
+        after, before = partition.window.disk_range()
+
+        def work() -> list[Item]:
+            return store.ready(after, before, self.bounds.ready_window_items, self.bounds.ready_window_bytes)
+
+        def done(items: list[Item]) -> None:
+            if partition.store is not store:
+                return
+            window = partition.window
+            window.loading = False
+            partition.loaded(items)
+            if not items and before is None and window.on_disk > 0 and window.disk_range() == (after, None):
+                self.fail(partition, "storage holds fewer items than were counted")
+            self._wake()
+
+        self.read(partition, work, done)
+
+    # -- partitions fail and recover
+
+    def fail(self, partition: Partition, reason: str) -> None:
+        """The partition goes into error. It is opened again after a while, which doubles with each failure."""
+        if not partition.error:
+            extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
+            log.error("partition is in error", extra=extra)
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.relapses, 16))
+        partition.fail(reason, self._now_us, self._now_ns + backoff)
+        self._wake()
+
+    def open_due(self, now_us: int, now_ns: int) -> None:
+        """Opens partitions that should be open: at the start, and after a failure when its back-off is over."""
+        self._now_us, self._now_ns = now_us, now_ns
+        for partition in self.partitions:
+            if (
+                partition.store is None
+                and not partition.opening
+                and partition.should_be_open
+                and partition.retry_at_ns <= now_ns
+            ):
+                self.open(partition)
+
+    def open(self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None) -> None:
+        partition.opening = True
+        now_us = self._now_us
+
+        def work() -> tuple[Store, Any]:
+            store = self.open_store(partition.placement)
+            return store, read_snapshot(store, self.bounds, now_us)
+
+        def done(result: tuple[Store, Any]) -> None:
+            store, snapshot = result
+            partition.opening = False
+            self.remembered.read(partition, snapshot.newest_keys, snapshot.keys)
+            if not partition.should_be_open:
+                partition.unwanted = store
+                return
+            failed_at = partition.error_since
+            partition.opened(store, snapshot, self._now_us)
+            if failed_at and not partition.shortage:
+                self._log_recovery(partition, (self._now_us - failed_at) // US_PER_SECOND)
+            then(None)
+            self._wake()
+
+        def failed(error: Exception) -> None:
+            partition.opening = False
+            self.fail(partition, str(error))
+            then(error)
+
+        self.block(partition, work, done, failed)
+
+    def _log_recovery(self, partition: Partition, seconds: int) -> None:
+        log.info(
+            "partition recovered",
+            extra={
+                "queue": self._queue_name,
+                "partition": partition.number,
+                "state": str(partition.state),
+                "seconds_in_error": seconds,
+                "items": partition.total,
+                "scheduled": partition.scheduled_count,
+            },
+        )
+
+    def close(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
+        """Lets go of a partition's file, so that another process may open it."""
+        store = partition.store
+        partition.close()
+        partition.error = ""
+
+        def work() -> None:
+            one = store or partition.unwanted
+            if one is not None:
+                one.close()
+            else:
+                self._release_store(partition.placement)
+
+        def done(result: None) -> None:
+            partition.unwanted = None
+            # A write of the pass that closed it may have failed meanwhile; all that is durable is in the file.
+            partition.error = ""
+            then(None)
+
+        def failed(error: Exception) -> None:
+            self.fail(partition, str(error))
+            then(error)
+
+        self.block(partition, work, done, failed)

@@ -1,0 +1,64 @@
+"""Lease requests that wait for items, in the order in which they arrived."""
+
+from __future__ import annotations
+
+import itertools
+
+from querator.daemon.queue.requests import LeaseItems
+
+
+class ParkedLeases:
+    """Keeps the waiting lease requests. A client may have only one of them at a time.
+
+    The planners read the attributes, and change them only through the methods.
+    """
+
+    __slots__ = ("_orders", "clients", "newly_parked", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, LeaseItems] = {}
+        """By the order of their arrival."""
+        self.clients: set[str] = set()
+        """Client ids that are in use."""
+        self.newly_parked: list[LeaseItems] = []
+        """Requests whose deadlines are not watched yet."""
+        self._orders = itertools.count(1)
+
+    def reserve(self, request: LeaseItems) -> None:
+        """Gives the request its place while it waits for something else, and keeps its client id in use."""
+        request.order = request.order or next(self._orders)
+        self.clients.add(request.client_id)
+
+    def park(self, request: LeaseItems) -> None:
+        if request.abandoned:
+            self.clients.discard(request.client_id)
+            return
+        if request.order == 0:
+            request.order = next(self._orders)
+        self.waiting[request.order] = request
+        self.clients.add(request.client_id)
+        self.newly_parked.append(request)
+
+    def remove(self, request: LeaseItems) -> bool:
+        """Takes a request out and frees its client id. False if it is not parked."""
+        if self.waiting.pop(request.order, None) is None:
+            return False
+        self.clients.discard(request.client_id)
+        return True
+
+    def serve(self, request: LeaseItems) -> None:
+        """The request is parked and gets items now."""
+        del self.waiting[request.order]
+        self.clients.discard(request.client_id)
+
+    def free_client(self, request: LeaseItems) -> None:
+        """The request will not be parked: its client may send another one."""
+        self.clients.discard(request.client_id)
+
+    def restore_order(self) -> None:
+        """Sorts the requests after some have come back because their write failed."""
+        self.waiting = dict(sorted(self.waiting.items()))
+
+    def clear(self) -> None:
+        self.waiting.clear()
+        self.clients.clear()

@@ -1,0 +1,102 @@
+"""The pass: what a queue keeps in memory for its planners, and what they decide in one go.
+
+One Pass object serves all passes of a queue, one after the other. The planners (producing, leasing, completing, timers,
+moves, intake) get nothing else: they read its time and memory, and add answers, counts and deaths to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from querator.daemon.queue.deadlines import Deadlines
+from querator.daemon.queue.moves_under_way import MovesUnderWay
+from querator.daemon.queue.opening import PartitionFiles
+from querator.daemon.queue.parked import ParkedLeases
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.remembered import Remembered
+from querator.daemon.queue.repeats import Repeats
+from querator.daemon.queue.requests import Arrival, Delivery, Produce, Request
+from querator.items import Item, Placement, Queue
+
+
+class Counters:
+    """What the queue has done since it was loaded; read by metrics."""
+
+    __slots__ = ("completed", "dead", "expired", "leased", "produced", "retried")
+
+    def __init__(self) -> None:
+        self.produced = self.leased = self.completed = self.retried = self.expired = 0
+        self.dead: dict[str, int] = {"max_attempts": 0, "expired": 0, "client": 0}
+
+
+class Death:
+    """An item that died, to be logged and counted once its removal is durable."""
+
+    __slots__ = ("attempts", "dead_queue", "id", "item", "partition", "reason")
+
+    def __init__(self, partition: Partition, item: Item, item_id: str, attempts: int, reason: str, queue: str) -> None:
+        self.partition = partition
+        self.item = item
+        self.id = item_id
+        self.attempts = attempts
+        self.reason = reason
+        self.dead_queue = queue
+
+
+class Pass:
+    __slots__ = (
+        "answers", "by_prefix", "deadlines", "deaths", "files", "held_up", "inbox", "looking_up", "moves", "now_ns",
+        "now_us", "order", "parked", "partitions", "queue", "remembered", "repeats", "resumed", "tallies", "touched",
+        "undelivered", "wake",
+    )  # fmt: skip
+
+    def __init__(
+        self, queue: Queue, files: PartitionFiles, wake: Callable[[], None], resumed: Callable[[Placement], None]
+    ) -> None:
+        self.queue = queue
+        self.files = files
+        self.partitions = files.partitions
+        self.by_prefix = files.by_prefix
+        self.order = list(files.partitions)
+        """The partitions as `distribution` sorts them."""
+        self.wake = wake
+        """Asks the driver for another pass."""
+        self.resumed = resumed
+        """Called when a pause has ended by itself."""
+        self.inbox: deque[Request] = deque()
+        self.parked = ParkedLeases()
+        self.held_up: deque[Produce | Arrival] = deque()
+        """Produces that no partition takes at present."""
+        self.undelivered: list[Delivery] = []
+        """Leases whose client went away before it was answered; the next pass takes their items back."""
+        self.looking_up = 0
+        """Requests that wait for a read of storage."""
+        self.deadlines = Deadlines()
+        self.remembered: Remembered = files.remembered
+        self.repeats = Repeats()
+        self.moves = MovesUnderWay()
+        self.begin(0, 0)
+
+    def begin(self, now_us: int, now_ns: int) -> None:
+        """Starts the next pass. Nothing is decided yet."""
+        self.now_us, self.now_ns = now_us, now_ns
+        self.touched: list[Partition] = []
+        """Partitions whose batch must become durable."""
+        self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
+        """Each request with its result and the partitions that must be durable before it is told."""
+        self.tallies: list[tuple[str, int]] = []
+        self.deaths: list[Death] = []
+
+    def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
+        """Answers when the partitions that the answer depends on are durable."""
+        self.answers.append((request, result, after))
+
+    def tally(self, name: str, count: int) -> None:
+        self.tallies.append((name, count))
+
+    def hold_up(self, request: Produce | Arrival) -> None:
+        """The request waits for a partition that takes it, or for its deadline."""
+        self.held_up.append(request)
+        self.deadlines.watch(request)

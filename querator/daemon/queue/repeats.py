@@ -1,0 +1,160 @@
+"""Which produce requests are new, and which repeat an earlier one. Part of the Logical's pass.
+
+`remembered.py` keeps the keys of requests that were carried out. This module decides about requests with a key: a
+repetition is answered, or waits for the same request that came before it, or waits until the files have been asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.requests import REPEATED, Arrival, Intake, Produce
+from querator.errors import InvalidRequest
+from querator.limits import BULK_REQUEST_ID_KEPT_US, MOVE_KEPT_US, REQUEST_ID_KEPT_US
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.passes import Pass
+
+OTHER_CONTENT: Final = "request id is invalid; it was used before for other items"
+
+
+class Repeats:
+    """Requests with a key that are not carried out yet."""
+
+    __slots__ = ("looking_up", "to_look_up", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, Produce] = {}
+        """By request id, the first request that came with it."""
+        self.to_look_up: list[Produce | Arrival] = []
+        """Requests that the files may remember."""
+        self.looking_up = 0
+        """Requests that wait for an answer from the files."""
+
+    def give_up(self, request: Produce) -> None:
+        """The request is answered without having been carried out: the next one with its id is the first one."""
+        if self.under_way.get(request.request_id) is request:
+            del self.under_way[request.request_id]
+
+
+def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
+    """Keys of requests that the partition takes in this pass."""
+    until = this.now_us + kept_us
+    batch = partition.changes()
+    batch.request_ids += keys
+    batch.request_until += [until] * len(keys)
+    for key in keys:
+        this.repeats.under_way.pop(key, None)
+        this.remembered.put(key, until)
+
+
+def take_back(this: Pass, request: Produce | Arrival) -> None:
+    """The write of this request failed: nobody may take its keys for known."""
+    for key in request.keys:
+        this.remembered.drop(key)
+    if isinstance(request, Produce) and request.request_id:
+        this.repeats.under_way[request.request_id] = request
+
+
+def may_enter(this: Pass, request: Produce | Arrival) -> bool:
+    """Whether a request is known to be new. Otherwise it is answered, or follows another one, or waits to be sure."""
+    if isinstance(request, Produce) and _is_repeated(this, request):
+        return False
+    ids = this.remembered
+    if request.looked_up != ids.version and ids.may_have(request.keys):
+        this.repeats.to_look_up.append(request)
+        this.deadlines.watch(request)
+        return False
+    if isinstance(request, Produce) and unread(this, request) is not None:
+        this.hold_up(request)
+        return False
+    return True
+
+
+def _is_repeated(this: Pass, request: Produce) -> bool:
+    key = request.request_id
+    if this.remembered.has(key, this.now_us) or key in request.found:
+        this.repeats.give_up(request)
+        this.answer(request, _repeated(this, request) if isinstance(request, Intake) else REPEATED)
+        return True
+    first = this.repeats.under_way.get(key)
+    if first is None or first.answered or first is request:
+        this.repeats.under_way[key] = request
+        return False
+    if isinstance(request, Intake) and not (isinstance(first, Intake) and first.digest == request.digest):
+        this.answer(request, InvalidRequest(OTHER_CONTENT))
+    else:
+        first.followers = [*first.followers, request]
+        this.deadlines.watch(request)
+    return True
+
+
+def _repeated(this: Pass, request: Intake) -> InvalidRequest | None:
+    """The answer to a chunk whose id is known: it was added before, or something else was."""
+    is_same = this.remembered.has(request.witness, this.now_us) or request.witness in request.found
+    return None if is_same else InvalidRequest(OTHER_CONTENT)
+
+
+def unread(this: Pass, request: Produce | Arrival) -> Partition | None:
+    """A partition that may know this request and has not been read. What it knows is from before the start."""
+    if not this.remembered.unread or not request.keys or request.is_first_attempt:
+        return None
+    if isinstance(request, Arrival):
+        kept_us = MOVE_KEPT_US
+    else:
+        kept_us = BULK_REQUEST_ID_KEPT_US if isinstance(request, Intake) else REQUEST_ID_KEPT_US
+    return this.remembered.unread[0] if this.now_us <= this.remembered.loaded_at + kept_us else None
+
+
+def look_up(this: Pass) -> None:
+    """Asks every partition about the keys that may be in files, then puts the requests back in front of the inbox."""
+    requests, this.repeats.to_look_up = this.repeats.to_look_up, []
+    if any(not (partition.allows.storage or partition.is_noted) for partition in this.partitions):
+        this.held_up.extend(requests)
+        return
+    keys = [key for request in requests for key in request.keys]
+    version = this.remembered.version
+    open_reads = len(this.partitions)
+    is_whole = True
+    found: set[str] = set()
+    this.repeats.looking_up += len(requests)
+
+    def ended(here: Iterable[str]) -> None:
+        nonlocal open_reads
+        found.update(here)
+        open_reads -= 1
+        if open_reads:
+            return
+        this.repeats.looking_up -= len(requests)
+        for request in requests:
+            request.found = found
+            if is_whole:
+                request.looked_up = version
+        this.inbox.extendleft(reversed([request for request in requests if not request.answered]))
+        this.wake()
+
+    def failed(error: Exception) -> None:
+        nonlocal is_whole
+        is_whole = False
+        ended(())
+
+    for partition in this.partitions:
+        _ask(this, partition, keys, ended, failed)
+
+
+def _ask(
+    this: Pass,
+    partition: Partition,
+    keys: list[str],
+    done: Callable[[Iterable[str]], None],
+    failed: Callable[[Exception], None],
+) -> None:
+    now_us = this.now_us
+    store = partition.store
+    if store is not None:
+        this.files.read(partition, lambda: store.remembered(keys, now_us), done, flush=True, failed=failed)
+        return
+    placement = partition.placement
+    this.files.block(partition, lambda: this.files.noted_keys(placement, keys), done, failed)
