@@ -146,7 +146,7 @@ def commit_costs(directory: Path) -> dict[str, float]:
 
 def fill(storage: DuckStorage, store: DuckStore, count: int) -> None:
     """As the daemon would have filled it, only faster: rows made by DuckDB, leases and schedules committed."""
-    cursor = storage._instance.cursor()
+    cursor = storage._files.instance.cursor()
     name = "p" + UUID(store.uuid).hex
     cursor.execute(
         f"""

@@ -382,7 +382,7 @@ class TestCompact:
 
     def test_a_disk_that_is_full_does_the_partition_no_harm(self, house: House, monkeypatch):
         filled(house)
-        monkeypatch.setattr("querator.daemon.store.duck.storage.read_contents", _full)
+        monkeypatch.setattr("querator.daemon.store.duck.attached.read_contents", _full)
         job = house.job("compact", partitions=[0])
         assert job.state == "failed" and "No space left" in job.reason
         house.produce("x")

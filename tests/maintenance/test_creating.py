@@ -12,7 +12,8 @@ import pytest
 from house import House
 
 from querator.daemon.catalog import Catalog
-from querator.daemon.store.duck.storage import DuckStorage, Instance
+from querator.daemon.store.duck.instance import Instance
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import RequestFailed
 from querator.wire import messages as m
 

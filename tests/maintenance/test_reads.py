@@ -65,7 +65,7 @@ def test_a_list_that_no_memory_is_left_for_is_refused_and_the_queue_goes_on(
     for _ in range(10):
         house.produce(*["x" * 40_000] * 100)
     house.ask("reload")  # everything is in the file now
-    instance = house.registry.storages.opened("default")._instance  # type: ignore[attr-defined]
+    instance = house.registry.storages.opened("default")._files.instance  # type: ignore[attr-defined]
     monkeypatch.setattr(instance, "make_room", lambda had_bytes: False)
     monkeypatch.setattr(instance, "memory_bytes", 10_000_000)
     instance.forget_blocks()

@@ -32,10 +32,12 @@ from store_making import (
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
-from querator.daemon.store.duck import tables
-from querator.daemon.store.duck.duckstore import DuckStore, log_path
+from querator.daemon.store.duck import applying, tables
+from querator.daemon.store.duck.attached import log_path
+from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.partition_file import PartitionFile
-from querator.daemon.store.duck.storage import DuckStorage, Instance
+from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import records
 from querator.daemon.store.journal.segments import Journal
 from querator.items import ZERO_TIME_US
@@ -244,7 +246,7 @@ class TestApplying:
         put(storage, store, added(1, 2, 3))
         write(storage, store, Batch(remove=[1]), added(4))
         with monkeypatch.context() as patched:
-            patched.setattr(PartitionFile, "_insert", _no_space)
+            patched.setattr(PartitionFile, "insert", _no_space)
             with pytest.raises(StorageError, match="No space left") as raised:
                 store.flush()
             assert raised.value.uuids == {UUID}
@@ -316,14 +318,14 @@ class TestApplying:
         self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write(storage, store, added(1))
-        apply = PartitionFile.apply
+        apply = applying.apply
         with monkeypatch.context() as patched:
 
             def unlucky(file: PartitionFile, delta: object) -> None:
                 apply(file, delta)  # type: ignore[arg-type]
                 raise duckdb.IOException("the answer was lost")
 
-            patched.setattr(PartitionFile, "apply", unlucky)
+            patched.setattr(applying, "apply", unlucky)
             with pytest.raises(StorageError):
                 store.flush()
         store.flush()
@@ -781,7 +783,7 @@ class TestFiles:
     def test_sql_cannot_leave_the_directory(
         self, storage: DuckStorage, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        cursor = storage._instance.cursor()
+        cursor = storage._files.instance.cursor()
         outside = tmp_path_factory.mktemp("outside") / "x"
         for statement in (
             f"COPY (SELECT 1) TO '{outside}.csv'",

@@ -16,7 +16,7 @@ from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.records import BATCH, SEGMENT_HEADER_BYTES, decode_segment_header, read_records
-from querator.daemon.store.journal.segments import Entry, Journal
+from querator.daemon.store.journal.segments import Journal, NewRecord
 from querator.daemon.store.journal.syscalls import fdatasync_holding, pwrite_holding
 
 A, B, C = (bytes([letter]) * 16 for letter in b"abc")
@@ -38,7 +38,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def append(journal: Journal, *records: tuple[bytes, int, bytes]) -> None:
-    entries = [Entry(BATCH, number, partition, payload) for partition, number, payload in records]
+    entries = [NewRecord(BATCH, number, partition, payload) for partition, number, payload in records]
     journal.append(entries, {partition: number for partition, number, _ in records})
 
 
@@ -138,7 +138,7 @@ class TestOnTheLoop:
     """What is written there keeps the interpreter's lock, by calls of its own."""
 
     def test_what_is_appended_is_read_back(self, journal: Journal, tmp_path: Path) -> None:
-        journal.append([Entry(BATCH, 1, A, b"o\0ne")], {A: 1}, on_loop=True)
+        journal.append([NewRecord(BATCH, 1, A, b"o\0ne")], {A: 1}, on_loop=True)
         append(journal, (A, 2, b"two"))
         abandon(journal)
         again, history = read(tmp_path / "journal")
@@ -787,13 +787,13 @@ class TestFailures:
             import resource
             from pathlib import Path
             from querator.daemon.store.base import StorageError
-            from querator.daemon.store.journal.segments import Entry, Journal
+            from querator.daemon.store.journal.segments import Journal, NewRecord
             from querator.daemon.store.journal.records import BATCH
 
             journal = Journal(Path({str(tmp_path / "journal")!r}))
             journal.recover()
             def append(number, payload):
-                journal.append([Entry(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}}, {on_loop})
+                journal.append([NewRecord(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}}, {on_loop})
             append(1, b"one")
             resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
             append(2, b"two")

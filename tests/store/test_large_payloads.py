@@ -17,10 +17,11 @@ from querator import limits
 from querator.daemon.store.base import Batch
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.copies import contents, write_snapshot
+from querator.daemon.store.duck.database import is_lack_of_memory
 from querator.daemon.store.duck.duckstore import DuckStore
-from querator.daemon.store.duck.partition_file import is_lack_of_memory
+from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.snapshot import SnapshotLost
-from querator.daemon.store.duck.storage import DuckStorage, Instance
+from querator.daemon.store.duck.storage import DuckStorage
 
 
 @contextlib.contextmanager

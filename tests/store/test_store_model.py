@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.daemon.store.base import Batch, Rows, StorageError
+from querator.daemon.store.columnar import items_in
 from querator.daemon.store.duck.storage import DuckStorage
-from querator.daemon.store.duck.tables import items_in
 from querator.daemon.store.memory import MemoryStorage
 from querator.items import Hold, Item
 from querator.wire.arrow import encode_batches

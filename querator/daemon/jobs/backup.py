@@ -20,7 +20,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.registry import Registry
-from querator.daemon.store import Snapshot, SnapshotLost, Store, copies, sync_directory
+from querator.daemon.store import FileSnapshot, SnapshotLost, Store, copies, sync_directory
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement
 from querator.wire import json as wire_json
@@ -78,7 +78,7 @@ async def _run(registry: Registry, job: Job) -> None:
     if await registry.blocking(_is_published, directory, job):
         await registry.blocking(_delete_replaced, directory, job)
         return
-    snapshots: list[tuple[Placement, Snapshot]] = []
+    snapshots: list[tuple[Placement, FileSnapshot]] = []
     writing: asyncio.Future[manifest.Entry] | None = None
     try:
         # What a process that was killed has left of this job.
@@ -159,12 +159,12 @@ def _delete(directory: Path, job: Job, building: Path) -> None:
         shutil.rmtree(building)
 
 
-def _take(store: Store) -> Snapshot:
+def _take(store: Store) -> FileSnapshot:
     store.flush()
     return store.snapshot()
 
 
-def _write(registry: Registry, job: Job, placement: Placement, snapshot: Snapshot, building: Path) -> manifest.Entry:
+def _write(registry: Registry, job: Job, placement: Placement, snapshot: FileSnapshot, building: Path) -> manifest.Entry:
     """Blocking."""
     path = building / manifest.file_name(placement.number, job.job_id)
     before = job.done

@@ -13,7 +13,7 @@ from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Change
 from querator.daemon.registry import Registry
-from querator.daemon.store import Snapshot, SnapshotLost, StorageError, Store
+from querator.daemon.store import FileSnapshot, SnapshotLost, StorageError, Store
 from querator.errors import QueratorError, RequestFailed
 from querator.items import Job
 from querator.limits import VERIFY_TRIES_MAX
@@ -66,7 +66,7 @@ async def _check(registry: Registry, logical: Logical, partition: Partition, wro
         return believed.items + believed.scheduled
 
 
-async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, Snapshot]:
+async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, FileSnapshot]:
     """The counters and the file at the same moment, though the queue goes on."""
     for _ in range(VERIFY_TRIES_MAX):
         await partition_calls.at_store(logical, partition, lambda store: store.flush())
@@ -117,12 +117,12 @@ async def _count(logical: Logical, partition: Partition) -> Believed | None:
     return await counted
 
 
-def _apply(store: Store) -> Snapshot:
+def _apply(store: Store) -> FileSnapshot:
     store.apply()
     return store.snapshot()
 
 
-def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
+def _compare(believed: Believed, snapshot: FileSnapshot) -> list[str]:
     """Blocking: everything that is wrong."""
     try:
         audit = snapshot.audit()
@@ -139,10 +139,10 @@ def _compare(believed: Believed, snapshot: Snapshot) -> list[str]:
         "microseconds in the sum of all times of creation": (audit.created_sum, believed.created_sum),
     }
     wrong = [f"holds {stored} {what}, not {count}" for what, (stored, count) in found.items() if stored != count]
-    if audit.twice:
-        wrong.append(f"has {audit.twice} items twice")
-    if audit.astray:
-        wrong.append(f"has {audit.astray} leases of items that are not there")
+    if audit.duplicate_items:
+        wrong.append(f"has {audit.duplicate_items} items twice")
+    if audit.orphaned_leases:
+        wrong.append(f"has {audit.orphaned_leases} leases of items that are not there")
     return wrong
 
 

@@ -2,6 +2,9 @@
 
 `base` states the contract. `duck` implements it with files and `journal`, `memory` with dictionaries. Nothing here
 knows what a queue decides, and nothing here calls upwards. Other packages import the names below and nothing else.
+
+Inside, calls go one way: a storage calls its stores, and a store calls its file and the journal. A store does not know
+its storage. It leaves its batches in `StagedBatches`, and the storage takes them from there.
 """
 
 from querator.daemon.store.base import (
@@ -21,7 +24,7 @@ from querator.daemon.store.base import (
 from querator.daemon.store.columnar import items_from, items_in
 from querator.daemon.store.duck import copies
 from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, SCHEMAS, Scan, Slice, SlicedStore
-from querator.daemon.store.duck.snapshot import Snapshot, SnapshotLost
+from querator.daemon.store.duck.snapshot import FileSnapshot, SnapshotLost
 from querator.daemon.store.duck.storage import open_storage
 from querator.daemon.store.files import open_regular, replace_file, sync_directory
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
@@ -33,6 +36,7 @@ __all__ = [
     "SCHEMAS",
     "Batch",
     "Due",
+    "FileSnapshot",
     "Fingerprints",
     "Found",
     "LackOfMemory",
@@ -42,7 +46,6 @@ __all__ = [
     "Scan",
     "Slice",
     "SlicedStore",
-    "Snapshot",
     "SnapshotLost",
     "Storage",
     "StorageError",

@@ -29,7 +29,7 @@ import msgspec
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
-    from querator.daemon.store.duck.snapshot import Snapshot
+    from querator.daemon.store.duck.snapshot import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
 
 
@@ -226,7 +226,7 @@ class Store(Protocol):
     def record_written(self) -> int:
         """How many batches are durable, counted over the partition's whole life."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FileSnapshot:
         """The file as it is now, for reading outside of this contract while the partition goes on."""
 
     def free_share(self) -> float:

@@ -1,31 +1,29 @@
-"""A storage that forgets everything when the process ends: for queues that may, and for tests.
+"""A storage that forgets everything when the process ends, for tests.
 
-It keeps the stages of the journaled store (committed, written, applied), so that whoever works with this one works
-with the other. Only "applied" means dictionaries here instead of a file.
+Batches go through the same stages as in the journaled store (staged, written, applied), so that code that works with
+this storage works with the other. Applied batches are in dictionaries here, instead of a file.
 """
 
 from __future__ import annotations
 
-import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from querator.daemon.store.base import Batch, Due, Found, Leased, Loss, StorageError, Summary
+from querator.daemon.store.base import Due, Found, Leased, Loss, StorageError, Summary
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.duck.snapshot import Snapshot
+from querator.daemon.store.duck.snapshot import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
-from querator.daemon.store.unapplied import UnappliedStore
+from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import NOBODY, Hold, Item, Room
 
 
 class MemoryStore(UnappliedStore):
-    def __init__(self, uuid: str, lock: threading.Lock, stage: Callable[[MemoryStore, Batch], None]) -> None:
-        super().__init__(uuid, lock, record=0, last_seq=0)
-        self._storage_stage = stage
+    def __init__(self, uuid: str, staged: StagedBatches) -> None:
+        super().__init__(uuid, staged, record=0, last_seq=0)
         self._applied = 0
         self._last_seq = 0
         self._items: dict[int, Item] = {}
@@ -33,10 +31,6 @@ class MemoryStore(UnappliedStore):
         self._scheduled: dict[int, Item] = {}
         self._lost: dict[int, tuple[int, int]] = {}
         self._requests: dict[str, int] = {}
-
-    def commit(self, batch: Batch) -> None:
-        self._stage(batch)
-        self._storage_stage(self, batch)
 
     def _record_applied(self) -> int:
         return self._applied
@@ -159,7 +153,7 @@ class MemoryStore(UnappliedStore):
     def size_bytes(self) -> int:
         return sum(len(item.payload) for items in (self._items, self._scheduled) for item in items.values())
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FileSnapshot:
         raise StorageError("there is no file", [self.uuid])
 
     def free_share(self) -> float:
@@ -176,19 +170,18 @@ class MemoryStore(UnappliedStore):
 
 
 class MemoryStorage:
-    """Partitions live as long as this object: one that was closed can be opened again."""
+    """Partitions live as long as this object. A closed partition can be opened again."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.directory = Path()
-        self._lock = threading.Lock()
+        self._staged = StagedBatches(lambda batch: b"")
         self._stores: dict[str, MemoryStore] = {}
-        self._pending: list[tuple[MemoryStore, Batch]] = []
 
     def create(self, uuid: str, queue: str) -> MemoryStore:
         if uuid in self._stores:
             raise StorageError(f"partition {uuid} exists already in storage {self.name}", [uuid])
-        store = self._stores[uuid] = MemoryStore(uuid, self._lock, self._stage)
+        store = self._stores[uuid] = MemoryStore(uuid, self._staged)
         return store
 
     def open(self, uuid: str, queue: str) -> MemoryStore:
@@ -205,7 +198,7 @@ class MemoryStorage:
         return self.loss(uuid)
 
     def release(self, uuid: str) -> None:
-        pass  # nothing holds on to it
+        pass  # there is no file to let go of
 
     def adopt(self, uuid: str, fresh: Path) -> None:
         raise StorageError(f"storage {self.name} has no files", [uuid])
@@ -216,34 +209,28 @@ class MemoryStorage:
     def delete(self, uuid: str) -> None:
         self._stores.pop(uuid, None)
 
-    def _stage(self, store: MemoryStore, batch: Batch) -> None:
-        self._pending.append((store, batch))
-
     @property
     def unapplied_bytes(self) -> int:
-        return 0  # nothing waits for a disk here
+        return 0  # nothing waits for a disk
 
     held_bytes = memory_bytes = unapplied_bytes
 
     def take(self) -> object | None:
-        taken, self._pending = self._pending, []
-        return taken or None
+        return self._staged.take()
 
     def write(self, taken: object, on_loop: bool = False) -> None:
         pass
 
     def absorb(self, taken: object) -> None:
         assert isinstance(taken, list)
-        with self._lock:
-            for store, batch in taken:
+        with self._staged.lock:
+            for store, batch, _ in taken:
                 store.absorb_staged(batch, store.record_written + 1, 0)
 
     def drop(self, taken: object) -> None:
-        """Forgets what was taken and could not be written."""
+        """Forgets batches whose write a test lets fail."""
         assert isinstance(taken, list)
-        with self._lock:
-            for store, batch in taken:
-                store.drop_staged(batch)
+        self._staged.drop(taken)
 
     def lagging(self) -> set[str]:
         return set()

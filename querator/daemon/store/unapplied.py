@@ -1,29 +1,62 @@
-"""The half of a store that both stores share: what was committed and is not in the file yet.
+"""The half of a store that both stores share: batches that are not in the file yet.
 
-A batch goes through four stages. *Staged*: committed, not durable; dropped when its write fails. *Current*: durable,
-part of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will
-be tried again. *Settled*: applied last; remembered only so that rows which were read before can still be judged.
+A batch goes through four stages. *Staged*: not durable yet; dropped when its write fails. *Current*: durable, and part
+of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will be
+tried again. *Settled*: the net effect that was applied last. It is kept so that `is_removed` stays right for rows that
+were read before that apply.
 
-`commit`, `is_removed` and `absorb_staged` belong to the loop's thread; `drop_staged` runs wherever the storage writes,
-`freeze` in a worker thread. The storage's lock keeps the last three apart.
+`commit`, `is_removed` and `absorb_staged` run on the loop's thread, `drop_staged` in the thread that writes, `freeze`
+in a worker thread. The lock of `StagedBatches` keeps the last three apart.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from uuid import UUID
 
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import Batch
 from querator.daemon.store.delta import Delta
 
 
-class UnappliedStore:
-    """A store without its file: a subclass says how a Delta is applied and how things are read."""
+class StagedBatches:
+    """The batches that the stores of one storage have committed since its last write, in order.
 
-    def __init__(self, uuid: str, lock: threading.Lock, record: int, last_seq: int) -> None:
+    Stores add batches and the storage takes them, so that a store need not know its storage.
+    """
+
+    def __init__(self, encode: Callable[[Batch], bytes]) -> None:
+        self.lock = threading.Lock()
+        """Held while batches of a store go from one stage to the next."""
+        self._encode = encode
+        self._waiting: Taken = []
+
+    def add(self, store: UnappliedStore, batch: Batch) -> None:
+        self._waiting.append((store, batch, self._encode(batch)))
+
+    def take(self) -> Taken | None:
+        taken, self._waiting = self._waiting, []
+        return taken or None
+
+    def drop(self, taken: Taken) -> None:
+        """Forgets batches whose write failed."""
+        with self.lock:
+            for store, batch, _ in taken:
+                store.drop_staged(batch)
+
+
+class UnappliedStore:
+    """A store without its file. A subclass applies a Delta and reads."""
+
+    def __init__(self, uuid: str, staged: StagedBatches, record: int, last_seq: int) -> None:
         self.uuid = uuid
         self.prefix = int(uuid.replace("-", "")[:16], 16)
-        self._lock = lock
+        self.partition = UUID(uuid).bytes
+        self.is_closed = False
+        """Whether batches can no longer be written."""
+        self._storage_staged = staged
+        self._lock = staged.lock
         self._staged: list[Batch] = []
         self._staged_delta: Delta | None = None
         self._current = Delta(record, last_seq)
@@ -31,14 +64,15 @@ class UnappliedStore:
         self._settled: Delta | None = None
         self._applied_through = last_seq
 
-    # What happens on the loop's thread.
+    # On the loop's thread.
 
-    def _stage(self, batch: Batch) -> None:
+    def commit(self, batch: Batch) -> None:
         self._staged.append(batch)
         self._staged_delta = None
+        self._storage_staged.add(self, batch)
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
-        # Read newest first: a Delta that moves on meanwhile is then met twice, which changes nothing, and not missed.
+        # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
         staged = self._delta_of_staged() if self._staged else None
         current, frozen, settled = self._current, self._frozen, self._settled
         for delta in (settled, frozen, current, staged):
@@ -49,7 +83,7 @@ class UnappliedStore:
         return False
 
     def _delta_of_staged(self) -> Delta:
-        """Made only when somebody asks while a write is under way, which is seldom."""
+        """Computed on demand: `is_removed` is seldom asked while a write is under way."""
         delta = self._staged_delta
         if delta is None:
             delta = Delta(0, 0)
@@ -78,7 +112,7 @@ class UnappliedStore:
 
     @property
     def memory_bytes(self) -> int:
-        """About what all of it takes in memory, the keys of what is gone from the file included."""
+        """About how much memory the unapplied batches take, including the keys of items removed from the file."""
         frozen = self._frozen
         return self._current.memory_bytes + (frozen.memory_bytes if frozen else 0)
 
@@ -87,14 +121,14 @@ class UnappliedStore:
         """The number of the last journal record that is durable."""
         return self._current.record
 
-    # What the storage does once a write has succeeded or failed, under its lock.
+    # After a write, under the lock.
 
     def absorb_staged(self, batch: Batch, record: int, journal_bytes: int) -> None:
         self.absorb(batch, record, journal_bytes)
         self._unstage(batch)
 
     def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
-        """Takes in what is durable."""
+        """Adds a durable batch to the current net effect."""
         current = self._current
         current.absorb(batch)
         current.record = record
@@ -105,15 +139,14 @@ class UnappliedStore:
         self._unstage(batch)
 
     def _unstage(self, batch: Batch) -> None:
-        # Batches leave in the order in which they came, so that the first one is the one.
+        # Batches leave in the order in which they came, so only the first one can match.
         if self._staged and self._staged[0] is batch:
             del self._staged[0]
             self._staged_delta = None
 
-    # What happens in a worker thread.
+    # In a worker thread.
 
     def freeze(self) -> bool:
-        """Sets aside what is durable so far, to be applied. False when there is nothing to apply."""
         with self._lock:
             if self._frozen is None and self._current.record > self._record_applied():
                 self._frozen = self._current
@@ -122,7 +155,6 @@ class UnappliedStore:
             return self._frozen is not None
 
     def apply(self) -> None:
-        """Applies what was frozen, in one transaction. When it raises, what was frozen waits for the next time."""
         frozen = self._frozen
         if frozen is None:
             return
@@ -143,3 +175,7 @@ class UnappliedStore:
 
     def _apply(self, delta: Delta) -> None:
         raise NotImplementedError
+
+
+Taken = list[tuple[UnappliedStore, Batch, bytes]]
+"""Batches on their way to the disk: the store, the batch, and its encoding for the journal."""

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import soundness
-from querator.daemon.store.duck.partition_file import MEASURED_TABLES, TABLES, Cursor, with_room
-from querator.daemon.store.duck.snapshot import Contents, Snapshot, read_contents
-from querator.daemon.store.duck.storage import Instance
-from querator.daemon.store.duck.tables import SCHEMA_VERSION
+from querator.daemon.store.duck.database import Cursor, with_room
+from querator.daemon.store.duck.instance import Instance
+from querator.daemon.store.duck.snapshot import FileContents, FileSnapshot, read_contents
+from querator.daemon.store.duck.tables import MEASURED_TABLES, SCHEMA_VERSION, TABLES
 from querator.daemon.store.files import open_regular, private, sync_file
 from querator.daemon.store.stretches import stretches
 
@@ -29,7 +29,7 @@ CHUNK_BYTES: Final = 4 << 20
 ROWS_PER_INSERT: Final = 100_000
 
 
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> FileContents:
     """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, damaged or unsound."""
     with _attached(path) as instance:
         soundness.check(instance.cursor(), "file")
@@ -73,7 +73,7 @@ def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
         instance.close()
 
 
-def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None]) -> Contents:
+def write_snapshot(snapshot: FileSnapshot, path: Path, check: Callable[[int], None]) -> FileContents:
     """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far.
 
     Raises StorageError if that cannot be done, because there is no room for instance.
@@ -91,8 +91,8 @@ def write_snapshot(snapshot: Snapshot, path: Path, check: Callable[[int], None])
 
 
 def _write_snapshot(
-    snapshot: Snapshot, path: Path, wanted: Contents, check: Callable[[int], None]
-) -> tuple[Contents, int]:
+    snapshot: FileSnapshot, path: Path, wanted: FileContents, check: Callable[[int], None]
+) -> tuple[FileContents, int]:
     instance = Instance(path.parent, is_brief=True)
     try:
         file = instance.attach("file", path)
@@ -115,7 +115,7 @@ def _write_snapshot(
     return written, done
 
 
-def _rows(snapshot: Snapshot, table: str) -> Iterator[pa.Table]:
+def _rows(snapshot: FileSnapshot, table: str) -> Iterator[pa.Table]:
     """A table of a snapshot in pieces that fit in memory."""
     if table in MEASURED_TABLES:
         for stretch in stretches(snapshot, table):

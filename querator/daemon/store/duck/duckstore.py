@@ -1,59 +1,45 @@
-"""One partition in a DuckDB file: what is unapplied in memory, and the file it will be applied to."""
+"""One partition in a DuckDB file: its unapplied batches in memory, and the file to which they will be applied."""
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
-from uuid import UUID
+from typing import Concatenate, ParamSpec, TypeVar
 
 from querator import limits
-from querator.daemon.store.base import Batch, Due, Found, Leased, StorageError, Summary
+from querator.daemon.store.base import Due, Found, Leased, StorageError, Summary
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.duck.partition_file import Meta, PartitionFile, with_room
+from querator.daemon.store.duck import applying, reading
+from querator.daemon.store.duck.attached import AttachedFiles, log_path
+from querator.daemon.store.duck.database import with_room
+from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.slices import Scan, Slice, Split, read_slice, split_table
-from querator.daemon.store.duck.snapshot import Snapshot
+from querator.daemon.store.duck.snapshot import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints
-from querator.daemon.store.unapplied import UnappliedStore
+from querator.daemon.store.journal.segments import Journal
+from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import Item
 
-
-class Home(Protocol):
-    """What a partition wants of its storage."""
-
-    def stage(self, store: DuckStore, batch: Batch) -> None: ...
-
-    def failures(self, uuid: str) -> AbstractContextManager[None]:
-        """Turns whatever DuckDB raises inside into a StorageError."""
-
-    def attach_again(self, store: DuckStore) -> None: ...
-
-    def applied(self, store: DuckStore) -> None: ...
-
-    def closed(self, store: DuckStore) -> None: ...
-
-    def snapshot(self, store: DuckStore) -> Snapshot: ...
-
-    def compact(self, store: DuckStore) -> None: ...
+_log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DuckStore(UnappliedStore):
-    def __init__(self, home: Home, lock: threading.Lock, file: PartitionFile, path: Path, meta: Meta) -> None:
-        super().__init__(meta.uuid, lock, meta.applied, meta.last_seq)
-        self.partition = UUID(meta.uuid).bytes
+    def __init__(
+        self, files: AttachedFiles, journal: Journal, staged: StagedBatches, file: PartitionFile, meta: Meta
+    ) -> None:
+        super().__init__(meta.uuid, staged, meta.applied, meta.last_seq)
         self.file = file
-        self.path = path
+        self.path = files.path(meta.uuid)
         self.record_applied = meta.applied
-        self._home = home
-        self._inode = _inode(path)
+        self._files = files
+        self._journal = journal
+        self._inode = _inode(self.path)
         self._is_doubtful = False
-
-    def commit(self, batch: Batch) -> None:
-        self._stage(batch)
-        self._home.stage(self, batch)
+        """Whether a statement failed, so that the file may have been changed or may be unusable."""
 
     # Applying.
 
@@ -61,43 +47,55 @@ class DuckStore(UnappliedStore):
         return self.record_applied
 
     def _apply(self, delta: Delta) -> None:
-        if self.file_replaced():
-            # What is applied now would go into a file that nobody will find again.
-            raise StorageError(f"{self.path} was replaced or removed while it was open", [self.uuid])
-        with self._home.failures(self.uuid):
+        self._check_in_place()
+        with self._files.failures(self.uuid):
             with_room(self.file.database, lambda: self._apply_once(delta))
-        self._home.applied(self)
+        self.report_applied()
 
     def _apply_once(self, delta: Delta) -> None:
         if self._is_doubtful:
             self._look_again()
         if self.record_applied < delta.record:
             self._is_doubtful = True
-            self.file.apply(delta)
+            applying.apply(self.file, delta)
             self._is_doubtful = False
             self.record_applied = delta.record
 
     def _look_again(self) -> None:
-        """After a failure: a transaction that failed may be durable all the same, and the file may be unusable."""
+        """Reads how far the file is after a failure: a transaction that failed may be durable all the same."""
         try:
             applied = self.file.meta().applied
-        except Exception:  # whatever it was, attaching the file anew is the cure, or tells what is wrong
-            self._home.attach_again(self)
+        except Exception:  # attaching the file again either cures the failure or tells its reason
+            self._check_in_place()
+            self.file = self._files.attach_again(self.uuid)
             applied = self.file.meta().applied
         self.record_applied = applied
         self._is_doubtful = False
 
+    def _check_in_place(self) -> None:
+        """Raises StorageError if the path leads elsewhere: changes to the open file would be lost with it."""
+        if self.file_replaced():
+            raise StorageError(f"{self.path} was replaced or removed while it was open", [self.uuid])
+
+    def report_applied(self) -> None:
+        """Tells the journal which records the file contains."""
+        try:
+            self._journal.applied(self.partition, self.record_applied)
+        except OSError as error:
+            # The records are applied. A segment that stays a little longer does no harm.
+            _log.warning("journal of %s: %s", self.path, error)
+
     def checkpoint(self, force: bool = False) -> None:
         if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
             return
-        with self._home.failures(self.uuid):
+        with self._files.failures(self.uuid):
             with_room(self.file.database, self._checkpoint)
 
     def _checkpoint(self) -> None:
         try:
             self.file.checkpoint()
         except Exception:
-            # A checkpoint that ran out of space leaves the file unusable until it is attached anew.
+            # A checkpoint that ran out of space leaves the file unusable until it is attached again.
             self._is_doubtful = True
             self._look_again()
             raise
@@ -105,29 +103,25 @@ class DuckStore(UnappliedStore):
     def close(self) -> None:
         self.flush()
         self.checkpoint(force=True)
-        self._home.closed(self)
+        self._files.detach(self.uuid)
+        self.is_closed = True
+        self._journal.append_closed({self.partition: self.record_applied})
 
-    def snapshot(self) -> Snapshot:
-        with self._home.failures(self.uuid):
-            return self._home.snapshot(self)
+    def snapshot(self) -> FileSnapshot:
+        with self._files.failures(self.uuid):
+            return FileSnapshot(self.file.database, self.file.name)
 
     def compact(self) -> None:
         self.flush()
         self.checkpoint(force=True)
-        with self._home.failures(self.uuid):
-            self._home.compact(self)
-
-    def switched(self, file: PartitionFile) -> None:
-        """The file at the partition's path is another one, with the same contents."""
-        self.file = file
-        self._inode = _inode(self.path)
-
-    def free_share(self) -> float:
-        with self._home.failures(self.uuid):
-            return self.file.free_share()
+        with self._files.failures(self.uuid):
+            try:
+                self._files.compact(self.uuid, self.file)
+            finally:
+                self.file = self._files.attach_compacted(self.uuid)
+                self._inode = _inode(self.path)
 
     def file_replaced(self) -> bool:
-        """Whether the file at the partition's path is no longer the one that is open, or is gone."""
         try:
             return _inode(self.path) != self._inode
         except StorageError:
@@ -141,72 +135,59 @@ class DuckStore(UnappliedStore):
 
     # Reading.
 
+    def _of_file(self, work: Callable[Concatenate[PartitionFile, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._files.failures(self.uuid):
+            return work(self.file, *args, **kwargs)
+
+    def free_share(self) -> float:
+        return self._of_file(PartitionFile.free_share)
+
     def summary(self) -> Summary:
-        with self._home.failures(self.uuid):
-            return self.file.summary()
+        return self._of_file(reading.summary)
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        with self._home.failures(self.uuid):
-            return self.file.ready(after, before, items_max, bytes_max)
+        return self._of_file(reading.ready, after, before, items_max, bytes_max)
 
     def leased(self) -> list[Leased]:
-        with self._home.failures(self.uuid):
-            return self.file.leased()
+        return self._of_file(reading.leased)
 
     def scheduled(self, items_max: int) -> Due:
-        with self._home.failures(self.uuid):
-            return self.file.scheduled(items_max)
+        return self._of_file(reading.scheduled, items_max)
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
-        with self._home.failures(self.uuid):
-            return self.file.expired(now_us, items_max)
+        return self._of_file(reading.expired, now_us, items_max)
 
     def next_expiry(self) -> int | None:
-        with self._home.failures(self.uuid):
-            return self.file.next_expiry()
+        return self._of_file(reading.next_expiry)
 
     def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
-        with self._home.failures(self.uuid):
-            return self.file.find(list(seqs), payloads=payloads)
+        return self._of_file(reading.find, list(seqs), payloads=payloads)
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        with self._home.failures(self.uuid):
-            return self.file.page(scheduled, from_seq, items_max)
+        return self._of_file(reading.page, scheduled, from_seq, items_max)
 
     def sources(self, source_ids: Iterable[str]) -> set[str]:
-        with self._home.failures(self.uuid):
-            return self.file.sources([source_id for source_id in source_ids if source_id])
+        return self._of_file(reading.sources, [source_id for source_id in source_ids if source_id])
 
     def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
-        with self._home.failures(self.uuid):
-            return self.file.request_ids(now_us, newest_max, always)
+        return self._of_file(reading.request_ids, now_us, newest_max, always)
 
     def request_fingerprints(self, now_us: int) -> Fingerprints:
-        with self._home.failures(self.uuid):
-            return self.file.request_fingerprints(now_us)
+        return self._of_file(reading.request_fingerprints, now_us)
 
     def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
-        with self._home.failures(self.uuid):
-            return self.file.remembered(request_ids, now_us)
+        return self._of_file(reading.remembered, request_ids, now_us)
 
     def forget(self, now_us: int) -> None:
-        with self._home.failures(self.uuid):
-            self.file.forget(now_us)
+        self._of_file(applying.forget, now_us)
 
     def slice(self, scan: Scan, partition: int) -> Slice:
-        """The next rows of a scan; `partition` is the number that its rows carry."""
-        with self._home.failures(self.uuid):
-            return read_slice(self.file, scan, self.prefix, partition)
+        """The next rows of a scan. `partition` is the partition's number, which the rows carry."""
+        return self._of_file(read_slice, scan, self.prefix, partition)
 
     def split(self, table: str, upto: int, parts: int) -> Split:
         """Where to cut a table into about equal parts."""
-        with self._home.failures(self.uuid):
-            return split_table(self.file, table, upto, parts)
-
-
-def log_path(path: Path) -> Path:
-    """DuckDB's own log of a file."""
-    return path.with_name(path.name + ".wal")
+        return self._of_file(split_table, table, upto, parts)
 
 
 def _size(path: Path) -> int:

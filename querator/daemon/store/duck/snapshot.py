@@ -1,4 +1,4 @@
-"""A partition's file as it was at one moment, read at leisure while the partition goes on."""
+"""A partition file as it was at one moment, for reads that take long while the partition stays in use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import tables
-from querator.daemon.store.duck.partition_file import TABLES, Cursor, Database, is_lack_of_memory
+from querator.daemon.store.duck.database import Cursor, Database, is_lack_of_memory
 
 
-class Contents(msgspec.Struct):
-    """What a partition file holds: rows per table, and a hash over all of them, whatever their order.
+class FileContents(msgspec.Struct):
+    """The number of rows of each table of a partition file, and a hash over them that does not depend on their order.
 
-    The hash is for comparing two files with each other; another version of DuckDB may give another one.
+    Hashes serve to compare two files with each other. Another version of DuckDB may compute other hashes.
     """
 
     uuid: str
@@ -29,53 +29,53 @@ class Contents(msgspec.Struct):
     rows: dict[str, int]
     hashes: dict[str, int]
 
-    def same_rows(self, other: Contents) -> bool:
+    def same_rows(self, other: FileContents) -> bool:
         return self.rows == other.rows and self.hashes == other.hashes
 
 
-def read_contents(cursor: Cursor, name: str) -> Contents:
+def read_contents(cursor: Cursor, name: str) -> FileContents:
     """Reads every row of an attached file."""
     found = cursor.execute(f"SELECT uuid, queue, schema_version, applied, last_seq FROM {name}.meta").fetchall()
     if len(found) != 1:
         raise ValueError(f"its meta table has {len(found)} rows")
     rows, hashes = {}, {}
-    for table in TABLES:
+    for table in tables.TABLES:
         counted = cursor.execute(f"SELECT count(*), coalesce(bit_xor(hash(t)), 0) FROM {name}.{table} AS t")
         rows[table], hashes[table] = counted.fetchall()[0]
     uuid, queue, schema_version, applied, last_seq = found[0]
-    return Contents(uuid, queue, schema_version, applied, last_seq, rows, hashes)
+    return FileContents(uuid, queue, schema_version, applied, last_seq, rows, hashes)
 
 
 class Audit(NamedTuple):
-    """What a check of a file by itself finds."""
+    """What reading a whole file tells about it."""
 
     rows: dict[str, int]
     """Per table."""
     created_sum: int
-    twice: int
-    """Items that have the sequence of another one."""
-    astray: int
-    """Leases without an item."""
+    duplicate_items: int
+    """How many items have the sequence of another item."""
+    orphaned_leases: int
+    """How many leases have no item."""
 
 
 class SnapshotLost(StorageError):
-    """DuckDB had too little memory to go on with a snapshot. It has more now: take another one."""
+    """DuckDB ran out of memory, which ended the snapshot. It has more memory now: take another snapshot."""
 
 
-class Snapshot:
-    """A transaction that only reads. Whoever has it closes it; until then the file keeps what was deleted since."""
+class FileSnapshot:
+    """A transaction that only reads. The caller closes it. Until then the file keeps deleted rows."""
 
-    def __init__(self, database: Database, cursor: Any, name: str) -> None:
+    def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self.cursor = cursor
+        self.cursor = cursor = database.new_cursor()
         self.name = name
         cursor.execute("BEGIN")
-        # DuckDB takes its picture of a file when the file is first touched.
+        # A transaction of DuckDB sees a file as it is at the first statement that reads it.
         self.applied: int = cursor.execute(f"SELECT max(applied) FROM {name}.meta").fetchall()[0][0]
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Reads belong inside: a lack of memory ends the transaction, so that no statement can be repeated in it."""
+        """Every read runs inside of this. A lack of memory ends the transaction, so a statement cannot be repeated."""
         had_bytes = self._database.memory_bytes
         try:
             yield
@@ -95,12 +95,12 @@ class Snapshot:
             rows: list[tuple[Any, ...]] = self.cursor.execute(query.format(file=self.name), parameters).fetchall()
         return rows
 
-    def contents(self) -> Contents:
+    def contents(self) -> FileContents:
         with self.reading():
             return read_contents(self.cursor, self.name)
 
     def audit(self) -> Audit:
-        """Reads everything. Raises StorageError when that cannot be done: DuckDB tells of damage in many ways."""
+        """Reads everything. Raises StorageError if the file is damaged, which DuckDB reports in many ways."""
         try:
             return Audit(
                 self.contents().rows,

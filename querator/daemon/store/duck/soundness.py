@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from querator.daemon.store.duck import tables
-from querator.daemon.store.duck.partition_file import TABLES, Cursor
+from querator.daemon.store.duck.database import Cursor
 from querator.items import ZERO_TIME_US
 from querator.limits import ATTEMPTS_MAX, SEQUENCE_MAX, YEAR_10000_US
 
@@ -35,7 +35,7 @@ _ATTEMPTS: Final = {
 def check(cursor: Cursor, name: str) -> None:
     """Raises ValueError with the first thing that is wrong in an attached file."""
     _check_tables(cursor, name)
-    for table in TABLES:
+    for table in tables.TABLES:
         conditions = {
             f"an impossible {column}": f"{column} NOT BETWEEN {1 if column == 'seq' else 0} AND {SEQUENCE_MAX}"
             for column in _SEQUENCES.get(table, ())
@@ -69,7 +69,7 @@ def _check_tables(cursor: Cursor, name: str) -> None:
             if found.get(table) != wanted[table]:
                 raise ValueError(f"'{table}' is not the table of a partition")
     finally:
-        for table in ("meta", *TABLES):
+        for table in ("meta", *tables.TABLES):
             cursor.execute(f"DROP TABLE memory.{table}")
 
 

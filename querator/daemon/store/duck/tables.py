@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 3
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
+TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
+MEASURED_TABLES: Final = ("items", "scheduled")
+"""The tables with payloads. They are read in stretches that fit in memory."""
 
 _ITEM_COLUMNS: Final = """
     seq BIGINT NOT NULL,

@@ -65,7 +65,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Contents(NamedTuple):
+class SegmentContents(NamedTuple):
     """What a file of records holds, in order."""
 
     found: list[Record | Damage]
@@ -125,7 +125,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
 
 def read_records(
     data: bytes, segment: int, end: int | None = None, acknowledged: int = 0, blank_from: int | None = None
-) -> Contents:
+) -> SegmentContents:
     """Reads the records of a segment. With `end`, they must end exactly there, and no append can be torn.
 
     `acknowledged` is a byte up to which everything is known to have been acknowledged. `blank_from` is that of the
@@ -143,7 +143,7 @@ def read_records(
         head = _header_at(data, at, magic)
         if head is None:
             if may_be_torn and _is_torn(data, at, RECORD_HEADER_BYTES, magic, blank_from, previous):
-                return Contents(found, at, torn=True)
+                return SegmentContents(found, at, torn=True)
             found.append(Damage(at, None, 0, f"the header of a record at byte {at} is damaged"))
             at = next((after for after, _ in _headers(data, at + 1, limit, magic)), limit)
             continue
@@ -160,7 +160,7 @@ def read_records(
             found.append(record)
             previous = at
         elif may_be_torn and _is_torn(data, at, record.end - at, magic, blank_from, previous):
-            return Contents(found, at, torn=True)
+            return SegmentContents(found, at, torn=True)
         else:
             reason = f"record {head.number} ({head.payload_bytes} bytes) at byte {at} is damaged"
             found.append(Damage(at, head.partition, head.number, reason))
@@ -169,7 +169,7 @@ def read_records(
         found.append(Damage(min(at, end), None, 0, f"the segment does not end at byte {end}, as it did once"))
     elif at < acknowledged:
         found.append(Damage(at, None, 0, f"records end at byte {at}, and were acknowledged up to byte {acknowledged}"))
-    return Contents(found, max(SEGMENT_HEADER_BYTES, min(at, limit)), torn=False)
+    return SegmentContents(found, max(SEGMENT_HEADER_BYTES, min(at, limit)), torn=False)
 
 
 def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previous: int) -> bool:

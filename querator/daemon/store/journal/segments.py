@@ -34,8 +34,8 @@ from querator.daemon.store.journal.records import (
     CLOSED,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
-    Contents,
     Record,
+    SegmentContents,
     SegmentHeader,
     decode_segment_header,
     encode,
@@ -53,8 +53,8 @@ _log = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
-class Entry(NamedTuple):
-    """What becomes a record."""
+class NewRecord(NamedTuple):
+    """A record that is about to be appended."""
 
     kind: int
     number: int
@@ -159,7 +159,7 @@ class Journal:
 
     def _recover_segment(
         self, number: int, header: SegmentHeader | None, history: History, end: int | None, acknowledged: int
-    ) -> Contents:
+    ) -> SegmentContents:
         path = self._path(number)
         contents = read_records(path.read_bytes(), number, end, acknowledged, header.blank_from if header else None)
         segment = Segment(number, path, contents.end)
@@ -170,7 +170,9 @@ class Journal:
                 self._note(segment, found)
         return contents
 
-    def _check_open(self, number: int, header: SegmentHeader | None, history: History, contents: Contents) -> None:
+    def _check_open(
+        self, number: int, header: SegmentHeader | None, history: History, contents: SegmentContents
+    ) -> None:
         """Tells what a crash leaves of the segment in use from what it does not."""
         path = self._path(number)
         size = path.stat().st_size
@@ -223,7 +225,7 @@ class Journal:
 
     # Appending.
 
-    def append(self, entries: list[Entry], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
+    def append(self, entries: list[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
         """Makes records durable. `numbers` is the last record number of each partition among them. `on_loop` says that
         everybody waits for it.
 
@@ -264,7 +266,7 @@ class Journal:
                 self._trimmed.numbers, *(segment.partitions for segment in self._segments)
             )
         entries = [
-            Entry(CLOSED, number, partition, b"")
+            NewRecord(CLOSED, number, partition, b"")
             for partition, number in numbers.items()
             if always or partition in known
         ]

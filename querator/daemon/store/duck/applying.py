@@ -1,0 +1,104 @@
+"""The statements that change a partition file: a net effect goes in, and what need not be remembered goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from querator import limits
+from querator.daemon.store.delta import Delta
+from querator.daemon.store.duck import tables
+from querator.daemon.store.duck.database import Cursor
+from querator.daemon.store.duck.partition_file import PartitionFile
+from querator.daemon.store.duck.reading import count_leases
+
+
+def apply(file: PartitionFile, delta: Delta) -> None:
+    """Applies a net effect in one transaction, which also notes the last journal record that it contains."""
+    with file.transaction() as cursor:
+        _clear(file, cursor, delta)
+        for table in tables.tables_of(delta.rows, delta.removed):
+            file.insert(cursor, "items", table)
+        _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases")
+        _delete(file, cursor, delta.unscheduled, "seq", "scheduled")
+        for chunk in tables.chunks(delta.added.values()):
+            file.insert(cursor, "items", pa.table(tables.item_rows(chunk)))
+        for chunk in tables.chunks(delta.scheduled.values()):
+            file.insert(cursor, "scheduled", pa.table(tables.scheduled_rows(chunk)))
+        _delete(file, cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
+        for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+            file.insert(cursor, "leases", pa.table(tables.lease_rows(leases)))
+        _delete(file, cursor, delta.lost, "seq", "lost")
+        for lost in tables.batches_of(delta.lost.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+            file.insert(cursor, "lost", pa.table(tables.lost_rows(lost)))
+        _delete(file, cursor, delta.requests, "request_id", "requests")
+        for requests in tables.batches_of(delta.requests.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+            file.insert(cursor, "requests", pa.table(tables.request_rows(requests)))
+        cursor.execute(
+            f"INSERT INTO {file.name}.meta SELECT uuid, queue, schema_version, ?, ? FROM {file.name}.meta",
+            [delta.record, delta.last_seq],
+        )
+        cursor.execute(f"DELETE FROM {file.name}.meta WHERE applied <> ?", [delta.record])
+
+
+def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
+    if delta.clear_ready:
+        cursor.register("held", pa.table({"seq": pa.array(list(delta.leases), pa.int64())}))
+        cursor.execute(
+            f"DELETE FROM {file.name}.items"
+            f" WHERE seq NOT IN (SELECT seq FROM {file.name}.leases) AND seq NOT IN (SELECT seq FROM held)"
+        )
+        cursor.unregister("held")
+    if delta.clear_leased:
+        cursor.execute(f"DELETE FROM {file.name}.items WHERE seq IN (SELECT seq FROM {file.name}.leases)")
+        cursor.execute(f"DELETE FROM {file.name}.leases")
+    if delta.clear_scheduled:
+        cursor.execute(f"DELETE FROM {file.name}.scheduled")
+
+
+def _delete(file: PartitionFile, cursor: Cursor, keys: Iterable[int] | Iterable[str], key: str, *names: str) -> None:
+    batches: Iterator[Any] = tables.batches_of(keys, limits.APPLY_KEYS_PER_DELETE_MAX)
+    for batch in batches:
+        cursor.register("gone", pa.table({key: tables.keys(batch)}))
+        for name in names:
+            cursor.execute(f"DELETE FROM {file.name}.{name} WHERE {key} IN (SELECT {key} FROM gone)")
+        cursor.unregister("gone")
+
+
+def forget(file: PartitionFile, now_us: int) -> None:
+    """Deletes request ids and lost leases that need no longer be remembered."""
+    cursor = file.cursor()
+    cursor.execute(f"DELETE FROM {file.name}.requests WHERE until < make_timestamp(?)", [now_us])
+    past = file.rows(
+        "SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {file}.lost WHERE until < make_timestamp(?)", now_us
+    )
+    if not past:
+        return
+    births = list({birth for (birth,) in past})
+    # Looks up the few births among the many items. The other way round DuckDB would build a table of all items.
+    staying = file.rows(
+        """
+        SELECT birth FROM {file}.items WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
+        SELECT seq FROM {file}.items WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
+        SELECT birth FROM {file}.scheduled WHERE birth IN (SELECT unnest($1::BIGINT[])) UNION
+        SELECT seq FROM {file}.scheduled WHERE birth = 0 AND seq IN (SELECT unnest($1::BIGINT[])) UNION
+        SELECT CASE birth WHEN 0 THEN seq ELSE birth END FROM {file}.lost WHERE until >= make_timestamp($2)
+        """,
+        births,
+        now_us,
+    )
+    gone = list(set(births) - {birth for (birth,) in staying})
+    cursor.execute(
+        f"DELETE FROM {file.name}.lost WHERE until < make_timestamp(?)"
+        " AND CASE birth WHEN 0 THEN seq ELSE birth END IN (SELECT unnest(?::BIGINT[]))",
+        [now_us, gone],
+    )
+
+
+def drop_orphans(file: PartitionFile) -> None:
+    """Drops leases whose items an operator deleted by hand while the file was closed."""
+    ((leases,),) = file.rows("SELECT count(*) FROM {file}.leases")
+    if leases and leases != count_leases(file):
+        file.cursor().execute(f"DELETE FROM {file.name}.leases WHERE seq NOT IN (SELECT seq FROM {file.name}.items)")
