@@ -59,7 +59,7 @@ def make_spares(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
         append(journal, (A, number, b"old" * number), (B, number, b"\x91\x00"))
     journal.append_closed({A: 12, B: 12})
     journal.roll()
-    journal.trim()
+    journal.books.trim()
 
 
 def abandon(journal: Journal) -> None:
@@ -164,17 +164,17 @@ class TestTrimming:
             append(journal, (A, number, b"a"))
             journal.roll()
         segments(tmp_path / "journal")[0].unlink()
-        journal.applied(A, 2)
+        journal.books.applied(A, 2)
         assert segments(tmp_path / "journal") == []
 
     def test_a_segment_goes_when_everybody_has_applied_it(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"), (B, 1, b"uno"))
         journal.roll()
-        assert journal.lagging() == {A, B}
-        journal.applied(A, 1)
+        assert journal.books.lagging() == {A, B}
+        journal.books.applied(A, 1)
         assert len(segments(tmp_path / "journal")) == 1
-        assert journal.lagging() == {B}
-        journal.applied(B, 1)
+        assert journal.books.lagging() == {B}
+        journal.books.applied(B, 1)
         assert segments(tmp_path / "journal") == []
 
     def test_a_few_segments_may_wait(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ class TestTrimming:
         for number, partition in enumerate((A, A, B, B), 1):
             append(journal, (partition, number, b"x"))
             journal.roll()
-            assert journal.lagging() == ({A} if number > 2 else set())
+            assert journal.books.lagging() == ({A} if number > 2 else set())
 
     def test_one_that_somebody_deleted_does_not_stand_in_the_way(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"))
@@ -190,14 +190,14 @@ class TestTrimming:
         append(journal, (A, 2, b"two"))
         journal.roll()
         segments(tmp_path / "journal")[0].unlink()
-        journal.applied(A, 2)
+        journal.books.applied(A, 2)
         assert segments(tmp_path / "journal") == []
 
     def test_the_segment_in_use_stays(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"))
-        journal.applied(A, 1)
+        journal.books.applied(A, 1)
         assert len(segments(tmp_path / "journal")) == 1
-        assert journal.lagging() == set()
+        assert journal.books.lagging() == set()
         journal.roll()
         assert segments(tmp_path / "journal") == []
         append(journal, (A, 2, b"two"))
@@ -206,7 +206,7 @@ class TestTrimming:
     def test_who_applied_only_some_of_it_keeps_it(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"), (A, 2, b"two"))
         journal.roll()
-        journal.applied(A, 1)
+        journal.books.applied(A, 1)
         assert len(segments(tmp_path / "journal")) == 1
 
     def test_records_that_wait_are_carried_along(
@@ -216,16 +216,16 @@ class TestTrimming:
         for number in range(1, 6):
             append(journal, (A, number, b"a" * number), (B, number, b"b"))
             journal.roll()
-            journal.applied(B, number)
+            journal.books.applied(B, number)
         assert len(segments(tmp_path / "journal")) == 2
-        assert [number for number, _ in contents(journal, journal.history(), A)] == [1, 2, 3, 4, 5]
+        assert [number for number, _ in contents(journal, journal.books.history(), A)] == [1, 2, 3, 4, 5]
         abandon(journal)
         again, history = read(tmp_path / "journal")
         assert history.missing(A, 0) == ""
         assert contents(again, history, A) == [(number, b"a" * number) for number in range(1, 6)]
-        again.applied(A, 5)
+        again.books.applied(A, 5)
         assert list((tmp_path / "journal").glob("*.kept")) == []
-        again.applied(B, 5)
+        again.books.applied(B, 5)
         assert segments(tmp_path / "journal") == []
 
     def test_a_crash_before_a_carried_segment_is_deleted_changes_nothing(
@@ -235,7 +235,7 @@ class TestTrimming:
         journal.roll()
         copy = shutil.copy(segments(tmp_path / "journal")[0], tmp_path / "copy")
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
-        journal.trim()
+        journal.books.trim()
         assert segments(tmp_path / "journal") == []
         shutil.move(copy, tmp_path / "journal" / "000000000001.seg")
         abandon(journal)
@@ -284,8 +284,8 @@ class TestTrimmingMeanwhile:
             journal.roll()
         assert len(list((tmp_path / "journal").glob("*.kept"))) == len(segments(tmp_path / "journal")) == 1
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
-        monkeypatch.setattr(journal, "_trimming", Meanwhile(journal.trim))
-        journal.applied(A, 1)
+        monkeypatch.setattr(journal.books, "_trimming", Meanwhile(journal.books.trim))
+        journal.books.applied(A, 1)
         assert segments(tmp_path / "journal") == []
         abandon(journal)
         again, history = read(tmp_path / "journal")
@@ -450,9 +450,9 @@ class TestDamage:
     ) -> None:
         append(journal, (A, 1, b"one"), (B, 1, b"uno"), (A, 2, b"two"))
         journal.roll()
-        journal.applied(B, 1)
+        journal.books.applied(B, 1)
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
-        journal.trim()
+        journal.books.trim()
         abandon(journal)
         (kept,) = (tmp_path / "journal").glob("*.kept")
         original = kept.read_bytes()
@@ -468,7 +468,7 @@ class TestDamage:
         append(journal, (A, 1, b"one"), (A, 2, b"two"))
         journal.roll()
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
-        journal.trim()
+        journal.books.trim()
         abandon(journal)
         (kept,) = (tmp_path / "journal").glob("*.kept")
         kept.unlink()
@@ -657,7 +657,7 @@ class TestSpares:
         monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 1 << 62)
         append(journal, (A, 1, b"x" * 400))
         journal.make_spare()
-        journal.applied(A, 1)
+        journal.books.applied(A, 1)
         journal.roll()
         assert spares(tmp_path / "journal") == segments(tmp_path / "journal") == []
 
@@ -676,7 +676,7 @@ class TestSpares:
                 append(journal, (A, 2, b"two"))
         assert spares(tmp_path / "journal") == []
         append(journal, (A, 2, b"two"))
-        assert contents(journal, journal.history(), A) == [(1, b"one"), (2, b"two")]
+        assert contents(journal, journal.books.history(), A) == [(1, b"one"), (2, b"two")]
 
     def test_a_record_that_was_written_over_is_not_taken_for_another(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -684,7 +684,7 @@ class TestSpares:
         """Somebody still reads a segment that the others are done with."""
         make_spares(journal, monkeypatch)
         append(journal, (A, 1, b"x" * 400), (A, 2, b"two"))
-        reading = journal.payloads(journal.history().replay(A, 0))
+        reading = journal.payloads(journal.books.history().replay(A, 0))
         assert next(reading) == (1, b"x" * 400)
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 0)
         journal.roll()
@@ -692,7 +692,7 @@ class TestSpares:
             append(journal, (A, number, b"y" * 400))
         with pytest.raises(FileNotFoundError):
             list(reading)
-        assert [number for number, _ in contents(journal, journal.history(), A)] == list(range(1, 9))
+        assert [number for number, _ in contents(journal, journal.books.history(), A)] == list(range(1, 9))
 
     def test_what_has_the_numbers_that_come_next_is_not_used(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -706,7 +706,7 @@ class TestSpares:
         again, _ = read(tmp_path / "journal")
         assert spares(tmp_path / "journal") == []
         append(again, (A, 13, b"one more"))
-        assert contents(again, again.history(), A) == [(13, b"one more")]
+        assert contents(again, again.books.history(), A) == [(13, b"one more")]
 
     @pytest.mark.parametrize("renamed", [False, True])
     def test_a_crash_before_the_first_record_leaves_an_empty_segment(
@@ -729,7 +729,7 @@ class TestSpares:
         assert history.missing(A, 0) == history.missing(B, 0) == ""
         assert contents(again, history, A) == []
         append(again, (A, 13, b"once more"))
-        assert contents(again, again.history(), A) == [(13, b"once more")]
+        assert contents(again, again.books.history(), A) == [(13, b"once more")]
 
 
 class TestHead:
@@ -749,7 +749,7 @@ class TestHead:
 
     def test_nothing_is_missed_where_nothing_was_needed(self, journal: Journal, tmp_path: Path) -> None:
         append(journal, (A, 1, b"one"))
-        journal.applied(A, 1)
+        journal.books.applied(A, 1)
         journal.roll()
         abandon(journal)
         shutil.rmtree(tmp_path / "journal")
@@ -778,7 +778,7 @@ class TestFailures:
         history = journal.recover()
         assert contents(journal, history, A) == [(1, b"one")]
         append(journal, (A, 2, b"two, the second time"))
-        assert contents(journal, journal.history(), A) == [(1, b"one"), (2, b"two, the second time")]
+        assert contents(journal, journal.books.history(), A) == [(1, b"one"), (2, b"two, the second time")]
 
     @pytest.mark.parametrize("on_loop", [False, True])
     def test_a_full_disk_loses_nothing_and_passes(self, tmp_path: Path, on_loop: bool) -> None:

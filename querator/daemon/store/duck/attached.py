@@ -116,7 +116,7 @@ class AttachedFiles:
     def attach_again(self, uuid: str) -> PartitionFile:
         """Detaches and attaches a file that DuckDB can no longer use after a failure."""
         self.detach(uuid)
-        return self.attach(uuid, self._journal.history())[0]
+        return self.attach(uuid, self._journal.books.history())[0]
 
     def detach(self, uuid: str) -> None:
         with self.failures(uuid):

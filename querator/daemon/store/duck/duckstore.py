@@ -80,7 +80,7 @@ class DuckStore(UnappliedStore):
     def report_applied(self) -> None:
         """Tells the journal which records the file contains."""
         try:
-            self._journal.applied(self.partition, self.record_applied)
+            self._journal.books.applied(self.partition, self.record_applied)
         except OSError as error:
             # The records are applied. A segment that stays a little longer does no harm.
             _log.warning("journal of %s: %s", self.path, error)

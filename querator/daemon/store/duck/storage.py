@@ -169,7 +169,7 @@ class DuckStorage:
                         store.flush()
             except FileNotFoundError:
                 # The segment was trimmed meanwhile, and the records that this partition needs were copied out of it.
-                history = self._journal.history()
+                history = self._journal.books.history()
                 if reason := history.missing(store.partition, store.record_written):
                     raise self._files.put_aside(store.uuid, reason) from None
         store.flush()
@@ -177,7 +177,11 @@ class DuckStorage:
     def _history_of(self, uuid: str) -> History:
         if uuid in self._unopened:
             return self._history
-        return self._journal.history() if self._journal.is_needed_by(UUID(uuid).bytes) else self._journal.no_history()
+        return (
+            self._journal.books.history()
+            if self._journal.books.is_needed_by(UUID(uuid).bytes)
+            else self._journal.books.no_history()
+        )
 
     def loss(self, uuid: str) -> Loss:
         reason = self._files.quarantine.reason(uuid)
@@ -278,7 +282,7 @@ class DuckStorage:
     # Upkeep.
 
     def lagging(self) -> set[str]:
-        return {str(UUID(bytes=partition)) for partition in self._journal.lagging()}
+        return {str(UUID(bytes=partition)) for partition in self._journal.books.lagging()}
 
     @property
     def wants_preparing(self) -> bool:

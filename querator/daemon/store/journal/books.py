@@ -1,0 +1,189 @@
+"""Which segments a journal has, which partitions still need them, and how segments go that nobody needs.
+
+A segment goes, oldest first, once every partition has applied its records in that segment. A partition that does not
+apply its records for long gets them copied to a file of its own (`Kept`), so that it cannot stop the journal from
+shrinking.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from pathlib import Path
+
+from querator import limits
+from querator.daemon.store.files import sync_directory
+from querator.daemon.store.journal.head import Head
+from querator.daemon.store.journal.history import History
+from querator.daemon.store.journal.kept import Kept
+from querator.daemon.store.journal.records import CLOSED, Record, magic_of, read_records
+from querator.daemon.store.journal.spares import Spares
+from querator.daemon.store.journal.trimmed import Trimmed
+
+_log = logging.getLogger(__name__)
+
+
+class Segment:
+    """One file of the journal."""
+
+    def __init__(self, number: int, path: Path, size: int) -> None:
+        self.number = number
+        self.magic = magic_of(number)
+        self.path = path
+        self.bytes = size
+        self.room_for_records = 0
+        """Up to this byte, an append and its tail fit into the file."""
+        self.needs: dict[bytes, int] = {}
+        """The last record that each partition still needs of this segment."""
+        self.partitions: dict[bytes, int] = {}
+        """The last record of each partition in this segment, needed or not."""
+
+
+class Books:
+    def __init__(self, directory: Path, head: Head, spares: Spares) -> None:
+        self._directory = directory
+        self._head = head
+        self._spares = spares
+        self.lock = threading.Lock()
+        """Guards `segments`, `active` and the needs of segments. Never held during input or output."""
+        self._trimming = threading.Lock()
+        self.segments: list[Segment] = []
+        self.active: Segment | None = None
+        """The segment to which records are appended, if there is one."""
+        self._kept = Kept(directory)
+        self._trimmed = Trimmed(directory / "TRIMMED")
+
+    def recover(self) -> History:
+        """Starts over: a history with the records that were copied out of their segments."""
+        self.segments = []
+        self._trimmed.recover()
+        history = History(self._trimmed.numbers)
+        self._kept.recover(history)
+        return history
+
+    def note(self, segment: Segment, record: Record) -> None:
+        """Notes a record that was found in a segment."""
+        if record.kind == CLOSED:
+            self._drop_needs(record.partition)
+        else:
+            segment.needs[record.partition] = segment.partitions[record.partition] = record.number
+
+    def history(self) -> History:
+        """Reads every durable record again, while the journal is in use."""
+        with self._trimming:
+            with self.lock:
+                segments = [(segment.number, segment.path, segment.bytes) for segment in self.segments]
+            history = History(self._trimmed.numbers)
+            self._kept.read(history)
+            for number, path, end in segments:
+                for found in read_records(path.read_bytes(), number, end).found:
+                    history.add(path, found)
+            return history
+
+    def no_history(self) -> History:
+        """The history of a partition that needs no record of the journal."""
+        return History(self._trimmed.numbers)
+
+    def is_needed_by(self, partition: bytes) -> bool:
+        with self.lock:
+            return partition in self._kept.numbers or any(partition in segment.needs for segment in self.segments)
+
+    def known_partitions(self) -> set[bytes]:
+        """The partitions of which the journal has, or had, a record."""
+        with self.lock:
+            return set(self._kept.numbers).union(
+                self._trimmed.numbers, *(segment.partitions for segment in self.segments)
+            )
+
+    def applied(self, partition: bytes, number: int) -> None:
+        """The partition's file contains every record up to this one."""
+        with self.lock:
+            for segment in self.segments:
+                if segment.needs.get(partition, number + 1) <= number:
+                    del segment.needs[partition]
+        if partition in self._kept.numbers:
+            with self._trimming:
+                # Read again under the lock: trimming may have kept more of the partition's records since.
+                if self._kept.numbers.get(partition, number + 1) <= number:
+                    self._kept.drop(partition)
+        self.trim()
+
+    def release(self, partition: bytes) -> None:
+        """The partition needs no record of the journal any more."""
+        # Under the trim lock, because trimming may be about to keep records that the partition needed a moment ago.
+        with self._trimming:
+            with self.lock:
+                self._drop_needs(partition)
+            if partition in self._kept.numbers:
+                self._kept.drop(partition)
+        self.trim()
+
+    def _drop_needs(self, partition: bytes) -> None:
+        for segment in self.segments:
+            segment.needs.pop(partition, None)
+            segment.partitions.pop(partition, None)
+        self._trimmed.numbers.pop(partition, None)
+
+    def lagging(self) -> set[bytes]:
+        """The partitions that keep closed segments from going, when there are too many closed segments."""
+        with self.lock:
+            closed = [segment for segment in self.segments if segment is not self.active]
+            return set().union(
+                *[segment.needs for segment in closed[: max(0, len(closed) - limits.SEGMENTS_WAITING_MAX)]]
+            )
+
+    def trim(self) -> None:
+        """Lets every closed segment go that no partition needs."""
+        with self._trimming:
+            deleted = False
+            while segment := self._oldest_closed():
+                if segment.needs:
+                    if len(self.segments) <= limits.SEGMENTS_KEPT_MAX:
+                        break
+                    try:
+                        self._keep(segment)
+                    except OSError as error:
+                        _log.warning("journal %s: cannot copy out what waits: %s", self._directory, error)
+                        break
+                try:
+                    with self.lock:
+                        self._trimmed.numbers.update(segment.partitions)
+                    self._trimmed.write()
+                    self._head.goes(segment.number)
+                except OSError as error:
+                    _log.warning("journal %s: cannot note what is not needed: %s", self._directory, error)
+                    break
+                self._spares.put(segment.path)
+                with self.lock:
+                    self.segments.remove(segment)
+                deleted = True
+            if deleted:
+                sync_directory(self._directory)
+
+    def _oldest_closed(self) -> Segment | None:
+        with self.lock:
+            if self.segments and self.segments[0] is not self.active:
+                return self.segments[0]
+            return None
+
+    def _keep(self, segment: Segment) -> None:
+        """Copies the records that partitions still need of a segment to files of these partitions."""
+        with self.lock:
+            needs = dict(segment.needs)
+        data = segment.path.read_bytes()
+        records: dict[bytes, list[Record]] = {}
+        for found in read_records(data, segment.number, segment.bytes).found:
+            if isinstance(found, Record) and found.partition in needs:
+                if found.kind == CLOSED:
+                    records.pop(found.partition, None)
+                elif found.number > self._kept.numbers.get(found.partition, 0):
+                    records.setdefault(found.partition, []).append(found)
+        for partition, number in needs.items():
+            last = records[partition][-1].number if partition in records else self._kept.numbers.get(partition, 0)
+            if last < number:
+                raise OSError(errno.EIO, f"record {number} is no longer in {segment.path.name}")
+        for partition, wanted in records.items():
+            self._kept.add(partition, data, wanted)
+        with self.lock:
+            segment.needs.clear()
