@@ -1,20 +1,20 @@
-"""The store contract: what a partition's storage does, and nothing about how.
+"""The store contract: what a storage and its partitions promise, and nothing about how they do it.
 
-A **Storage** is a named directory that holds partitions and makes what they commit durable together. A **Store** is
-one partition in it. A commit is two steps, so that everything that was decided in one turn of the event loop costs
-one fsync: `store.commit(batch)` takes a batch in (memory only), and `storage.write(storage.take())` makes all batches
-taken in so far durable (blocking; on the loop or in a worker thread). Nothing may be acknowledged before `write` has
-returned. When it raises, its batches are dropped, as if they had never been committed; otherwise `absorb` follows.
+A **Storage** is a named directory of partitions, whose batches it makes durable together. A **Store** is one partition
+of it. A commit has two steps, so that one turn of the event loop costs one fsync: `store.commit(batch)` stages a batch
+in memory, and `storage.write(storage.take())` makes every staged batch durable. `write` blocks, on the loop or in a
+worker thread. Nothing may be acknowledged before `write` has returned. If `write` raises, its batches are dropped as if
+they had never been staged. Otherwise `absorb` must follow.
 
-On the loop's thread: `commit`, `is_removed`, `take`, `absorb`, and the properties. Everything else blocks and runs in
-a worker thread, one call at a time per store, and the loop looks at what a call returned before it makes the next one.
-One write at a time per storage, and no `take` before the last write was absorbed; a store whose batch is being written
-gets no further batch until then, since what it decides would stand on something that may fail.
+`commit`, `is_removed`, `take`, `absorb` and the properties are called on the loop's thread. Every other method blocks
+and runs in a worker thread, one call at a time per store. The loop uses the result of a call before it makes the next
+one. A storage has one write at a time, and `take` waits until the last write was absorbed. Until then a store whose
+batch is being written gets no further batch, because that batch would build on one that may fail.
 
-Reads see what has been applied: call `flush` first where everything must be seen. `find`, `ready`, `scheduled` and
-`expired` may return rows that a later batch, still unapplied, has leased or removed; the caller knows its leases, and
-what was removed from `store.is_removed`. To know up to where a read is complete, take `applied_through` *before* it.
-A sequence that was removed or unscheduled is never used again.
+Reads see batches that were applied. Call `flush` first where a read must see everything. `find`, `ready`, `scheduled`
+and `expired` may return rows that a later batch has leased or removed without being applied yet. The caller knows its
+leases, and asks `store.is_removed` for the rest. To know how far a read is complete, get `applied_through` *before* the
+read. A sequence that was removed or unscheduled is never used again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class Rows(msgspec.Struct, array_like=True, gc=False):
-    """New items in columns, with rising sequences: none of them is an object until somebody is about to get it."""
+    """New items in columnar form, with rising sequences. They become objects only when they are about to be leased."""
 
     first_seq: int
     count: int
     created_at: int
-    """Of those that do not say themselves, as the next one."""
+    """Used for rows that carry no value of their own; the same goes for the next field."""
     expire_deadline: int
     columns: bytes
-    """An Arrow stream with columns of the items table: the payload, and whichever else there is."""
+    """An Arrow stream with the payload and any other columns of the items table."""
 
     @property
     def last_seq(self) -> int:
@@ -50,10 +50,10 @@ class Rows(msgspec.Struct, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What one pass changes in one partition, in the order in which it takes effect.
+    """The changes that one pass makes to one partition, in the order in which they take effect.
 
-    An item that is retried or whose lease ran out is removed under its old sequence and added under a new one.
-    Leasing an item that is leased already replaces its lease (that is how a lease is extended).
+    An item that is retried, or whose lease expired, is removed under its old sequence and added under a new one.
+    Leasing an item that is leased already replaces its lease. This is how a lease is extended.
     """
 
     clear_ready: bool = False
@@ -66,31 +66,31 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     lease_deadlines: list[int] = msgspec.field(default_factory=list)
     holds: list[Hold] = msgspec.field(default_factory=list)
     hold_counts: list[int] = msgspec.field(default_factory=list)
-    """Each hold is that of so many of the leases, in their order. Leases beyond the last hold are nobody's."""
+    """How many leases each hold covers, in the order of the leases. Leases after the last hold have no holder."""
     unschedule: list[int] = msgspec.field(default_factory=list)
     remove: list[int] = msgspec.field(default_factory=list)
-    """Sequences that leave the items, leased or not, and their leases with them."""
+    """Sequences of items to remove, leased or not. Their leases go too."""
     lost_seqs: list[int] = msgspec.field(default_factory=list)
     lost_births: list[int] = msgspec.field(default_factory=list)
-    """Per lost sequence the birth of its item, so that it is remembered while the item stays."""
+    """The birth of the item of each lost sequence. A lost lease is remembered while its item is stored."""
     lost_until: int = 0
-    """Kept at least until then."""
+    """Lost leases are remembered at least until this time."""
     request_ids: list[str] = msgspec.field(default_factory=list)
     request_until: list[int] = msgspec.field(default_factory=list)
-    """Per request id: remembered until then."""
+    """Until when each request id is remembered."""
     last_seq: int = 0
-    """The highest sequence handed out so far, also when nothing with it is left."""
+    """The highest sequence handed out so far, even if its item is gone."""
     rows: list[Rows] = msgspec.field(default_factory=list)
-    """Added, like those of `add`."""
+    """Items to add, besides those of `add`."""
 
 
 def holds_of(batch: Batch) -> Iterator[Hold]:
-    """One hold per lease of the batch, without an end."""
+    """The hold of each lease of the batch; endless."""
     return chain(chain.from_iterable(map(repeat, batch.holds, batch.hold_counts)), repeat(NOBODY))
 
 
 class Summary(NamedTuple):
-    """What a partition needs to know of its storage to start. Sums are exact, read from everything stored."""
+    """What a partition needs to know of its store at a start. The sums are exact."""
 
     ready: int
     leased: int
@@ -99,7 +99,7 @@ class Summary(NamedTuple):
     """Sum of created_at over ready and leased items."""
     last_seq: int
     next_expiry: int | None
-    """Smallest expire_deadline of the un-leased items."""
+    """Smallest expire_deadline of the ready items."""
     next_due: int | None
     """Smallest enqueue_at of the scheduled items."""
 
@@ -136,89 +136,89 @@ class Store(Protocol):
     prefix: int
 
     def commit(self, batch: Batch) -> None:
-        """Takes a batch in. It is durable once the storage has written. Never blocks, never fails."""
+        """Stages a batch. It is durable once the storage has written it. Never blocks, never fails."""
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         """Whether a batch that is not applied yet has removed, cleared or unscheduled this sequence.
 
-        `state` is what it was read as: "ready", "leased" or "scheduled".
+        `state` is the state in which the item was read: "ready", "leased" or "scheduled".
         """
 
     @property
     def has_staged(self) -> bool:
-        """Whether a batch was committed that does not count as durable yet."""
+        """Whether a batch is staged and not durable yet."""
 
     @property
     def applied_through(self) -> int:
-        """Every item added with a sequence up to this one can be read back (unless it was removed)."""
+        """Reads see every item that was added with a sequence up to this one, unless it was removed."""
 
     @property
     def unapplied_bytes(self) -> int:
-        """What waits to be applied."""
+        """How many bytes of the journal wait to be applied to this partition."""
 
     def freeze(self) -> bool:
-        """Sets aside what was committed *and written* so far, to be applied; fast. False when there is nothing."""
+        """Sets the batches aside that were *written* so far, to be applied; fast. False when there are none."""
 
     def apply(self) -> None:
-        """Applies what was set aside, in one transaction; blocking. Batches may be committed meanwhile.
+        """Applies the batches that were set aside, in one transaction. Further batches may be committed meanwhile.
 
-        Raises StorageError when it cannot. Nothing is lost then: the queue goes on, and the next call tries again.
+        Raises StorageError. Nothing is lost then: the next call tries again.
         """
 
     def flush(self) -> None:
-        """`freeze` and `apply`, until everything is applied that was written before the call."""
+        """Applies every batch that was written before the call."""
 
     def checkpoint(self, force: bool = False) -> None:
-        """Folds the file's own log into it if that has grown long (or is forced to); blocking, after an apply."""
+        """Checkpoints the file if its log has grown long, or if `force` is set. Called after an apply."""
 
     def summary(self) -> Summary: ...
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        """Un-leased items with after < seq < before, ascending; at least one if there is one, however large it is."""
+        """Ready items with after < seq < before, ascending; at least one if there is one, however large it is."""
 
     def leased(self) -> list[Leased]:
         """Every lease with its item, by deadline."""
 
     def scheduled(self, items_max: int) -> Due:
-        """The scheduled items that are due first: at most so many, fewer if they are large."""
+        """The scheduled items that are due first: at most `items_max`, and fewer if they are large."""
 
     def expired(self, now_us: int, items_max: int) -> list[Item]:
-        """Un-leased items with expire_deadline < now, oldest first; at most so many, fewer if they are large."""
+        """Ready items with expire_deadline < now, oldest first; at most `items_max`, and fewer if they are large."""
 
     def next_expiry(self) -> int | None: ...
 
     def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
-        """Where these sequences are. Without `payloads` the items have neither payload, history nor texts."""
+        """Where these sequences are. Without `payloads`, payload, history and texts of the items are empty."""
 
     def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        """For listing, ascending from from_seq: items (leased or not; deadline 0 when not) or scheduled ones.
+        """Items (with deadline 0 if not leased) or scheduled items from `from_seq` on, ascending; for lists.
 
-        At most so many, and fewer if they are large; at least one if there is one.
+        At most `items_max`, and fewer if they are large; at least one if there is one.
         """
 
     def sources(self, source_ids: Iterable[str]) -> set[str]:
-        """Which of these source ids some item here, leased, ready or scheduled, has."""
+        """Which of these source ids an item of this partition has, be it leased, ready or scheduled."""
 
     def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
-        """Remembered request ids and until when, those that are not past, in the order of these times.
+        """Remembered request ids and until when they are remembered, in the order of these times.
 
-        At most the newest so many, and besides those all that begin with one of `always`.
+        The newest `newest_max` of them, and all that begin with one of `always`.
         """
 
     def request_fingerprints(self, now_us: int) -> Fingerprints:
-        """Of all remembered request ids that are not past."""
+        """Fingerprints of all remembered request ids."""
 
     def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
-        """Which of these request ids are remembered and not past."""
+        """Which of these request ids are remembered."""
 
     def forget(self, now_us: int) -> None:
         """Drops lost leases and request ids that need no longer be remembered.
 
-        Those of one item are remembered for as long as the last of them, or the item itself, is here.
+        The lost leases of one item are remembered while the item, or the newest of these leases, is remembered.
         """
 
     def file_replaced(self) -> bool:
-        """Whether what was opened is no longer what its name stands for."""
+        """Whether the path no longer leads to the file that was opened."""
 
     def size_bytes(self) -> int: ...
 
@@ -227,27 +227,27 @@ class Store(Protocol):
         """How many batches are durable, counted over the partition's whole life."""
 
     def snapshot(self) -> FileSnapshot:
-        """The file as it is now, for reading outside of this contract while the partition goes on."""
+        """The file as it is now, for long reads outside of this contract. The partition stays in use meanwhile."""
 
     def free_share(self) -> float:
-        """How much of the file nothing uses any more, between 0 and 1."""
+        """The share of the file that nothing uses any more, between 0 and 1."""
 
     def compact(self) -> None:
-        """Gives that room back: copies what is there and puts the copy in the file's place; nobody notices."""
+        """Frees this space: copies the rows to a new file and puts it in the place of the old one."""
 
     def close(self) -> None:
         """Flushes and closes the file, so that another process may open it."""
 
 
 class Loss(NamedTuple):
-    """What is given up when a partition that was put aside is opened again, and what is left of it."""
+    """What is lost when a partition that was put aside is opened all the same, and what is left of it."""
 
     reason: str
-    """Which records are missing, as far as that can be known."""
+    """Which records are missing, as far as it is known."""
     applied: int
-    """The last record that the partition's file has."""
+    """The last record that the partition's file contains."""
     replayed: int
-    """How many later records the journal still has."""
+    """How many later records the journal contains."""
     ready: int
     leased: int
     scheduled: int
@@ -261,92 +261,92 @@ class Storage(Protocol):
 
     @property
     def unapplied_bytes(self) -> int:
-        """What waits to be applied in all partitions, in bytes of the journal."""
+        """How many bytes of the journal wait to be applied, in all partitions."""
 
     @property
     def held_bytes(self) -> int:
-        """How much of that memory has to hold until then: less, because most of what comes goes before that."""
+        """How many of these bytes are in memory. Fewer, because most items are gone before they would be applied."""
 
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""
 
     def open(self, uuid: str, queue: str) -> Store:
-        """Opens an existing partition and applies what its file does not have yet, so that reads see everything.
+        """Opens an existing partition and applies every record that its file lacks, so that reads see everything.
 
-        Raises StorageError when it cannot be trusted.
+        Raises StorageError when the partition cannot be trusted.
         """
 
     def loss(self, uuid: str) -> Loss:
-        """What a partition that was put aside has lost. Changes nothing; counts what is in the file, without the
-        records that the journal has. Raises StorageError when it was not put aside."""
+        """What a partition that was put aside has lost. Changes nothing. Counts the items in the file, without the
+        records of the journal. Raises StorageError when the partition was not put aside."""
 
     def accept_loss(self, uuid: str, queue: str) -> Loss:
-        """Makes do with what is left of a partition that was put aside, for good; leaves it closed. The damaged files
-        stay in quarantine. Raises StorageError."""
+        """Accepts the loss of a partition that was put aside, for good, and leaves the partition closed. Copies of the
+        damaged files stay in quarantine. Raises StorageError."""
 
     def release(self, uuid: str) -> None:
-        """Lets go of a partition as it is, open or not, so that another process may open its file."""
+        """Closes the file of a partition without applying anything, so that another process may open it."""
 
     def adopt(self, uuid: str, fresh: Path) -> None:
-        """Puts a whole file that nobody has open in the place of a partition's; blocking, durable on return."""
+        """Puts a closed file in the place of a partition's file, or where there was none; durable on return."""
 
     def staging(self, uuid: str) -> Path:
-        """An empty directory beside the files in which one can be made; blocking."""
+        """An empty directory in this storage in which a file can be made. The next start removes it."""
 
     def delete(self, uuid: str) -> None:
-        """Removes a partition's file for good (closed or not)."""
+        """Deletes a partition's file, open or not."""
 
     def take(self) -> object | None:
-        """What has been committed since the last call, ready for `write`; None if nothing. On the loop's thread."""
+        """The batches that were staged since the last call, for `write`; None if there are none."""
 
     def write(self, taken: object, on_loop: bool = False) -> None:
-        """Makes it durable, in a thread or, when that is quick, `on_loop`, where everybody waits for it.
+        """Makes batches durable. `on_loop` says that this runs on the loop's thread, where all requests wait for it.
 
-        Raises StorageError: then nothing of it may be acknowledged. Otherwise `absorb` must follow.
+        Raises StorageError: none of the batches may be acknowledged then. Otherwise `absorb` must follow.
         """
 
     def absorb(self, taken: object) -> None:
-        """Counts what has been written as durable, before anything is flushed or written next. On the loop's thread;
-        apart from `write`, because clients need not wait for it."""
+        """Counts written batches as durable. Must come before the next flush or write. It is a step of its own because
+        clients need not wait for it."""
 
     @property
     def memory_bytes(self) -> int:
-        """About what is taken in memory by all that is not applied yet."""
+        """About how much memory the unapplied batches of all partitions take."""
 
     def lagging(self) -> set[str]:
-        """The partitions that should be applied first, because they keep old journal segments from going."""
+        """The partitions that should be applied first, because they keep old journal segments from going away."""
 
     @property
     def wants_preparing(self) -> bool:
-        """Whether `prepare` would make what is written next faster to write."""
+        """Whether `prepare` would make the next writes faster."""
 
     def prepare(self) -> None:
-        """Makes what is written next faster to write, and notes how much was acknowledged. Also called when writes
-        pause. Blocking, one at a time."""
+        """Makes the next writes faster, and notes how much was acknowledged. Also called when writes pause. One call at
+        a time."""
 
     def roll(self) -> None:
-        """When things are idle: closes what is open of the journal, so that it can go; blocking."""
+        """On idle: ends the active journal segment, so that it can go, and frees memory."""
 
     @property
     def failure(self) -> str:
-        """Why nothing can be acknowledged from this storage until `reopen` has succeeded; empty when it can."""
+        """Why this storage cannot write until `reopen` has succeeded; empty when it can write."""
 
     @property
     def shortage(self) -> str:
-        """Why the last write found no room; empty once a write has succeeded since."""
+        """Why the last write found no space; empty once a write has succeeded since."""
 
     def check_room(self) -> Room:
-        """What is left of its file system; blocking. Where that is next to nothing, or the last write found no room, it
-        tries a small write first, so that `shortage` is true now."""
+        """The free space of the file system. If there is next to none, or the last write found none, this tries a small
+        write, so that `shortage` is up to date."""
 
     def reopen(self) -> None:
-        """After a failure: starts over from what is durable; blocking. Every partition must be opened again."""
+        """After a failure: starts over from what is durable. Every partition must be opened again."""
 
     def close(self) -> None: ...
 
 
 class StorageError(Exception):
-    """A storage cannot do what it must. `uuids` are the partitions concerned; empty means all of the storage."""
+    """A storage failed. `uuids` are the partitions concerned; empty means all partitions of the storage."""
 
     def __init__(self, message: str, uuids: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -354,9 +354,9 @@ class StorageError(Exception):
 
 
 class LackOfMemory(StorageError):
-    """A store may not use as much memory as it would take. It is fine otherwise: only what was asked of it fails."""
+    """A call needs more memory than a store may use. Only this call fails; the store stays usable."""
 
 
 def is_harmless(error: Exception) -> bool:
-    """Whether a store is as good as before though something that was asked of it has failed."""
+    """Whether a store stays usable after a call has failed with this error."""
     return isinstance(error, LackOfMemory) or not isinstance(error, StorageError)

@@ -1,8 +1,8 @@
-"""What a run of batches amounts to, once everything that cancelled itself out is gone.
+"""The net effect of a run of batches on a partition file.
 
-An item that was added, leased and removed within one Delta leaves nothing here, so it never meets SQL. A Delta is
-relative to the file as it was when the Delta began, and knows nothing about how that file looks: what it cannot
-resolve by itself (a clear, the removal of an item from before) it keeps as an instruction.
+An item that was added, leased and removed within one Delta leaves nothing here, so it never reaches SQL. A Delta is
+relative to the file as it was when the Delta began, and does not know that file. A change that concerns the file (a
+clear, the removal of an older item) is kept as an instruction.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _first_seq_of = attrgetter("first_seq")
 
 
 def _consume(steps: Iterable[Any]) -> None:
-    """Runs an iterator for its effects at the speed of C."""
+    """Runs an iterator for its side effects, without a loop in Python."""
     deque(steps, maxlen=0)
 
 
 class Delta:
     """The net effect of batches on a file.
 
-    The clear flags act on the file only, and before everything else here. That is exact because a lease never ends
-    without its item being removed: an item of the file that still has an entry in `leases` was leased, and so not
-    cleared, when the ready items were.
+    The clear flags concern the file only, and are applied before everything else. This is exact because a lease never
+    ends without the removal of its item: an item of the file that has an entry in `leases` was leased when the ready
+    items were cleared, and so was not cleared.
     """
 
     __slots__ = (
@@ -57,26 +57,26 @@ class Delta:
 
     def __init__(self, record: int, last_seq: int) -> None:
         self.record = record
-        """The number of the last journal record in it."""
+        """The number of the last journal record that the Delta contains."""
         self.last_seq = last_seq
         self.journal_bytes = 0
         self.held_bytes = 0
-        """What came since it last held no item: an upper bound of what it holds in memory."""
+        """The bytes absorbed since the Delta last held no item: an upper bound of its memory."""
         self.clear_ready = False
         self.clear_leased = False
         self.clear_scheduled = False
         self.added: dict[int, Item] = {}
         self.rows: list[Rows] = []
-        """Added too. What was leased or removed of these stands in `leases` and `removed`, as for items of the file."""
+        """Items added in columnar form. `leases` and `removed` name those that were leased or removed since."""
         self.removed: dict[int, None] = {}
-        """Of the file and of `rows`, not of `added`. Keys in the order of removal, which is nearly that of the file."""
+        """Removed items of the file and of `rows`, in the order of removal, which is nearly the order of the file."""
         self.leases: dict[int, tuple[int, int, Hold]] = {}
-        """Attempts and deadline by sequence, of items of the file and of `added`."""
+        """Attempts, deadline and hold of each leased item, by sequence."""
         self.scheduled: dict[int, Item] = {}
         self.unscheduled: dict[int, None] = {}
-        """Scheduled items of the file, not of `scheduled`."""
+        """Unscheduled items of the file."""
         self.lost: dict[int, tuple[int, int]] = {}
-        """Birth and until by sequence."""
+        """The birth of the item and the time until which the lost lease is remembered, by sequence."""
         self.requests: dict[str, int] = {}
 
     @property
@@ -85,12 +85,12 @@ class Delta:
 
     @property
     def memory_bytes(self) -> int:
-        """An upper bound, roughly: items, and the keys that an apply has to look for."""
+        """Roughly an upper bound of the memory of the items and of the keys that an apply looks for."""
         keys = len(self.removed) + len(self.leases) + len(self.unscheduled) + len(self.lost) + len(self.requests)
         return self.held_bytes + keys * KEY_BYTES
 
     def absorb(self, batch: Batch) -> None:
-        """Takes in one batch more, at a small fraction of a microsecond per item."""
+        """Adds a batch, which takes a small fraction of a microsecond per item."""
         if batch.clear_ready or batch.clear_leased or batch.clear_scheduled:
             self._clear(batch)
         if batch.add:
@@ -142,7 +142,7 @@ class Delta:
         self.rows = kept
 
     def _drop_spent_rows(self) -> None:
-        """Rows of which everything was removed leave nothing behind. The oldest go first."""
+        """Forgets rows that were removed entirely, oldest first."""
         removed = self.removed
         while self.rows and self.rows[0].last_seq in removed:
             seqs = range(self.rows[0].first_seq, self.rows[0].last_seq + 1)
@@ -152,7 +152,7 @@ class Delta:
             del self.rows[0]
 
     def state_after(self, seq: int, state: str) -> str:
-        """What became of a sequence that was `ready`, `leased` or `scheduled` before this Delta; "" when it is gone."""
+        """The state of a sequence after this Delta, given its state before; "" when it is gone."""
         if state == "scheduled":
             if seq in self.scheduled:
                 return state
@@ -168,7 +168,7 @@ class Delta:
         return state
 
     def removed_from_file(self) -> Iterable[int]:
-        """Without what came and went in `rows`."""
+        """The removed items of the file, without those of `rows`."""
         came_and_went: set[int] = set()
         for rows in self.rows if self.removed else ():
             came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
@@ -179,7 +179,7 @@ class Delta:
         return at >= 0 and seq <= self.rows[at].last_seq
 
     def drop_contents(self) -> None:
-        """Lets go of what was applied, keeping just what `state_after` needs."""
+        """Frees the contents after an apply, except what `state_after` needs."""
         applied = (self.added, self.scheduled)
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
@@ -188,7 +188,7 @@ class Delta:
         else:
             self.added, self.scheduled, self.rows = {}, {}, []
         self.lost, self.requests = {}, {}
-        # One by one, so that other threads get their turn: all at once, hundreds of thousands would hold them up.
+        # One by one, so that other threads can run. Freeing hundreds of thousands at once would hold them up.
         for items in applied:
             for _ in range(len(items)):
                 items.popitem()
@@ -198,7 +198,7 @@ _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)
 
 
 def _move_out(seqs: list[int], inside: dict[int, Item], outside: dict[int, None]) -> None:
-    """Drops what was put in by this Delta, and notes the rest as to be taken from the file."""
+    """Drops items that this Delta added, and notes the others as items to remove from the file."""
     if inside:
         outside.update(dict.fromkeys(filterfalse(inside.__contains__, seqs)))
         _consume(map(inside.pop, seqs, repeat(None)))

@@ -1,0 +1,122 @@
+"""The net effect of batches: what cancels out leaves nothing, and what concerns the file stays as an instruction."""
+
+from __future__ import annotations
+
+import pytest
+from store_making import item
+
+from querator.daemon.store.base import Batch, Rows
+from querator.daemon.store.delta import Delta
+from querator.items import NOBODY, Hold
+
+
+def delta_of(*batches: Batch) -> Delta:
+    delta = Delta(record=0, last_seq=0)
+    for batch in batches:
+        delta.absorb(batch)
+    return delta
+
+
+def rows(first_seq: int, count: int) -> Rows:
+    return Rows(first_seq, count, created_at=1, expire_deadline=2, columns=b"columns")
+
+
+def lease(*seqs: int, deadline: int = 100) -> Batch:
+    return Batch(lease_seqs=[*seqs], lease_attempts=[1] * len(seqs), lease_deadlines=[deadline] * len(seqs))
+
+
+class TestItems:
+    def test_an_item_that_came_and_went_leaves_nothing(self) -> None:
+        delta = delta_of(Batch(add=[item(1)]), lease(1), Batch(remove=[1]))
+        assert (delta.added, delta.leases, delta.removed, delta.holds_items) == ({}, {}, {}, False)
+
+    def test_the_removal_of_an_item_of_the_file_is_kept(self) -> None:
+        delta = delta_of(Batch(add=[item(8)]), Batch(remove=[7, 8]))
+        assert (delta.added, list(delta.removed)) == ({}, [7])
+
+    def test_removing_an_item_ends_its_lease(self) -> None:
+        assert delta_of(lease(7), Batch(remove=[7])).leases == {}
+
+    def test_a_later_lease_replaces_an_earlier_one(self) -> None:
+        assert delta_of(lease(7, deadline=100), lease(7, deadline=200)).leases == {7: (1, 200, NOBODY)}
+
+    def test_each_lease_has_the_hold_of_its_client_and_the_rest_has_none(self) -> None:
+        batch = lease(1, 2, 3)
+        hold = Hold("worker", 5)
+        batch.holds, batch.hold_counts = [hold], [2]
+        assert [one for _, _, one in delta_of(batch).leases.values()] == [hold, hold, NOBODY]
+
+    def test_the_highest_sequence_never_falls(self) -> None:
+        assert delta_of(Batch(last_seq=9), Batch(last_seq=4)).last_seq == 9
+
+
+class TestRows:
+    def test_rows_leave_nothing_once_all_of_them_are_removed(self) -> None:
+        delta = delta_of(Batch(rows=[rows(1, 3)]), Batch(remove=[1, 2]), Batch(remove=[3]))
+        assert (delta.rows, delta.removed) == ([], {})
+
+    def test_the_file_is_not_asked_to_remove_what_came_and_went_in_rows(self) -> None:
+        delta = delta_of(Batch(rows=[rows(10, 3)]), Batch(remove=[5, 11]))
+        assert list(delta.removed) == [5, 11]
+        assert list(delta.removed_from_file()) == [5]
+
+    def test_a_clear_keeps_the_leased_items_among_rows(self) -> None:
+        delta = delta_of(Batch(rows=[rows(1, 3), rows(4, 2)]), lease(2), Batch(clear_ready=True))
+        assert [one.first_seq for one in delta.rows] == [1]
+        assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["", "leased", "", ""]
+
+
+class TestClearing:
+    def test_clearing_ready_items_keeps_leased_ones(self) -> None:
+        delta = delta_of(Batch(add=[item(1), item(2)]), lease(2), Batch(clear_ready=True))
+        assert (list(delta.added), delta.clear_ready) == ([2], True)
+
+    def test_clearing_leased_items_removes_them_and_their_leases(self) -> None:
+        delta = delta_of(Batch(add=[item(1), item(2)]), lease(2, 7), Batch(clear_leased=True))
+        assert (list(delta.added), delta.leases, list(delta.removed)) == ([1], {}, [7])
+
+    def test_what_is_added_after_a_clear_stays(self) -> None:
+        delta = delta_of(Batch(clear_ready=True, clear_scheduled=True, add=[item(1)], schedule=[item(2, enqueue_at=9)]))
+        assert (list(delta.added), list(delta.scheduled)) == ([1], [2])
+
+
+class TestSchedule:
+    def test_a_scheduled_item_that_came_and_went_leaves_nothing(self) -> None:
+        delta = delta_of(Batch(schedule=[item(1, enqueue_at=9)]), Batch(unschedule=[1, 2]))
+        assert (delta.scheduled, list(delta.unscheduled)) == ({}, [2])
+
+
+@pytest.mark.parametrize(
+    ("batch", "before", "after"),
+    [
+        (Batch(), "ready", "ready"),
+        (Batch(remove=[7]), "ready", ""),
+        (lease(7), "ready", "leased"),
+        (Batch(clear_ready=True), "ready", ""),
+        (Batch(clear_ready=True), "leased", "leased"),
+        (Batch(clear_leased=True), "leased", ""),
+        (Batch(clear_leased=True), "ready", "ready"),
+        (Batch(unschedule=[7]), "scheduled", ""),
+        (Batch(clear_scheduled=True), "scheduled", ""),
+        (Batch(unschedule=[8]), "scheduled", "scheduled"),
+    ],
+)
+def test_what_became_of_an_item_of_the_file(batch: Batch, before: str, after: str) -> None:
+    delta = delta_of(batch)
+    assert delta.state_after(7, before) == after
+    delta.drop_contents()
+    assert delta.state_after(7, before) == after, "still known once the net effect was applied"
+
+
+def test_items_added_after_a_clear_are_still_known_once_the_net_effect_was_applied() -> None:
+    delta = delta_of(Batch(clear_ready=True), Batch(add=[item(1)], rows=[rows(2, 2)]))
+    delta.drop_contents()
+    assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["ready", "ready", "ready", ""]
+
+
+def test_memory_counts_items_and_the_keys_of_removed_ones() -> None:
+    delta = delta_of(Batch(remove=[1, 2]))
+    few = delta.memory_bytes
+    delta.absorb(Batch(remove=[3, 4]))
+    assert few > 0
+    assert delta.memory_bytes == 2 * few
