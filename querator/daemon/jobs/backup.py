@@ -164,7 +164,9 @@ def _take(store: Store) -> FileSnapshot:
     return store.snapshot()
 
 
-def _write(registry: Registry, job: Job, placement: Placement, snapshot: FileSnapshot, building: Path) -> manifest.Entry:
+def _write(
+    registry: Registry, job: Job, placement: Placement, snapshot: FileSnapshot, building: Path
+) -> manifest.Entry:
     """Blocking."""
     path = building / manifest.file_name(placement.number, job.job_id)
     before = job.done

@@ -1,4 +1,4 @@
-"""Small things about files that more than one part of the store needs."""
+"""Durable changes of files and directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes names durable: a new file, a renamed one, one that is gone."""
+    """Makes the names in a directory durable, after a file was created, renamed or deleted."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -27,14 +27,14 @@ def sync_file(path: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """A directory for nobody else to read, and durable: what is in it would be lost with it."""
+    """Makes a directory that only its owner can read, durably: its files would be lost with it."""
     if not directory.is_dir():
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(directory.parent)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading. Refuses a link, and what is no file: reading a pipe would never end."""
+    """Opens a file for reading. Refuses a link, and anything but a regular file: reading a pipe might never end."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -43,7 +43,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """A new file, which nobody else may read, durable but for its name. Refuses if something has that name already."""
+    """Writes a new file that only its owner can read. Syncs the file, but not its name. Raises if the file exists."""
     with open(path, "xb", opener=private) as file:
         file.write(data)
         file.flush()
@@ -51,7 +51,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """A file with these contents, whole and durable, or as it was before."""
+    """Replaces a file as a whole, durably: after a crash it has either the old or the new contents."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     write_file(fresh, data)
@@ -60,5 +60,5 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: what it creates, nobody else may read."""
+    """An opener for `open`: only the owner can read a file that it creates."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

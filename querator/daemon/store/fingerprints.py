@@ -1,4 +1,4 @@
-"""Sets of 64-bit fingerprints of request ids, at eight bytes each, where the ids themselves would take hundreds."""
+"""Sets of 64-bit fingerprints of request ids. A fingerprint takes eight bytes, where an id would take hundreds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 _BUCKETS_BITS: Final = 8
 FINGERPRINT_SQL: Final = "md5_number_upper(request_id)"
-"""What `fingerprint` computes, for DuckDB."""
+"""The same as `fingerprint`, in SQL."""
 
 
 def fingerprint(request_id: str) -> int:
@@ -19,7 +19,7 @@ def fingerprint(request_id: str) -> int:
 
 
 def ascending(column: pa.ChunkedArray) -> array[int]:
-    """What DuckDB has computed and sorted, without a Python object for each."""
+    """An array of a sorted column of DuckDB, made without a Python object for each value."""
     values: array[int] = array("Q")
     for chunk in column.chunks:
         start = chunk.offset * values.itemsize
@@ -30,8 +30,8 @@ def ascending(column: pa.ChunkedArray) -> array[int]:
 class Fingerprints:
     """Fingerprints of request ids that are remembered until `until` at the latest.
 
-    Sorted arrays, one per value of the highest bits, so that adding one moves few others. What is read from a file
-    comes sorted, and stays in one array.
+    They are in sorted arrays, one for each value of the highest bits, so that adding one moves few others. Fingerprints
+    read from a file come sorted and stay in one array.
     """
 
     __slots__ = ("_buckets", "_shift", "until")

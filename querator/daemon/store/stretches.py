@@ -24,10 +24,10 @@ _SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + s
 
 
 class Readable(Protocol):
-    """What is used of a partition file. `{file}` in a query stands for its name."""
+    """The part of a partition file or a snapshot that is needed here. `{file}` in a query stands for its name."""
 
     def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
-        """The rows of a query, in columns. The query finds the sequences that are wanted in the table `wanted`."""
+        """The rows of a query as columns. The query can read the sequences `wanted` from the table `wanted`."""
 
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]: ...
 
@@ -64,7 +64,7 @@ def _seqs(rows: pa.Table) -> list[int]:
 
 
 def rows_of(file: Readable, table: str, columns: str, seqs: Sequence[int]) -> pa.Table:
-    """The rows with these sequences, in no order; `columns` are of a table that goes by the name of items."""
+    """The rows with these sequences, unordered. `columns` name the table as `items`."""
     stretch = f"{{file}}.{table} AS items WHERE items.seq >= {min(seqs):d} AND items.seq <= {max(seqs):d}"
     if file.rows(f"SELECT count(*) FROM {stretch}")[0][0] == len(seqs):
         return file.select(f"SELECT {columns} FROM {stretch}")
@@ -72,7 +72,7 @@ def rows_of(file: Readable, table: str, columns: str, seqs: Sequence[int]) -> pa
 
 
 def count_fitting(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> int:
-    """How many of these sequences, from the first on, have rows that unpack to at most `bytes_max`; one at least."""
+    """How many of the first of these rows together unpack to at most `bytes_max`; at least one."""
     measured = size = 0
     step = VECTOR_ROWS
     while measured < len(seqs):
@@ -89,7 +89,7 @@ def count_fitting(file: Readable, table: str, seqs: Sequence[int], bytes_max: in
 
 
 def pieces(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> Iterator[Sequence[int]]:
-    """All of these sequences, in runs whose rows unpack to at most `bytes_max`, or are one row."""
+    """These sequences in pieces. The rows of a piece unpack to at most `bytes_max`, or the piece has one row."""
     for start in range(0, len(seqs), VECTOR_ROWS):
         part = seqs[start : start + VECTOR_ROWS]
         first = size = 0
@@ -121,7 +121,7 @@ def next_stretch(
 
 
 def stretches(file: Readable, table: str) -> Iterator[Stretch]:
-    """A whole table, in reads that fit in memory."""
+    """The stretches of a whole table; each fits in memory."""
     last = -SEQ_MAX
     while last < SEQ_MAX:
         stretch = next_stretch(file, table, last, SEQ_MAX, content_of=table)

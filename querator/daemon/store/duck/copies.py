@@ -1,6 +1,6 @@
-"""Copies of partition files that are closed, and what is in them. Nothing here touches a file that is in use.
+"""Copies of closed partition files, and what they contain. Nothing here touches a file that is in use.
 
-Everything blocks, and runs in a worker thread.
+Every function blocks, and runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ROWS_PER_INSERT: Final = 100_000
 
 
 def contents(path: Path) -> FileContents:
-    """Reads a whole file that nobody has open. Raises StorageError if it is no partition file, damaged or unsound."""
+    """Reads a whole closed file. Raises StorageError if it is no partition file, or is damaged or unsound."""
     with _attached(path) as instance:
         soundness.check(instance.cursor(), "file")
         return with_room(instance, lambda: read_contents(instance.cursor(), "file"))
 
 
 def row_counts(path: Path) -> dict[str, int]:
-    """Rows per table of a file that nobody has open; fast, because hardly any of it is read."""
+    """The number of rows of each table of a closed file. Fast, because hardly any of the file is read."""
     with inspected(path) as cursor:
         return {table: cursor.execute(f"SELECT count(*) FROM file.{table}").fetchall()[0][0] for table in TABLES}
 
 
 @contextmanager
 def inspected(path: Path, writable: bool = False) -> Iterator[Cursor]:
-    """A file that nobody has open, attached as `file` to an instance of its own."""
+    """A cursor of a DuckDB instance to which a closed file is attached as `file`."""
     with _attached(path, writable) as instance:
         yield instance.cursor()
 
@@ -66,7 +66,7 @@ def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
             cursor.execute("DETACH file")
         except StorageError:
             raise
-        except Exception as error:  # DuckDB tells of damage in many ways
+        except Exception as error:  # DuckDB reports damage in many ways
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise StorageError(f"{path} cannot be read: {reason}") from error
     finally:
@@ -74,9 +74,9 @@ def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
 
 
 def write_snapshot(snapshot: FileSnapshot, path: Path, check: Callable[[int], None]) -> FileContents:
-    """Writes a partition file with everything that a snapshot holds, durably. `check` is told the rows done so far.
+    """Writes the rows of a snapshot to a new partition file, durably. `check` gets the number of rows written so far.
 
-    Raises StorageError if that cannot be done, because there is no room for instance.
+    Raises StorageError if the file cannot be written, for example on a full disk.
     """
     try:
         wanted = snapshot.contents()
@@ -116,21 +116,21 @@ def _write_snapshot(
 
 
 def _rows(snapshot: FileSnapshot, table: str) -> Iterator[pa.Table]:
-    """A table of a snapshot in pieces that fit in memory."""
+    """The rows of a table of a snapshot, in pieces that fit in memory."""
     if table in MEASURED_TABLES:
         for stretch in stretches(snapshot, table):
             yield snapshot.select(f"SELECT * FROM {{file}}.{table} WHERE {stretch.condition}")
         return
     with snapshot.reading():
         reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
-        # Until it is closed, the snapshot cannot be.
+        # The snapshot cannot be closed before this reader is.
         with reader:
             for batch in reader:
                 yield pa.Table.from_batches([batch])
 
 
 def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable[[int], None]) -> str:
-    """Copies a closed file, durably; returns its SHA-256. `check` is told the bytes done so far, and may raise."""
+    """Copies a closed file, durably; returns its SHA-256. `check` gets the number of bytes copied, and may raise."""
     digest = hashlib.sha256()
     done = 0
     started = time.monotonic()
@@ -153,7 +153,7 @@ def copy_file(source: Path, target: Path, bytes_per_second: int, check: Callable
 
 
 def file_hash(path: Path, check: Callable[[int], None] = lambda done: None) -> str:
-    """SHA-256 of what is on disk, not of what is remembered of having written it."""
+    """The SHA-256 of a file as it is on disk, not as the page cache has it."""
     digest = hashlib.sha256()
     done = 0
     with open(path, "rb") as file:

@@ -1,6 +1,6 @@
-"""Where a storage puts aside what it does not trust: copies of damaged files, and per partition the reason.
+"""The quarantine of a storage: copies of damaged files, and for each partition the reason why it is not trusted.
 
-A partition with a reason here is not opened. Nothing is ever deleted from here by the daemon.
+A partition with a reason here is not opened. The daemon never deletes anything from here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Quarantine:
         self._directory = directory
 
     def reason(self, uuid: str) -> str:
-        """Why this partition is not to be opened; "" when it may be."""
+        """Why this partition must not be opened; "" when it may be."""
         try:
             return self._reason_path(uuid).read_text().strip()
         except FileNotFoundError:
             return ""
 
     def put(self, uuid: str, reason: str, files: list[Path]) -> None:
-        """Copies files that nobody has open, and then notes the reason, durably."""
+        """Copies closed files, and then notes the reason, durably."""
         for path in files:
             if not self.copy(path):
                 _log.warning("%s stays where it is: there is no room for a copy in %s", path, self._directory)
@@ -37,8 +37,8 @@ class Quarantine:
         replace_file(self._reason_path(uuid), f"{reason}\n".encode())
 
     def copy(self, path: Path) -> bool:
-        """Copies a file, if it is there. False when there is no room for that. The name says what is in the copy, so
-        that the same thing is not copied twice."""
+        """Copies a file, if it exists. False if there is no space for a copy. The name of the copy contains a checksum,
+        so that the same contents are not copied twice."""
         make_directory(self._directory)
         if not path.exists():
             return True
@@ -56,7 +56,7 @@ class Quarantine:
         return True
 
     def lift(self, uuid: str) -> None:
-        """Somebody has decided that the partition may be opened as it is."""
+        """The partition may be opened again."""
         path = self._reason_path(uuid)
         if path.exists():
             path.rename(path.with_suffix(".lifted"))

@@ -1,9 +1,9 @@
 """The process in which a query of `querator sql` runs: `python -m querator.daemon.store.duck.sandbox`.
 
-Whatever the query does, it does here: it has a DuckDB instance of its own, empty but for three tables whose rows the
-daemon hands over as they are scanned, and the kernel bounds its memory and forbids it to write files. The daemon kills
-it when its time is up or its client is gone. What DuckDB would let a SELECT do beyond that (functions that read files,
-list settings or take raw pointers) is not let in: only the table functions below are, and no tables but the three.
+The query runs in a DuckDB instance of its own, which has three tables only. The daemon sends their rows as the query
+scans them. The kernel bounds the memory of the process and forbids it to write files. The daemon kills the process when
+its time is up or its client is gone. A SELECT could still call functions that read files, list settings or take raw
+pointers. So a query may use only these three tables and the table functions below.
 
 Frames go both ways on stdin and stdout: one byte of kind, four of length, then the body.
 """
@@ -36,9 +36,9 @@ from querator.wire import arrow
 
 FRAME: Final = struct.Struct(">cI")
 QUERY, SLICE, END, ERROR = b"Q", b"S", b"Z", b"E"
-"""What the daemon sends: a query; a slice, the end or the failure of the scan that was asked for."""
+"""Frames of the daemon: a query, and a slice, the end or the failure of a scan that the worker asked for."""
 OPEN, NEXT, CLOSE, ROWS, DONE, REFUSED, FAILED = b"O", b"N", b"C", b"R", b"D", b"X", b"F"
-"""What the worker sends: scans; rows of the result; how it ended."""
+"""Frames of the worker: its scans, rows of the result, and how the query ended."""
 
 FORMATS: Final = ("json", "ndjson", "csv", "arrow")
 ROWS_AT_ONCE: Final = 10_000
@@ -61,8 +61,8 @@ SETTINGS: Final = (
 JSON_MACRO: Final = "CREATE MACRO json(value) AS CASE WHEN starts_with(value, '') AND json_valid(value) THEN value END"
 """Replaces DuckDB's own `json`: a text that is not JSON gives null, where DuckDB would fail the whole query.
 
-`starts_with` is always true, and is there because it does not take bytes: DuckDB's JSON functions do take them, and
-find nothing in them.
+`starts_with` is always true. It is there because it refuses bytes, which DuckDB's JSON functions accept and find
+nothing in.
 """
 JSON_READERS: Final = frozenset(
     {
@@ -78,7 +78,7 @@ class Query(msgspec.Struct):
     format: str
     limit: int
     where: str = ""
-    """The condition that the query was built from, if it was: it must stand on its own."""
+    """The condition from which the query was built, if any. It must be valid on its own."""
 
 
 class OpenScan(msgspec.Struct):
@@ -88,14 +88,14 @@ class OpenScan(msgspec.Struct):
 
 
 class Refusal(Exception):
-    """The query is not one that may run."""
+    """This query may not run."""
 
 
 class ScanFailed(Exception):
-    """The daemon could not go on with a scan."""
+    """The daemon could not continue a scan."""
 
 
-# -- what may run
+# Which queries may run.
 
 
 def check(connection: duckdb.DuckDBPyConnection, query: str) -> str:
@@ -188,11 +188,11 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
             waiting += one
 
 
-# -- where rows come from
+# Where rows come from.
 
 
 class LiveTable(pa.dataset.Dataset):  # type: ignore[misc]
-    """A table whose rows the daemon reads when, and as often as, DuckDB scans it; only the columns that it wants."""
+    """A table whose rows the daemon reads each time that DuckDB scans it, with the columns that DuckDB wants."""
 
     def __init__(self, name: str, scan: Callable[[str, list[str]], Iterator[pa.RecordBatch]]) -> None:
         self._name = name
@@ -210,7 +210,7 @@ class LiveTable(pa.dataset.Dataset):  # type: ignore[misc]
 
 
 class Scanned:
-    """One scan, as DuckDB asks for it. Arrow's own scanner would read ahead in a thread, past a query's end."""
+    """One scan, as DuckDB asks for it. Arrow's own scanner would read ahead in a thread, even after the query's end."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, filter: Any) -> None:
         self._batches, self._schema, self._filter = batches, schema, filter
@@ -224,11 +224,11 @@ class Scanned:
             yield matching.select(self._schema.names)
 
 
-# -- what the result looks like
+# The formats of a result.
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: bytes as on the rest of the wire, numbers as numbers, times with their zone."""
+    """A value as JSON can express it: bytes in base64, numbers as numbers, times with their zone."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, decimal.Decimal):
@@ -248,7 +248,7 @@ def _plain(value: Any) -> Any:
 
 
 def written(reader: pa.RecordBatchReader, form: str, limit: int) -> Iterator[bytes]:
-    """The result in pieces, at most `limit` rows of it (0: all)."""
+    """The result in pieces; at most `limit` rows, or all if `limit` is 0."""
     schema = reader.schema
     if len(set(schema.names)) != len(schema.names) and form != "csv":
         raise Refusal("two columns of the result have the same name; rename one with AS")
@@ -307,7 +307,7 @@ def _csv_lines(rows: list[list[Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-# -- the process
+# The process.
 
 
 class Pipe:
@@ -346,7 +346,7 @@ class Pipe:
 
 
 def run(pipe: Pipe, query: Query) -> None:
-    """One query, in an instance that is made for it and thrown away."""
+    """Runs one query in an instance of its own."""
     with duckdb.connect(":memory:") as connection:
         connection.execute(JSON_MACRO)
         for setting in SETTINGS:
@@ -377,7 +377,7 @@ def answer(pipe: Pipe, query: Query) -> None:
     except ScanFailed as error:
         pipe.send(FAILED, str(error).encode())
     except (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        # An error of a scan comes back wrapped in whatever DuckDB and Arrow make of it.
+        # DuckDB and Arrow wrap the error of a scan in errors of their own.
         failed = re.search(r"ScanFailed: (.*)", str(error))
         pipe.send(FAILED if failed else REFUSED, (failed[1] if failed else _reason(error)).encode())
     else:
@@ -398,7 +398,7 @@ def _reason(error: Exception) -> str:
 
 
 def confine() -> None:
-    """What the kernel holds this process to."""
+    """Sets the limits that the kernel enforces on this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -409,7 +409,7 @@ def confine() -> None:
 def main() -> None:
     confine()
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints, prints to the log, not between frames
+    os.dup2(2, 1)  # anything printed goes to the log, not between frames
     pipe = Pipe(source, sink)
     try:
         while True:

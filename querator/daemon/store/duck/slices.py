@@ -1,8 +1,8 @@
-"""Reading a partition in slices: a bounded number of rows at a time, as Arrow columns, in the order of their sequences.
+"""Reading a partition in slices: a bounded number of rows at a time, as Arrow columns, ordered by sequence.
 
-A slice is one short query, so that no transaction stays open while a slow client reads: the file can be checkpointed,
-closed and attached anew between two slices, and a scan costs the daemon one slice of memory however long it is. What a
-scan sees is therefore stated in sequences: every row up to `upto` that is still there when its slice is read.
+A slice is one short query, so that no transaction stays open while a slow client reads. The file can be checkpointed,
+closed and attached again between two slices, and a scan of any length takes the memory of one slice. A scan returns
+every row with a sequence up to `upto` that still exists when its slice is read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client
 
 
 class Scan(NamedTuple):
-    """What is wanted of one partition's table: sequences after `after` up to `upto`."""
+    """The columns and rows to read from a table of one partition: sequences after `after`, up to `upto`."""
 
     table: str
     columns: tuple[str, ...]
@@ -85,18 +85,18 @@ class Scan(NamedTuple):
 
     @property
     def content_copies(self) -> int:
-        """How many times the result holds what may be large of an item."""
+        """How many columns of the result hold large contents of an item."""
         return self.payload_copies or int("history" in self.columns)
 
 
 class Slice(NamedTuple):
     batch: pa.RecordBatch
     last: int
-    """Where the next slice begins; `upto` when nothing is left."""
+    """The sequence after which the next slice begins; `upto` when nothing is left."""
 
 
 class SlicedStore(Protocol):
-    """What a store can do beyond the contract that the Logical stands on."""
+    """Reads that a store offers to bulk calls, beyond the contract of `base`."""
 
     def slice(self, scan: Scan, partition: int) -> Slice: ...
 
@@ -121,7 +121,7 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
     joins = scan.table == ITEMS and bool(scan.state or _NEEDS_LEASES.intersection(names))
     source = f"{{file}}.{scan.table} AS items"
     if joins:
-        # Leases of this stretch only: a join with all of them would be made anew for every slice.
+        # Leases of this stretch only: joining all leases would be repeated for every slice.
         source += (
             f" LEFT JOIN (SELECT * FROM {{file}}.leases WHERE seq > {scan.after:d} AND seq <= {last:d}) AS leases"
             " ON leases.seq = items.seq"
@@ -148,7 +148,7 @@ def _batch(rows: pa.Table, wanted: pa.Schema, prefix: int, partition: int) -> pa
             columns.append(arrow.id_column(prefix, _whole(rows.column("seq"))))
         else:
             columns.append(_whole(rows.column(field.name)).cast(field.type))
-    if not columns:  # somebody counts
+    if not columns:  # the caller only counts rows
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
     return pa.record_batch(columns, schema=wanted)
 

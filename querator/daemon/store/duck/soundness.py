@@ -1,6 +1,6 @@
-"""Whether a partition file that comes from elsewhere can be served: its tables, and values that no daemon ever writes.
+"""Checks a partition file that comes from elsewhere: its tables must be ours, and its values possible.
 
-A restored file is checked here before it is switched in. What was written by a daemon always passes.
+A restored file is checked before it is put in place. A file that a daemon wrote always passes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTEMPTS: Final = {
 
 
 def check(cursor: Cursor, name: str) -> None:
-    """Raises ValueError with the first thing that is wrong in an attached file."""
+    """Raises ValueError with the first fault of an attached file."""
     _check_tables(cursor, name)
     for table in tables.TABLES:
         conditions = {
@@ -41,7 +41,7 @@ def check(cursor: Cursor, name: str) -> None:
             for column in _SEQUENCES.get(table, ())
         }
         for column in _TIMES[table]:
-            # Comparing the timestamps themselves also catches those that are infinite.
+            # Comparing the timestamps themselves also finds infinite ones.
             conditions[f"an impossible {column}"] = (
                 f"NOT ({column} >= make_timestamp({ZERO_TIME_US}) AND {column} < make_timestamp({YEAR_10000_US}))"
             )
@@ -60,7 +60,7 @@ def check(cursor: Cursor, name: str) -> None:
 
 
 def _check_tables(cursor: Cursor, name: str) -> None:
-    """The tables must be exactly those that a daemon makes: no views, no other columns, defaults or constraints."""
+    """The tables must be exactly as a daemon makes them: no views, and no other columns, defaults or constraints."""
     for statement in tables.SCHEMA:
         cursor.execute(statement.format(file="memory"))
     try:

@@ -1,9 +1,9 @@
-"""The tables of a partition file, as people find them with the duckdb shell, and their rows as Arrow and as Items.
+"""The tables of a partition file, as an operator sees them in the duckdb shell, and their rows as Arrow and Items.
 
 Rows are added and deleted, never updated: an update makes the next checkpoint rewrite whole row groups. There are no
 indexes: sequences rise, so DuckDB's own statistics per row group say where to look. Texts are compressed with zstd,
-because what DuckDB chooses by itself (dict_fsst) takes fifty times as long at a checkpoint of payloads that do not
-compress well, and makes them no smaller.
+because DuckDB's own choice (dict_fsst) makes a checkpoint of payloads that do not compress well fifty times slower, and
+the payloads no smaller.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ ITEM: Final = (
     " coalesce(epoch_us(items.imported_deadline), 0)"
 )
 ITEM_COLUMNS: Final = 13
-"""What `items_of` wants to be selected, from a table that goes by the name of items."""
+"""How many columns `ITEM` selects. `items_of` reads them; the query names the table `items`."""
 
 HOLD: Final = (
     "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0),"
     " coalesce(epoch_us(leases.ended_at), 0), coalesce(leases.reason, '')"
 )
 HOLD_COLUMNS: Final = 4
-"""What `holds_in` wants to be selected."""
+"""How many columns `HOLD` selects. `holds_in` reads them."""
 
 ITEM_WITHOUT_CONTENT: Final = (
     "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), ''::BLOB, '', '', '',"
     " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB,"
     " coalesce(epoch_us(items.imported_deadline), 0)"
 )
-"""The same for callers that only have to know which items they are."""
+"""The same columns with empty contents, for callers that need no payloads."""
 
 _MICROSECONDS: Final = pa.timestamp("us")
 
 
 def warm_up() -> None:
-    """The first array makes Arrow look for pandas, which takes long where there is one: not while a queue is served."""
+    """Makes the first Arrow array, which imports pandas if it is installed. This is slow, so do it at the start."""
     pa.array([0])
 
 
@@ -90,7 +90,7 @@ def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[
     """Items from the first columns of a result, as `ITEM` selects them."""
     columns = [column.to_pylist() for column in rows.columns[:ITEM_COLUMNS]]
     *start, birth, history, imported_deadline = columns
-    # A column is turned into a list by one short call each; fetching rows would hold up the loop for much longer.
+    # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
     return map(Item, *start, enqueue_at, birth, history, imported_deadline)
 
 
@@ -117,20 +117,20 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
 
 
 def table_of(rows: Rows) -> pa.Table:
-    """What came in columns as rows of the items table; columns that it lacks have their defaults."""
+    """Columnar items as rows of the items table. Columns that are missing get their defaults."""
     table = read_columns(rows)
     table = table.append_column("seq", pa.arange(rows.first_seq, rows.first_seq + rows.count))
-    for name, unsaid in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
+    for name, default in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
         if name in table.column_names:
             at = table.column_names.index(name)
-            table = table.set_column(at, name, pc.fill_null(table.column(at), pa.scalar(unsaid, _MICROSECONDS)))
+            table = table.set_column(at, name, pc.fill_null(table.column(at), pa.scalar(default, _MICROSECONDS)))
         else:
-            table = table.append_column(name, pa.repeat(pa.scalar(unsaid, _MICROSECONDS), rows.count))
+            table = table.append_column(name, pa.repeat(pa.scalar(default, _MICROSECONDS), rows.count))
     return table
 
 
 def tables_of(all_rows: Iterable[Rows], removed: Collection[int]) -> Iterator[pa.Table]:
-    """The same for many, those with the same columns together, without what was removed."""
+    """The same for many, without the removed items. Rows with the same columns come together."""
     together: list[pa.Table] = []
     size = 0
     for rows in all_rows:
@@ -169,7 +169,7 @@ def lease_rows(leases: Iterable[tuple[int, tuple[int, int, Hold]]]) -> dict[str,
 
 
 def holds_in(rows: pa.Table, first: int) -> list[Hold]:
-    """Holds from the columns that `HOLD` selects, which begin at the column `first`."""
+    """Holds from the columns that `HOLD` selects, which begin at column `first`."""
     found = zip(*(column.to_pylist() for column in rows.columns[first : first + HOLD_COLUMNS]), strict=True)
     shared: dict[tuple[Any, ...], Hold] = {}
     return [shared.get(values) or shared.setdefault(values, Hold(*values)) for values in found]
@@ -191,14 +191,14 @@ def keys(values: Sequence[int] | Sequence[str]) -> pa.Array:
 
 
 def batches_of(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cuts into pieces that are converted without holding up other threads for long."""
+    """Cuts values into batches that are small enough not to hold up other threads for long."""
     rest = iter(values)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The same for items, which may be large."""
+    """The same for items, which may have large payloads."""
     chunk: list[Item] = []
     size = 0
     for item in items:

@@ -1,8 +1,8 @@
-"""Which segments a journal consists of, and how far the last one goes: a segment that is deleted or cut off is missed.
+"""The file HEAD: which segments a journal has, and how far the last one goes.
 
-Segments count up by one, so one that is missing in between shows by itself. The file has two places, which are written
-in turn and in place: a crash spoils one of them at most, and a full disk none. A copy lies beside the journal's
-directory, so that a directory that is deleted is missed, too.
+A recovery compares HEAD with the segments that it finds, and so notices a segment that was deleted or truncated. HEAD
+has two slots, which are written alternately and in place: a crash spoils at most one of them, and a full disk none. A
+copy of HEAD is beside the journal's directory, so that the loss of the whole directory is noticed too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PLACE_BYTES: Final = 4096
 
 
 class Segments(NamedTuple):
-    """Numbers, both inclusive; there are none when the last one lies before the first."""
+    """The numbers of the first and the last segment. There are no segments if the last number is below the first."""
 
     first: int
     last: int
     end: int
     """Records of the last segment were acknowledged up to this byte."""
     is_closed: bool
-    """Whether the last segment ends there."""
+    """Whether the last segment ends at `end`."""
 
 
 NO_SEGMENTS: Final = Segments(1, 0, 0, True)
@@ -39,14 +39,14 @@ NO_SEGMENTS: Final = Segments(1, 0, 0, True)
 
 class Head:
     def __init__(self, path: Path, copy: Path) -> None:
-        # The copy comes first: where the journal's directory is gone, it still gets to know what is not needed.
+        # The copy is written first, so that it is written even if the journal's directory is gone.
         self._paths = (copy, path)
         self._lock = threading.Lock()
         self._turn = 0
         self._segments = NO_SEGMENTS
 
     def read(self) -> Segments | None:
-        """What was written last; None when there is neither the file nor its copy, or nothing in them."""
+        """What was written last; None if neither the file nor its copy has a valid slot."""
         found = max((place for path in self._paths for place in _places(path)), default=None)
         if found is None:
             return None
@@ -54,34 +54,34 @@ class Head:
         return self._segments
 
     def begins(self, number: int) -> None:
-        """Another segment is there, durably."""
+        """A new segment is durable."""
         with self._lock:
             first, last = self._segments[:2]
             first = min(first, number) if first <= last else number
             self._write(Segments(first, number, SEGMENT_HEADER_BYTES, False))
 
     def reached(self, number: int, end: int) -> None:
-        """So much of the last segment was acknowledged. Not synced: an older note is no wrong one."""
+        """The last segment was acknowledged up to this byte. Not synced: an older note is not wrong."""
         with self._lock:
             segments = self._segments
             if number == segments.last and end > segments.end and not segments.is_closed:
                 self._write(segments._replace(end=end), sync=False)
 
     def ends(self, number: int, end: int) -> None:
-        """Nothing more is appended to the last segment."""
+        """The last segment ends at this byte."""
         with self._lock:
             if number == self._segments.last:
                 self._write(self._segments._replace(end=end, is_closed=True))
 
     def goes(self, number: int) -> None:
-        """The oldest segment, and what is older, is about to be deleted."""
+        """The segments up to this one are about to be deleted."""
         with self._lock:
             if number >= self._segments.first:
                 last = max(self._segments.last, number)
                 self._write(self._segments._replace(first=number + 1, last=last))
 
     def is_now(self, segments: Segments) -> None:
-        """What was missing has been seen to."""
+        """Replaces the note after a recovery has dealt with missing segments."""
         with self._lock:
             self._write(segments)
 
@@ -92,12 +92,12 @@ class Head:
             try:
                 fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                # It was never there, or somebody deleted it.
+                # The file was never there, or was deleted from outside.
                 replace_file(path, data.ljust(_PLACE_BYTES, b"\0") * 2)
                 continue
             try:
                 os.pwrite(fd, data, (turn % 2) * _PLACE_BYTES)
-                # The copy is read only when the file is gone, and an older copy claims less, not more.
+                # The copy is read only if the file is gone, and an older copy claims less, not more.
                 if sync and path is self._paths[1]:
                     os.fdatasync(fd)
             finally:

@@ -1,8 +1,8 @@
 """What a journal says about each partition: its records in order, and whether any of them may be missing.
 
-A partition is trusted only if nothing of it can be missing. Its records count up by one, so a missing one shows as
-a gap, except at the end. Damage of which it cannot be said whose it was therefore concerns every partition that has no
-record after it that joins up with what came before.
+A partition is trusted only if none of its records can be missing. Their numbers rise by one, so that a missing record
+shows as a gap, except at the end. Damage that may concern any partition therefore concerns every partition without a
+later record that continues its numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from querator.daemon.store.journal.records import BATCH, CLOSED, Damage, Record
 
 
 class Place(NamedTuple):
-    """Where a record that may have to be replayed is found."""
+    """Where a record is that may have to be replayed."""
 
     number: int
     order: int
@@ -25,6 +25,8 @@ class Place(NamedTuple):
 
 
 class Wound(NamedTuple):
+    """Damage or a missing segment. `partition` is None if it may concern any partition."""
+
     order: int
     partition: bytes | None
     number: int
@@ -34,7 +36,7 @@ class Wound(NamedTuple):
 
 class History:
     def __init__(self, trimmed: Mapping[bytes, int] | None = None) -> None:
-        """`trimmed` is the last record of each partition that is no longer in a segment."""
+        """`trimmed` is the last record of each partition that was trimmed."""
         self.places: dict[bytes, list[Place]] = {}
         self.wounds: list[Wound] = []
         self._trimmed = dict(trimmed or {})
@@ -42,7 +44,7 @@ class History:
         self._order = 0
 
     def add(self, path: Path, found: Record | Damage) -> None:
-        """The next thing in the journal. A record that was copied out of its segment is met twice and counts once."""
+        """Adds what comes next in the journal. A record that was copied out of its segment counts once."""
         self._order += 1
         if isinstance(found, Damage):
             self.wound(found.reason, path, found.partition, found.number)
@@ -66,9 +68,9 @@ class History:
         return [place for place in self.places.get(partition, ()) if place.number > applied]
 
     def missing(self, partition: bytes, applied: int) -> str:
-        """Why it cannot be trusted that nothing of this partition is missing; "" when it can.
+        """Why records of this partition may be missing; "" when none can be.
 
-        `applied` is the number of the last record that is in the partition's file.
+        `applied` is the number of the last record that the partition's file contains.
         """
         reasons: list[str] = []
         expected = applied + 1
@@ -89,7 +91,7 @@ class History:
     def _is_past(self, partition: bytes, applied: int, wound: Wound) -> bool:
         places = self.places.get(partition, [])
         if wound.partition is not None and wound.number:
-            # It is known which record this was: in the file already, or found whole elsewhere, or somebody else's.
+            # The wound names its record. It is harmless if the file or a copy has it, or if it is another partition's.
             return (
                 wound.partition != partition
                 or wound.number <= applied

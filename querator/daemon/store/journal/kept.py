@@ -1,7 +1,7 @@
-"""Records that were copied out of their segment, because their partition does not get on and the segment has to go.
+"""Records that were copied out of a segment that has to go, because their partition is slow to apply them.
 
-There is one file per partition. It says how long it is, so that nothing can be cut off unnoticed; whatever is wrong
-with it, it is known whom it concerns. A record that is here and still in its segment (a crash in between) counts once.
+Each partition has a file of its own, so that damage concerns this partition only. The file states its length, so that a
+truncated file is noticed. A record that is both here and in its segment, after a crash in between, counts once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from querator.daemon.store.journal.records import (
 )
 
 KEPT_SEGMENT = 0
-"""Records carry the magic of their segment; these files have that of one that never is."""
+"""Records carry the magic of their segment. These files use the magic of a segment number that is never used."""
 
 
 class Kept:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.numbers: dict[bytes, int] = {}
-        """The last record number that is kept of each partition."""
+        """The last record number in the file of each partition."""
 
     def recover(self, history: History) -> None:
         self.numbers = {}
@@ -54,7 +54,7 @@ class Kept:
                 history.add(path, found._replace(partition=partition) if isinstance(found, Damage) else found)
 
     def add(self, partition: bytes, segment: bytes, records: list[Record]) -> None:
-        """Keeps records, given as they stand in the bytes of their segment; durable when this returns."""
+        """Adds records, given by their offsets in the bytes of a segment; durable on return."""
         path = self._path(partition)
         old = path.read_bytes()[SEGMENT_HEADER_BYTES:] if partition in self.numbers else b""
         pieces = [old]

@@ -1,17 +1,16 @@
-"""The bytes of a journal: how a record is laid out, and what a file of records turns out to hold.
+"""The bytes of a journal: the layout of a record, and how a file of records is read.
 
-    segment = segment header · record · record · … · tail record · what was in the file before
+    segment = segment header · record · record · … · tail record · older bytes of the file
     record  = magic · payload length · payload CRC · number · partition · kind · append · header CRC · payload
 
-A file may have been a segment before. Each segment therefore has a magic of its own, so that nothing of an earlier one
-can pass for a record of it. Every append ends with a tail record, which the next append overwrites. Each record says
-where its append begins, because an append is written only after the one before it is durable: a record of a later
-append proves that everything before that append was acknowledged.
+A file may have been another segment before. Each segment therefore has a magic of its own, so that a record of an
+earlier segment cannot be mistaken for one of this segment. Every append ends with a tail record, which the next append
+overwrites. Each record says where its append begins. An append is written only after the one before it is durable, so a
+record of a later append proves that everything before that append was acknowledged.
 
-Three things are told apart. A *clean end* is a tail record. A *torn append* is what a crash leaves: whole sectors of
-the last append are not written. It was never acknowledged and is cut off. Everything else that is not a whole record is
-*damage*: a record whose payload is wrong concerns the partition in its header, a header that is wrong may have
-concerned any partition.
+Reading tells three cases apart. A *clean end* is a tail record. A *torn append* is left by a crash: some sectors of the
+last append were not written. It was never acknowledged, and is cut off. Anything else that is not a whole record is
+*damage*. A damaged payload concerns the partition that its header names. A damaged header may concern any partition.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from zlib import crc32
 BATCH: Final = 1
 """The payload is a batch of the partition."""
 CLOSED: Final = 2
-"""The partition was closed with everything in its file; whatever stands before this is of no concern any more."""
+"""The partition was closed with every record in its file. Earlier records of the partition no longer matter."""
 _TAIL: Final = 3
-"""Here records end. Its number is the place where it stands."""
+"""The records end here. The number of this record is its own offset."""
 
 _MAGIC_BASE: Final = int.from_bytes(b"QJR3")
 _MAGIC_STEP: Final = 0x9E3779B1
@@ -46,7 +45,7 @@ SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
 class Record(NamedTuple):
     kind: int
     number: int
-    """Counts up by one per partition, so that a missing record is noticed."""
+    """Rises by one per partition, so that a missing record shows as a gap."""
     partition: bytes
     payload_at: int
     payload_bytes: int
@@ -57,7 +56,7 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that were a record once. `partition` is None when it cannot be said whose."""
+    """Bytes that were a record once. `partition` is None if nothing tells whose record it was."""
 
     offset: int
     partition: bytes | None
@@ -66,20 +65,20 @@ class Damage(NamedTuple):
 
 
 class SegmentContents(NamedTuple):
-    """What a file of records holds, in order."""
+    """The records and the damage in a file, in order."""
 
     found: list[Record | Damage]
     end: int
-    """Where whole records end and a torn append, or nothing, begins."""
+    """Where the whole records end."""
     torn: bool
 
 
 class SegmentHeader(NamedTuple):
     number: int
     previous_bytes: int
-    """Where the records of the segment before end; 0 for the first."""
+    """Where the records of the previous segment end; 0 for the first segment."""
     room: int = 0
-    """The size of the file while the segment is in use. A shorter file was truncated by somebody."""
+    """The size of the file while the segment is in use. A shorter file was truncated from outside."""
     blank_from: int = 0
     """From this byte on, the file was all zeros when the segment began."""
 
@@ -98,7 +97,7 @@ def magic_of(segment: int) -> int:
 
 
 def encode(magic: int, append: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """A record in two pieces, to be written one after the other. `append` is where its append begins."""
+    """A record in two pieces, to be written one after the other. `append` is the offset of its append."""
     head = _HEAD.pack(magic, len(payload), crc32(payload), number, partition, kind, append)
     return head + _CRC.pack(crc32(head)), payload
 
@@ -114,7 +113,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader | None:
-    """None when this is no whole header."""
+    """The header, or None if these bytes are no whole header."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
     magic, _, *fields = _SEGMENT_HEAD.unpack_from(data)
@@ -128,8 +127,8 @@ def read_records(
 ) -> SegmentContents:
     """Reads the records of a segment. With `end`, they must end exactly there, and no append can be torn.
 
-    `acknowledged` is a byte up to which everything is known to have been acknowledged. `blank_from` is that of the
-    segment's header; None when it is not known.
+    Everything up to the byte `acknowledged` is known to have been acknowledged. `blank_from` comes from the segment's
+    header; None if the header is not known.
     """
     view = memoryview(data)
     magic = magic_of(segment)
@@ -173,12 +172,12 @@ def read_records(
 
 
 def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previous: int) -> bool:
-    """Whether a crash during the last append can have left these bytes, where a record should be.
+    """Whether a crash during the last append can have left these bytes in the place of a record.
 
-    A crash leaves some sectors of the append as they were before. So the bytes must touch a sector that may be an old
-    one. A sector is not if it holds a whole header of this append, or if it was blank and is not any more.
+    A crash leaves some sectors of the append as they were before. So the bytes must touch a sector that may be old. A
+    sector is new if it contains a whole header of this append, or if it was blank before and is not blank now.
 
-    `previous` is where the header of the record before stands.
+    `previous` is the offset of the header of the previous record.
     """
     written: set[int] = set()
     is_start, is_inside = at == SEGMENT_HEADER_BYTES, False
@@ -191,11 +190,11 @@ def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previ
     begin = at - at % _SECTOR_BYTES
     is_one_sector = at + RECORD_HEADER_BYTES <= begin + _SECTOR_BYTES
     follows_new = previous >= begin or (begin >= blank_from and any(data[begin:at]))
-    # Where an append begins, an old sector has a whole tail record.
+    # An old sector has a whole tail record where the append begins.
     if (is_one_sector and (is_start or follows_new)) or (is_inside and follows_new):
         written.add(at // _SECTOR_BYTES)
     for sector in range(at // _SECTOR_BYTES, (min(at + size, len(data)) - 1) // _SECTOR_BYTES + 1):
-        # An old tail record may reach a little into the sectors of the append.
+        # An old tail record may extend a little into the sectors of the append.
         begin = max(sector * _SECTOR_BYTES, at + RECORD_HEADER_BYTES)
         is_changed = begin >= blank_from and any(data[begin : (sector + 1) * _SECTOR_BYTES])
         if sector not in written and not is_changed:
@@ -204,7 +203,7 @@ def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previ
 
 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
-    """The payload of a record, given from its header on; None when this is not that record any more."""
+    """The payload of the record with this number, given its bytes; None if they are another record."""
     head = _header_at(data, 0, magic_of(segment))
     payload = data[RECORD_HEADER_BYTES:]
     if head is None or (head.number, head.payload_bytes, head.payload_crc) != (number, len(payload), crc32(payload)):
@@ -222,7 +221,7 @@ def _header_at(data: bytes, at: int, magic: int) -> _Head | None:
 
 
 def _headers(data: bytes, at: int, limit: int, magic: int) -> Iterator[tuple[int, _Head]]:
-    """Every whole header from a byte on, and where it stands."""
+    """Every whole header from a byte on, with its offset."""
     first = _CRC.pack(magic)
     while (at := data.find(first, at, limit)) >= 0:
         if (head := _header_at(data, at, magic)) is not None:

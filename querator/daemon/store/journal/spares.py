@@ -1,8 +1,8 @@
-"""Files that a journal is done with, and writes over instead of beginning new ones.
+"""Old segment files that the journal overwrites instead of creating new files.
 
-To sync bytes in blocks that were never written before, a file system must also record that they are in use now, in a
-journal of its own that all files share. Blocks that are written over need nothing of the kind: a sync takes about two
-thirds of the time, and does not wait for what DuckDB writes next door.
+To sync blocks that were never written before, a file system must also record that they are in use, in a journal of its
+own that all files share. Overwritten blocks do not need this: a sync takes about two thirds of the time, and does not
+wait for other files that DuckDB writes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Spares:
         self._next = 1
 
     def find(self, last_number: int) -> None:
-        """What an earlier process left. `last_number` is that of the last segment."""
+        """Finds the spares that an earlier process left. `last_number` is the number of the last segment."""
         with self._lock:
             self._paths = []
             self._next = 1
             for path in sorted(self._directory.glob("*.spare")):
                 if _number_of(path) > last_number:
-                    # The journal counts from an earlier number on: what is in here would pass for records to come.
+                    # The journal will use this number again, and old records in this file would look like new ones.
                     path.unlink()
                 else:
                     self._paths.append(path)
@@ -46,13 +46,13 @@ class Spares:
         return bool(self._paths)
 
     def take(self) -> Path | None:
-        """One to be written over, and to be renamed before anything that counts is in it."""
+        """A file to overwrite. The caller renames it before the first record goes into it."""
         with self._lock:
             return self._paths.pop() if self._paths else None
 
     def put(self, path: Path) -> None:
-        """Nobody needs this file any more. The caller syncs the directory."""
-        # Somebody may have deleted it, which must not keep what comes after it from going.
+        """Takes a file that nobody needs, or deletes it. The caller syncs the directory."""
+        # The file may have been deleted from outside. This must not stop later segments from going.
         with self._lock, contextlib.suppress(FileNotFoundError):
             if (
                 len(self._paths) < limits.SPARES_MAX
@@ -64,7 +64,7 @@ class Spares:
                 path.unlink()
 
     def make(self) -> None:
-        """A file of zeros. A disk that is full has no room for it, which does no harm."""
+        """Makes a spare of zeros, unless the disk is full, which does no harm."""
         fresh = self._directory / "spare.new"
         try:
             if not self._has_room():
@@ -79,7 +79,7 @@ class Spares:
                 fresh.unlink()
 
     def reduce(self, count: int) -> None:
-        """Gives the room of all but so many back."""
+        """Deletes all but `count` spares."""
         with self._lock:
             while len(self._paths) > count:
                 with contextlib.suppress(OSError):
@@ -95,16 +95,16 @@ class Spares:
 
 
 def _number_of(path: Path) -> int:
-    """Of the segment that this was last, or was about to be; 0 if it never was one."""
+    """The number of the segment that this file was last, or was about to be; 0 if it never was a segment."""
     with path.open("rb") as file:
         header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
     return header.number if header else 0
 
 
 def _fill(fd: int, size: int) -> None:
-    """With zeros, in pieces of a size that pays. What is written at once stays in memory as one piece: with pieces of
-    megabytes a small write takes longer to sync, with single pages a large one. Synced in steps, because others want
-    the disk, too."""
+    """Fills a file with zeros, in pieces of a measured size. The kernel keeps each write in memory as one piece. With
+    pieces of megabytes a small write takes longer to sync, with single pages a large write does. The file is synced in
+    steps, so that other files can be synced in between."""
     zeros = bytes(_PIECE_BYTES)
     written = 0
     while written < size:

@@ -1,8 +1,8 @@
-"""Writing and syncing without letting go of the interpreter's lock.
+"""Writing and syncing without releasing the interpreter's lock.
 
-`os.pwrite` and `os.fdatasync` let other threads run Python meanwhile. That is right in a thread of one's own. On the
-loop it is not: a worker that is given the lock for the tenth of a millisecond that a fast disk takes keeps it for up to
-five, or for as long as it is kept from a processor, and everybody waits.
+`os.pwrite` and `os.fdatasync` release the lock, so that other threads can run. This is right in a worker thread. It is
+wrong on the loop: a fast disk takes a tenth of a millisecond, but a worker that gets the lock meanwhile keeps it for up
+to five milliseconds, or longer if it has to wait for a processor. All requests would wait for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The last record of each partition that was trimmed from the journal, so that a file that lost it again is noticed.
+"""The last record of each partition that was trimmed from the journal, so that a file that lost it is noticed.
 
-A record is trimmed only when the partition's file has it, or a kept file. DuckDB may still have it in the file's log
-alone, which somebody can delete or empty. A partition that was closed is forgotten: its file needs no log, and may be
-replaced by an older one.
+A record is trimmed once the partition's file, or its kept file, contains it. DuckDB may have the record in the log of
+the file only, and an operator can delete or empty that log. A closed partition is forgotten here: its file needs no
+log, and may be replaced by an older file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Trimmed:
             return
         entries = data[_HEAD.size :]
         if data[: _HEAD.size] != _HEAD.pack(_MAGIC, crc32(entries)) or len(entries) % _ENTRY.size:
-            # By itself this loses nothing. What it would tell is told by nobody now.
+            # No record is lost by this. Only the check for lost logs is.
             _log.error("%s is damaged: a file that lost its log may go unnoticed", self._path)
             return
         self.numbers = dict(_ENTRY.iter_unpack(entries))
