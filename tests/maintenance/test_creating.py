@@ -129,7 +129,7 @@ def test_a_file_that_was_being_made_when_the_process_ended(tmp_path: Path) -> No
     uuid = "0e1a4a52-9d9c-4a8b-8a0a-0d2f7ad8b1f3"
     storage = DuckStorage("disk", tmp_path)
     storage.recover()
-    (tmp_path / f"{uuid}.duckdb").write_bytes(storage._empty_file())
+    (tmp_path / f"{uuid}.duckdb").write_bytes(storage._files._empty_file())
     with pytest.raises(Exception, match="its meta table has 0 rows"):
         storage.open(uuid, "q")
     storage.delete(uuid)
