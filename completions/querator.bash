@@ -812,7 +812,7 @@ _querator_argument() {
 
 _querator() {
   local line="${COMP_LINE:0:COMP_POINT}" words cur path="" word kind index=0 skip="" first="" known i
-  # Not COMP_WORDS: readline breaks words at : and =, and a queue's name may have both.
+  # COMP_WORDS is of no use: readline splits words at : and =, and a queue name may contain both.
   read -ra words <<<"$line"
   [[ $line == *[[:space:]] ]] && words+=("")
   cur="${words[${#words[@]}-1]}"
@@ -854,7 +854,7 @@ _querator() {
     directories) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$prefix")) ;;
     *) COMPREPLY=($(querator __complete "$kind" "$prefix" "$first" "${words[@]}" 2>/dev/null)) ;;
   esac
-  # What readline takes for the word begins after the last : of it; give back only that.
+  # Readline replaces only what follows the last colon, so return only that part.
   if [[ $prefix == *:* && $COMP_WORDBREAKS == *:* ]]; then
     local before="${prefix%"${prefix##*:}"}"
     COMPREPLY=("${COMPREPLY[@]#"$before"}")

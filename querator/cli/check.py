@@ -1,4 +1,7 @@
-"""`querator check`: for Nagios and its kin. One line, and their exit codes: 0 ok, 1 warning, 2 critical, 3 unknown."""
+"""`querator check`: checks for Nagios and similar systems.
+
+A check prints one line, and exits with 0 for ok, 1 for warning, 2 for critical and 3 for unknown.
+"""
 
 from __future__ import annotations
 
@@ -33,27 +36,31 @@ class CheckFormat(enum.StrEnum):
     JSON = "json"
 
 
-Form = Annotated[CheckFormat, typer.Option("--format", help="How the verdict is printed.")]
+Form = Annotated[CheckFormat, typer.Option("--format", help="Print the result in this format.")]
 
 
 DepthWarn = Annotated[
-    int | None, typer.Option("--depth-warn", min=0, metavar="N", help="Warning when so many items wait.")
+    int | None, typer.Option("--depth-warn", min=0, metavar="N", help="Warn if at least this many items are ready.")
 ]
 DepthCritical = Annotated[
-    int | None, typer.Option("--depth-critical", min=0, metavar="N", help="Critical when so many items wait.")
+    int | None,
+    typer.Option("--depth-critical", min=0, metavar="N", help="Be critical if at least this many items are ready."),
 ]
 AgeWarn = Annotated[
-    str | None, typer.Option("--age-warn", metavar="DURATION", help="Warning when the oldest waiting item is so old.")
+    str | None,
+    typer.Option("--age-warn", metavar="DURATION", help="Warn if the oldest waiting item has at least this age."),
 ]
 AgeCritical = Annotated[
     str | None,
-    typer.Option("--age-critical", metavar="DURATION", help="Critical when the oldest waiting item is so old."),
+    typer.Option(
+        "--age-critical", metavar="DURATION", help="Be critical if the oldest waiting item has at least this age."
+    ),
 ]
 
 
 @dataclass
 class Measure:
-    """A figure with the thresholds it is held against."""
+    """A measured value and its thresholds."""
 
     name: str
     value: float
@@ -120,7 +127,7 @@ def queue(
     age_critical: AgeCritical = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
-    """Check how many items wait in a queue, and for how long."""
+    """Check how many items are ready in a queue, and how old the oldest is."""
     warn_seconds = None if age_warn is None else duration(age_warn, "--age-warn")
     critical_seconds = None if age_critical is None else duration(age_critical, "--age-critical")
     try:
@@ -139,7 +146,9 @@ def queue(
 @command(app, "partitions")
 def partitions(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Check only this queue.", show_default=False)
+    ] = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
     """Check the states of partitions and their storages.
@@ -178,7 +187,8 @@ def partitions(
 def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
     """Check that the daemon answers, and that its partitions and storages work.
 
-    It is critical if no partition works. It is a warning if some do not, or if a storage is nearly full.
+    The result is critical if no partition works. It is a warning if some partitions fail, or if a storage is nearly
+    full.
     """
     started = time.monotonic()
     try:

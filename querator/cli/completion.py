@@ -1,4 +1,4 @@
-"""`querator completion`: the script that teaches a shell our commands, names in the daemon included."""
+"""`querator completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Shell(enum.StrEnum):
 
 
 @app.command("completion", cls=SharedCommand)
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
-    """Print the completion script of a shell.
+def completion(shell: Annotated[Shell, typer.Argument(help="Name of the shell.")]) -> None:
+    """Print the completion script for a shell.
 
-    For bash: source <(querator completion bash). For zsh: put it into a file named _querator in a directory of $fpath.
+    For bash: source <(querator completion bash). For zsh: write it to a file named _querator in a directory of $fpath.
     For fish: querator completion fish > ~/.config/fish/completions/querator.fish.
     """
     from querator.cli.shell import describe, scripts

@@ -1,4 +1,4 @@
-"""`querator config show`: every setting, and who said so."""
+"""`querator config show`: every setting, and where it came from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ app = noun(NOUNS["config"].help)
 @command(app, "show")
 def show(
     session: Session,
-    file: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, in TOML.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Read the settings from this TOML file.")
+    ] = None,
 ) -> None:
-    """Show the settings of commands and of the daemon, each with where it came from."""
+    """Show every setting of the commands and the daemon, and where it came from."""
     session.output.records(_settings(session, file), ("name", "value", "origin"), name="name")
 
 

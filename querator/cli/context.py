@@ -1,4 +1,4 @@
-"""`querator context`: the daemons you work with, by name."""
+"""`querator context`: names for the daemons you work with."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def context_record(name: str, contexts: config.Contexts) -> dict[str, Any]:
 @command(app, "add")
 def add(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new context.")],
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="URL", help="The daemon, as http://host:port.")
+        str | None, typer.Option("--endpoint", metavar="URL", help="Address of the daemon, as http://host:port.")
     ] = None,
     socket: Annotated[
-        str | None, typer.Option("--socket", metavar="PATH", help="The daemon, by its Unix socket.")
+        str | None, typer.Option("--socket", metavar="PATH", help="Path of the daemon's Unix socket.")
     ] = None,
     token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="FILE", help="File that holds the API key.")
+        str | None, typer.Option("--token-file", metavar="FILE", help="Read the API key from this file.")
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Work with it from now on.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace one of the same name.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Use this context from now on.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a context with the same name.")] = False,
 ) -> None:
-    """Add a context. The first one is used from then on."""
+    """Add a context. The first context is used from then on."""
     if (endpoint is None) == (socket is None):
         raise UsageError("say where the daemon is: --endpoint URL or --socket PATH")
     if endpoint is not None:
         parse_address(endpoint)
     contexts = config.load_contexts()
     if name in contexts.by_name and not replace:
-        raise Conflict(f"there is a context '{name}' already", hint="--replace replaces it")
+        raise Conflict(f"there is a context '{name}' already", hint="--replace overwrites it")
     contexts.by_name[name] = config.Context(
         endpoint=endpoint or "",
         socket=os.path.abspath(os.path.expanduser(socket)) if socket else "",
@@ -68,7 +68,7 @@ def add(
 
 @command(app, "use")
 def use(session: Session, name: Name) -> None:
-    """Work with this daemon from now on."""
+    """Use a context from now on."""
     contexts = config.load_contexts()
     _check(name, contexts)
     contexts.current = name
@@ -89,7 +89,9 @@ def list_(session: Session) -> None:
 @command(app, "show")
 def show(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="CONTEXT", help="The current one if absent.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="CONTEXT", help="Name of the context. Default: the current context.")
+    ] = None,
 ) -> None:
     """Show a context."""
     contexts = config.load_contexts()
@@ -102,7 +104,7 @@ def show(
 
 @command(app, "remove")
 def remove(session: Session, name: Name) -> None:
-    """Forget a context."""
+    """Remove a context. The daemon itself is not touched."""
     contexts = config.load_contexts()
     _check(name, contexts)
     del contexts.by_name[name]

@@ -1,7 +1,7 @@
-"""`querator daemon`: run it in the foreground, ask how it is, stop it.
+"""`querator daemon`: run the daemon in the foreground, show its status, and stop it.
 
-`run` is the one command that imports the daemon's parts; `status` and `stop` look at the LOCK file of the data
-directory, which tells the truth also when nobody answers.
+Only `run` imports the daemon itself. `status` and `stop` read the LOCK file of the data directory, which is right even
+if the daemon does not answer.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ app = noun(NOUNS["daemon"].help)
 POLL_SECONDS: Final = 0.05
 STATUS_TIMEOUT_SECONDS: Final = 5.0
 
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, in TOML.")]
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Read the settings from this TOML file.")]
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Keep all data in this directory.")]
 
 
 def with_http_value(arguments: Sequence[str]) -> list[str]:
-    """`--http` alone means the usual address; typer has no options with an optional value."""
+    """Allow `--http` without a value for the default address, because typer has no optional values."""
     found = list(arguments)
     for index, word in enumerate(found):
         if word == "--http" and (index + 1 == len(found) or found[index + 1].startswith("-")):
@@ -52,30 +52,36 @@ class RunCommand(SharedCommand):
 def run(
     config: Config = None,
     data: Data = None,
-    socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Unix socket to listen on.")] = None,
+    socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Listen on this Unix socket.")] = None,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="[HOST:PORT]", help="Listen on TCP too; localhost:2319 if no address is given."),
+        typer.Option(
+            "--http", metavar="[HOST:PORT]", help="Listen on TCP too, at localhost:2319 if no address is given."
+        ),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+        str | None,
+        typer.Option("--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."),
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal.")
+        str | None,
+        typer.Option(
+            "--log-format", metavar="FORMAT", help="Log as text, as json, or auto: text on a terminal and else json."
+        ),
     ] = None,
     log_file: Annotated[
         Path | None,
-        typer.Option("--log-file", metavar="FILE", help="Write the log to this file; SIGHUP opens it again."),
+        typer.Option("--log-file", metavar="FILE", help="Write the log to this file. SIGHUP opens it again."),
     ] = None,
     test_clock: Annotated[
-        bool, typer.Option("--test-clock", help="A clock that stands still until /v1/clock.advance moves it.")
+        bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback if the command fails.")] = False,
 ) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error, or to --log-file.
 
     SIGHUP opens the log file again, for logrotate. A daemon in the foreground of a terminal ends when the terminal is
-    closed; in the background, under nohup or under systemd it goes on.
+    closed. In the background, under nohup or under systemd it keeps running.
     """
     from querator.config import daemon_config
     from querator.daemon import server
@@ -96,9 +102,9 @@ def run(
 
 @command(app, "status")
 def status(session: Session, config: Config = None, data: Data = None) -> None:
-    """Whether a daemon runs on the data directory, and what it says. Exit code 6 if none does.
+    """Show the daemon that runs on the data directory. The exit code is 6 if there is none.
 
-    A daemon that --socket, --endpoint or a context names is asked instead, wherever it is.
+    If --socket, --endpoint or a context names a daemon, that daemon is shown, even if it is on another machine.
     """
     from querator.cli.queues import all_queues
     from querator.client import Client
@@ -121,7 +127,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
                 health = client.health().get("status")
                 queues = sum(1 for _ in all_queues(client))
             except QueratorError as error:
-                session.note(f"it does not answer as it should: {error.message}")
+                session.note(f"the daemon does not answer properly: {error.message}")
     session.output.record(
         {
             "pid": found.pid,
@@ -139,13 +145,13 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
 
 
 def _is_meant(session: Session, found: Holder | None) -> bool:
-    """Whether the daemon on this machine's data directory is the one that flags, variables or a context name."""
+    """Whether flags, variables or a context name the daemon on this data directory, or no daemon at all."""
     address = session.settings.address
     return address.origin == "default" or (found is not None and address.value == f"unix:{found.socket}")
 
 
 def _status_elsewhere(session: Session) -> None:
-    """What a daemon says whose LOCK file is not at hand."""
+    """Show a daemon by its answers alone, because its LOCK file may be on another machine."""
     from querator.cli.queues import all_queues
 
     client = session.client
@@ -165,7 +171,7 @@ def _status_elsewhere(session: Session) -> None:
 
 @command(app, "stop")
 def stop(session: Session, config: Config = None, data: Data = None) -> None:
-    """Stop the daemon and wait until it has gone. Exit code 6 if none runs, 7 if it does not end in time."""
+    """Stop the daemon and wait until it has ended. The exit code is 6 if none runs, and 7 if it takes too long."""
     from querator.daemon.lock import holder
 
     directory = data_directory(config, data)
@@ -179,8 +185,8 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
             hint=f"a daemon is stopped where it runs: querator daemon stop --data {directory}",
         )
     if not found.pid:
-        raise QueratorError(f"the daemon on {directory} has not told its PID", hint="repeat the command")
-    # The lock is held, so the PID in it is that of a live daemon and not of whoever got the number later.
+        raise QueratorError(f"the daemon on {directory} has not written its PID yet", hint="repeat the command")
+    # The lock is held, so its PID belongs to a live daemon, and not to a later process with the same number.
     os.kill(found.pid, signal.SIGTERM)
     seconds = session.timeout_seconds if session.timeout_given else SHUTDOWN_SECONDS_MAX + 2
     deadline = time.monotonic() + seconds

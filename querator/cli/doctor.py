@@ -1,4 +1,4 @@
-"""`querator doctor`: look at everything that usually is the matter, and say what to do about it."""
+"""`querator doctor`: check what usually goes wrong, and say what to do about it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Finding(NamedTuple):
 @command(app, "doctor")
 def doctor(
     session: Session,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory of the daemon.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Check the daemon on this data directory.")
+    ] = None,
 ) -> None:
     """Find out what is wrong on this machine.
 
@@ -64,11 +66,11 @@ def doctor(
         session.output.records(records, ("status", "check", "what", "todo"), name="check")
     failed = dict.fromkeys(finding.check for finding in findings if finding.status == FAIL)
     if failed:
-        raise QueratorError(f"{', '.join(failed)}: not as it should be")
+        raise QueratorError(f"checks failed: {', '.join(failed)}")
 
 
 def _write_lines(session: Session, findings: list[Finding]) -> None:
-    """For a person: nothing is cut, and what to do stands below what is wrong."""
+    """Print findings for a person: nothing is cut, and the remedy follows on its own line."""
     from rich.text import Text
 
     console = session.output.console()
@@ -104,12 +106,12 @@ def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
         yield Finding("socket", FAIL, f"{path} does not exist", "querator daemon run")
         return
     except PermissionError:
-        yield Finding("socket", FAIL, f"{path} cannot be looked at", "run as the user who runs the daemon")
+        yield Finding("socket", FAIL, f"{path} cannot be accessed", "run as the user who runs the daemon")
         return
     if not stat.S_ISSOCK(status.st_mode):
         yield Finding("socket", FAIL, f"{path} is not a socket", "choose another --socket")
     elif not os.access(path, os.R_OK | os.W_OK):
-        yield Finding("socket", FAIL, f"{path} is not yours to use", "run as the user who runs the daemon")
+        yield Finding("socket", FAIL, f"{path} may not be used by you", "run as the user who runs the daemon")
     elif stat.S_IMODE(status.st_mode) & 0o077:
         yield Finding("socket", WARN, f"{path} is open to other users", f"chmod 600 {path}")
     else:
@@ -145,7 +147,7 @@ def _clock(health: dict[str, Any]) -> Iterator[Finding]:
         for check in checks:
             theirs = times.parse(check["time"]) / US_PER_SECOND
             skew = abs(time.time() - theirs)
-            # The daemon tells whole seconds.
+            # The daemon sends whole seconds.
             if skew > SKEW_WARN_SECONDS + 1:
                 yield Finding(
                     "clock", WARN, f"differs from the daemon's by {short_duration(skew)}", "check NTP on both"
@@ -165,7 +167,7 @@ def _partitions(session: Session) -> Iterator[Finding]:
     if broken:
         yield Finding("partitions", FAIL, f"{', '.join(broken)} in error", "querator partitions list shows the reasons")
     else:
-        # A daemon does not open a file whose schema it does not know; so this is the check of the schema too.
+        # The daemon does not open files with an unknown schema version, so this also checks the schema.
         yield Finding("partitions", OK, f"{sum(len(view.partitions) for view in views)} partitions, none in error")
 
 
@@ -175,7 +177,10 @@ def _lock(session: Session, data: Path | None) -> Iterator[Finding]:
     directory = config.daemon_config(data=data).data
     if not directory.is_dir():
         yield Finding(
-            "data", WARN, f"{directory} does not exist on this machine", "the daemon makes it, or name it by --data"
+            "data",
+            WARN,
+            f"{directory} does not exist on this machine",
+            "the daemon creates it; --data names another one",
         )
         return
     found = holder(directory)
@@ -201,7 +206,7 @@ def _space(session: Session, data: Path | None) -> Iterator[Finding]:
         else:
             yield Finding("disk space", OK, text)
         if not os.access(directory, os.W_OK):
-            yield Finding("permissions", WARN, f"{directory} is not yours to write", "run the daemon as its owner")
+            yield Finding("permissions", WARN, f"{directory} is not writable for you", "run the daemon as its owner")
 
 
 def _pipelines(session: Session, data: Path | None) -> Iterator[Finding]:
@@ -226,7 +231,7 @@ def java_version() -> int | None:
     home = os.environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else "java"
     try:
-        command = [program, "-XX:-UsePerfData", "-version"]  # without it Java leaves a directory behind
+        command = [program, "-XX:-UsePerfData", "-version"]  # otherwise Java leaves a directory behind
         told = subprocess.run(command, capture_output=True, text=True, timeout=20).stderr
     except (OSError, subprocess.SubprocessError):
         return None

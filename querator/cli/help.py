@@ -1,4 +1,4 @@
-"""`querator help`: of a command, or on a topic."""
+"""`querator help`: help on a command or a topic."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 TOPICS: Final = {
     "exit-codes": "What the exit codes mean.",
-    "environment": "Variables that commands look at.",
-    "output": "How answers are printed.",
+    "environment": "Environment variables that commands read.",
+    "output": "Output formats.",
 }
 ENVIRONMENT: Final = {
     "QUERATOR_ENDPOINT": "the daemon, as http://host:port",
@@ -28,15 +28,15 @@ ENVIRONMENT: Final = {
     "QUERATOR_LOG_LEVEL": "what the daemon logs: debug, info, warning or error",
     "QUERATOR_LOG_FORMAT": "how the daemon logs: text, json or auto",
     "QUERATOR_LOG_FILE": "the file that the daemon logs to",
-    "QUERATOR_NO_PROGRESS": "no progress lines, if set",
-    "NO_COLOR": "no colour, if set",
+    "QUERATOR_NO_PROGRESS": "if set, commands show no progress",
+    "NO_COLOR": "if set, commands use no colour",
 }
 OUTPUT: Final = {
-    "-o table": "columns; boxes, colour and relative times only on a terminal, never cut when piped",
+    "-o table": "a table; on a terminal with boxes, colour and relative times, in a pipe never cut",
     "-o json": "one JSON document; errors are an object on standard error",
-    "-o ndjson": "one JSON document per line, as they come",
-    "-o name": "names or ids alone",
-    "-q": "no remarks: a command that lists prints ids alone, one that changes or waits prints nothing; errors stay",
+    "-o ndjson": "one JSON document per line, printed as soon as it is known",
+    "-o name": "only names or ids",
+    "-q": "a command that lists prints only ids, and a command that changes something or waits prints only errors",
     "--columns a,b": "only these fields, in this order",
 }
 
@@ -56,7 +56,7 @@ def help_(
     context: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", show_default=False)] = None,
 ) -> None:
-    """Help on a command or a topic, such as exit-codes."""
+    """Show help on a command or a topic, such as exit-codes."""
     words = words or []
     if len(words) == 1 and words[0] in TOPICS:
         print(f"{TOPICS[words[0]]}\n\n{topic_text(words[0])}", end="")

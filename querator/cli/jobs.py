@@ -1,4 +1,4 @@
-"""`querator jobs`: long maintenance work that goes on in the daemon, whoever waits for it."""
+"""`querator jobs`: long maintenance work that the daemon does in the background."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ app = noun(NOUNS["jobs"].help)
 COLUMNS = ("job_id", "kind", "queue_name", "partition", "state", "done", "total", "created_at", "reason")
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until interrupted.")]
-Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat the list until interrupted.")]
+Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch: time between two lists.")]
 
 
 def job_record(job: Job) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def job_record(job: Job) -> dict[str, Any]:
 
 @command(app, "list")
 def list_(session: Session, watch: Watch = False, interval: Interval = "2s") -> None:
-    """List the jobs that run, and those that ended lately."""
+    """List running jobs, and jobs that ended recently."""
     pause = duration(interval, "--interval")
     output = session.output
     if watch and output.form is Format.JSON:
-        output.form = Format.NDJSON  # an array would never end
+        output.form = Format.NDJSON  # a JSON array would never be closed
     while True:
         records = [job_record(job) for job in session.client.list_jobs()]
         if watch and session.streams.fancy:
@@ -62,7 +62,7 @@ def list_(session: Session, watch: Watch = False, interval: Interval = "2s") -> 
 
 @command(app, "show")
 def show(session: Session, job: JobId, wait: Wait = False) -> None:
-    """Show a job; with --wait, wait for its end first."""
+    """Show a job. With --wait, wait until it has ended first."""
     found = wait_for(session, job) if wait else session.client.show_job(job)
     if not (wait and session.quiet):
         session.output.record(job_record(found), name="job_id")
@@ -70,13 +70,13 @@ def show(session: Session, job: JobId, wait: Wait = False) -> None:
 
 @command(app, "cancel")
 def cancel(session: Session, job: JobId) -> None:
-    """Stop a job. What it has begun is finished or undone."""
+    """Cancel a job. The daemon finishes or undoes the step that is under way."""
     session.client.cancel_job(job)
     session.done(f"job {job} is being cancelled", {"job_id": job, "cancelled": True}, name="job_id")
 
 
 def wait_for(session: Session, job_id: str) -> Job:
-    """Until the job has ended; for ever, unless --timeout says otherwise. A job that failed is an error."""
+    """Wait until a job has ended, without a limit unless --timeout is given. Raises if the job failed."""
     limit = session.waiting_limit()
     hint = f"the job goes on; querator jobs show {job_id} --wait waits for it again"
     job = session.client.show_job(job_id)
@@ -92,7 +92,7 @@ def wait_for(session: Session, job_id: str) -> Job:
 
 
 def started(session: Session, job_id: str, what: str, *, wait: bool) -> None:
-    """After a command has started a job: wait for it, or say how to."""
+    """Finish a command that has started a job: wait for the job, or print how to."""
     if wait:
         job = wait_for(session, job_id)
         session.done(f"{what}: done", job_record(job), name="job_id")

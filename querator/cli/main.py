@@ -1,4 +1,4 @@
-"""Where the `querator` command begins. Shell completion is answered before typer is even imported."""
+"""The entry point of the `querator` command. Completions are answered before typer is imported, to be fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def main() -> None:
     try:
         _main()
     except KeyboardInterrupt:
-        # While modules are imported nobody else listens; from there on `tree.py` does.
+        # Catches Ctrl-C while modules are imported. Later `tree.py` catches it.
         raise SystemExit(INTERRUPTED_EXIT_CODE) from None
 
 
@@ -21,7 +21,7 @@ def _main() -> None:
 
         raise SystemExit(answer(sys.argv[2:]))
     for stream in (sys.stdout, sys.stderr):
-        # A name that the locale cannot spell is shown escaped instead of ending the command.
+        # Print characters that the locale cannot encode as escapes, instead of failing.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     from typer.main import get_command

@@ -1,4 +1,4 @@
-"""`querator queues`: create, list, show, update, delete."""
+"""`querator queues`: create, list, show, update and delete queues."""
 
 from __future__ import annotations
 
@@ -34,35 +34,45 @@ COLUMNS = (
 )
 
 Partitions = Annotated[
-    int | None, typer.Option("--partitions", min=1, metavar="N", help=f"How many partitions, at most {PARTITIONS_MAX}.")
+    int | None,
+    typer.Option("--partitions", min=1, metavar="N", help=f"Number of partitions, at most {PARTITIONS_MAX}."),
 ]
 LeaseTimeout = Annotated[
-    str | None, typer.Option("--lease-timeout", metavar="DURATION", help="How long a consumer may hold an item.")
+    str | None,
+    typer.Option(
+        "--lease-timeout",
+        metavar="DURATION",
+        help="A consumer may hold an item for this time without extending its lease.",
+    ),
 ]
 ExpireTimeout = Annotated[
     str | None,
-    typer.Option("--expire-timeout", metavar="DURATION", help="How long an item lives if nobody completes it."),
+    typer.Option(
+        "--expire-timeout", metavar="DURATION", help="An item that is not completed within this time is dead."
+    ),
 ]
 MaxAttempts = Annotated[
-    int | None, typer.Option("--max-attempts", min=0, metavar="N", help="Leases before an item is dead; 0 is no limit.")
+    int | None,
+    typer.Option(
+        "--max-attempts", min=0, metavar="N", help="An item is dead after this many attempts. 0 means no limit."
+    ),
 ]
 DeadQueue = Annotated[
-    str | None, typer.Option("--dead-queue", metavar="QUEUE", help="Where dead items go; empty for nowhere.")
+    str | None, typer.Option("--dead-queue", metavar="QUEUE", help="Move dead items to this queue. Empty: delete them.")
 ]
 Retention = Annotated[
     str | None,
     typer.Option(
         "--retention",
         metavar="DURATION",
-        help="Delete items that died in another queue and came here after this time, such as 30d; 0 keeps them until"
-        " somebody redrives, completes, clears or deletes them.",
+        help="For a dead queue: delete items this long after they arrived, such as 30d. 0 keeps them.",
     ),
 ]
-Reference = Annotated[str | None, typer.Option("--reference", metavar="TEXT", help="A note of your own.")]
+Reference = Annotated[str | None, typer.Option("--reference", metavar="TEXT", help="Any note about the queue.")]
 
 
 def record_of(info: QueueInfo) -> dict[str, Any]:
-    """A queue whose figures were asked for."""
+    """The record of a queue. `info` must have been requested with its figures."""
     figures = info.figures
     assert figures is not None
     return {
@@ -87,7 +97,7 @@ def record_of(info: QueueInfo) -> dict[str, Any]:
 
 
 def all_queues(client: Client, limit: int | None = None) -> Iterator[QueueInfo]:
-    """Every queue by name, page by page. A page starts with the last name of the one before."""
+    """All queues in the order of their names, page by page. A page starts with the last name of the page before."""
     pivot, seen = "", 0
     while True:
         page = client.list_queues(pivot=pivot, limit=LIST_LIMIT_DEFAULT)
@@ -114,7 +124,9 @@ def create(
     dead_queue: DeadQueue = "",
     reference: Reference = "",
     retention: Retention = "0",
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is already there.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the queue exists already.")
+    ] = False,
 ) -> None:
     """Create a queue."""
     _check_durations(lease_timeout, expire_timeout, retention)
@@ -144,7 +156,7 @@ def list_(
     session: Session,
     limit: AtMost = None,
 ) -> None:
-    """List the queues by name, with what they hold.
+    """List the queues with the number of their items.
 
     READY items wait for a consumer, LEASED ones are with a consumer, SCHEDULED ones wait for their time.
     PRODUCED_LAST_MINUTE counts new items; COMPLETED_LAST_MINUTE counts items that consumers completed. OLDEST_AGE is
@@ -211,7 +223,7 @@ def update(
     retention: Retention = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change a queue's settings; what is not given stays as it is."""
+    """Change the settings of a queue. Settings that are not given stay as they are."""
     _check_durations(lease_timeout, expire_timeout, retention)
     changes = {
         "requested_partitions": partitions,
@@ -225,7 +237,7 @@ def update(
     changes = {field: value for field, value in changes.items() if value is not None}
     if not changes:
         raise UsageError("nothing to change", hint="querator queues update --help")
-    # The wire resets what an update leaves out, so everything is sent again.
+    # An update resets every setting that it leaves out, so send all of them.
     info = session.client.queue_info(name)
     before = {field: getattr(info, field) for field in changes}
     for field, value in changes.items():
@@ -237,7 +249,7 @@ def update(
     session.client.update_queue(info)
     text = f"updated queue '{name}'"
     if partitions is not None and partitions < before["requested_partitions"]:
-        text += "; the partitions that go are emptied by a job, see querator jobs list"
+        text += "; a job empties the partitions to be removed, see querator jobs list"
     _tell(session, name, text)
 
 
@@ -246,7 +258,9 @@ def delete(
     session: Session,
     name: Queue,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such queue.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if other queues use it as their dead queue.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it even if other queues use it as their dead queue.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

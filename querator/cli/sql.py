@@ -1,4 +1,4 @@
-"""`querator sql`: a SELECT over the live partitions of a queue, run inside the daemon."""
+"""`querator sql`: runs a SELECT over the live partitions of a queue, inside the daemon."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ class SqlFormat(enum.StrEnum):
 def sql(
     session: Session,
     queue: Queue,
-    query: Annotated[str, typer.Argument(metavar="QUERY|-", help="The SELECT; - reads it from standard input.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY|-", help="The SELECT. - reads it from standard input.")],
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=0, metavar="N", help="At most so many rows; 0 for all. On a terminal 10000, elsewhere all."
+            "--limit",
+            min=0,
+            metavar="N",
+            help="Print at most this many rows, 0 for all. Default: 10000 on a terminal, else all.",
         ),
     ] = None,
 ) -> None:
-    """Ask a queue's live partitions with SQL, read-only.
+    """Query the live partitions of a queue with SQL, read-only.
 
     The tables are items, leases and scheduled. Each has `partition`, `payload` (bytes) and `text`, which is the payload
     as text and null if the payload is not UTF-8. For JSON, text->>'field' gives a field, and null where there is none.

@@ -32,10 +32,10 @@ def storage_record(status: StorageStatus) -> dict[str, Any]:
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the storages: where they lie, what is in them, and how much room they have.
+    """List the storages with their directory, size and free space.
 
-    PARTITION_BYTES and JOURNAL_BYTES are what the partition files and the journal take on the disk. FREE_BYTES is the
-    room that is left. REASON says why a storage cannot be used.
+    PARTITION_BYTES and JOURNAL_BYTES are the disk space that the partition files and the journal take. FREE_BYTES is
+    the free space of the disk. REASON says why a storage cannot be used.
     """
     records = map(storage_record, session.client.list_storages())
     session.output.records(records, COLUMNS, name="storage", empty="no storages")

@@ -1,4 +1,4 @@
-"""`querator version`: of this command, and of the daemon if one answers."""
+"""`querator version`: the version of this command, and of the daemon if it answers."""
 
 from __future__ import annotations
 

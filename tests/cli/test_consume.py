@@ -269,7 +269,7 @@ def test_what_cannot_be_completed_in_time_is_told_and_not_counted_as_completed(
     out, told = worker.communicate(timeout=60)
     record = json.loads(out)
     assert (worker.returncode, record["completed"], record["lost"]) == (3, 0, 2)
-    assert b"could not complete 2 items; they come back when their leases run out" in told
+    assert b"could not complete 2 items; they will be leased again when their leases expire" in told
     client.reload_partitions(queue)
     assert totals(client, queue) == (0, 2, 0)
 
@@ -335,7 +335,7 @@ def test_a_lost_lease_ends_its_command_and_is_told_once(cli: CommandLine, client
     client.advance_clock("1h")
     out, told = worker.communicate(timeout=60)
     assert (worker.returncode, json.loads(out)["lost"], told.count(b"its lease was lost")) == (3, 1, 1)
-    assert b"its command is ended" in told
+    assert b"its command is stopped" in told
 
 
 def test_backoff_doubles_up_to_its_limit() -> None:

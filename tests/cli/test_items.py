@@ -281,7 +281,7 @@ def test_a_redrive_that_broke_off_before_deleting_adds_nothing_when_repeated(
 ) -> None:
     name, dead = dead_pair(client)
     kill(client, name, "a", "b")
-    monkeypatch.setattr("querator.cli.items.redrive.Run._delete", lambda *_: None)
+    monkeypatch.setattr("querator.cli.items.redrive.RedriveRun._delete", lambda *_: None)
     cli.ok("items", "redrive", dead)
     assert totals(client, dead) == (2, 0, 0)
     monkeypatch.undo()

@@ -245,7 +245,7 @@ def test_a_failing_daemon_is_reported_with_where_to_go_on(tmp_path: Path) -> Non
         result = cli("queue", "produce", "q", "--lines", "--request-id", "x", input="x\n" * 5_000)
     assert result.exit_code == 3
     assert "produced 1,000 items to 'q', then: Internal Error" in result.stderr
-    assert "go on from line 1001" in result.stderr
+    assert "continue with line 1001" in result.stderr
 
 
 def test_a_refused_batch_is_told_by_its_lines(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_ctrl_c_says_what_was_done(cli: CommandLine, client: Client, queue: str)
     told = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 130
     assert "interrupted: produced 1 item" in told
-    assert "go on from line 2" in told
+    assert "continue with line 2" in told
 
 
 def test_progress_is_shown_on_a_terminal_only(cli: CommandLine, queue: str) -> None:

@@ -100,7 +100,7 @@ def test_columns_give_way_the_empty_ones_first() -> None:
 def test_what_is_not_shown_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with streams.pretend(Terminals(stdout=True, columns=60)):
         Renderer(Streams()).records([wide_record()], ("id", "kind", "text", "more"), name="id")
-    assert "not shown, for want of room: more" in capsys.readouterr().err
+    assert "columns that do not fit: more" in capsys.readouterr().err
 
 
 def test_json_has_everything_in_plain_values(show: Show) -> None:

@@ -60,7 +60,7 @@ def test_a_closed_partition_is_named(cli: CommandLine, client: Client, wide_queu
     for words in (["sql", wide_queue, "select partition from items"], ["items", "list", wide_queue]):
         result = cli(*words, "-o", "json")
         assert [one["partition"] for one in json.loads(result.stdout)] == [0]
-        assert result.stderr == f"left out, because it is not open: partition 1 (unavailable) of '{wide_queue}'\n"
+        assert result.stderr == f"skipped, because it is not open: partition 1 (unavailable) of '{wide_queue}'\n"
     client.offline_partitions(wide_queue, [0])
     for words in (["sql", wide_queue, "select 1"], ["items", "list", wide_queue], ["items", "redrive", wide_queue]):
         result = cli(*words)

@@ -1,4 +1,4 @@
-"""`querator items`: what is stored. Redriving, and importing and exporting, have files of their own."""
+"""`querator items`: list, inspect and delete stored items. The other verbs have modules of their own."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def partition_numbers(client: Client, queue: str) -> list[int]:
 
 
 def pages(client: Client, queue: str, partition: int, *, scheduled: bool) -> Iterator[list[StorageItem]]:
-    """All items of a partition, page by page. A page starts with the last id of the one before."""
+    """All items of a partition, page by page. A page starts with the last id of the page before."""
     pivot = ""
     fetch = client.list_scheduled if scheduled else client.list_items
     while True:
@@ -111,8 +111,8 @@ def stored_items(client: Client, queue: str, partitions: list[int], state: ItemS
 
 
 def _scheduled_record(client: Client, queue: str, item: StorageItem, partition: int) -> dict[str, Any]:
-    """Lists keep quiet about when an item is due (wire contract 2.13), so it is asked for."""
-    with contextlib.suppress(InvalidRequest):  # it became due just now
+    """The record of a scheduled item. Lists leave out its due time (wire contract 2.13), so ask for the item."""
+    with contextlib.suppress(InvalidRequest):  # the item became due in the meantime
         if (found := client.inspect_item(queue, item.id).item) is not None:
             item = found
     return item_record(item, partition, "scheduled")
@@ -123,17 +123,18 @@ def list_(
     session: Session,
     queue: Queue,
     partition: OnlyPartition = None,
-    state: Annotated[ItemState, typer.Option("--state", help="Only items in this state.")] = ItemState.ALL,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="TEXT", help="Only items of this kind.")] = None,
+    state: Annotated[ItemState, typer.Option("--state", help="List only items in this state.")] = ItemState.ALL,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="TEXT", help="List only items of this kind.")] = None,
     where: Annotated[
         str | None,
-        typer.Option("--where", metavar="SQL", help="Only items for which this holds, such as attempts > 3."),
+        typer.Option("--where", metavar="SQL", help="List only items that meet this condition, such as attempts > 3."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="At most so many, 100 if absent; 0 for all.")
+        int | None,
+        typer.Option("--limit", min=0, metavar="N", help="List at most this many items, 0 for all. Default: 100."),
     ] = None,
 ) -> None:
-    """List stored items, in the order of their ids."""
+    """List stored items in the order of their ids."""
     client = session.client
     numbers = open_partitions(session, queue) if partition is None else [partition]
     records: Iterator[dict[str, Any]]
@@ -147,7 +148,7 @@ def list_(
     columns = LEASED_COLUMNS if state is ItemState.LEASED else COLUMNS
     session.output.records(islice(records, shown or None), columns, name="id", empty=f"no such items in '{queue}'")
     if limit is None and next(records, None) is not None:
-        # Also with -q: whoever pipes ids into another command must know that these are not all.
+        # Printed even with -q: a user who pipes ids into another command must know that some are missing.
         session.streams.note(f"only the first {count(shown, 'item')}; --limit 0 lists all")
 
 
@@ -156,9 +157,9 @@ def inspect(
     session: Session,
     queue: Queue,
     item_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the item.")],
-    raw: Annotated[bool, typer.Option("--raw", help="The payload's bytes and nothing else.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the bytes of the payload.")] = False,
 ) -> None:
-    """Show everything known of one item, its last failed attempts included."""
+    """Show one item in full, with its last failed attempts."""
     try:
         found = session.client.inspect_item(queue, item_id)
     except NotFound:
@@ -220,7 +221,7 @@ def _death_record(found: ItemsInspectResponse, at: int) -> dict[str, Any]:
 
 @command(app, "delete")
 def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete items, whatever their state. Unknown ids are ignored."""
+    """Delete items in any state. Unknown ids are ignored."""
     chosen = list(id_lists.given(session, item_ids))
     for one in chosen:
         try:
@@ -236,7 +237,7 @@ def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_
     elif not yes:
         raise UsageError("deleting items needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
     for batch in id_lists.batches(chosen):
-        # Which partition an id belongs to is the daemon's knowledge; the others ignore it.
+        # Only the daemon knows which partition an id belongs to. The other partitions ignore it.
         for number in numbers:
             session.client.delete_items(queue, batch, partition=number)
     session.done(

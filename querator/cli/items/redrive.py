@@ -1,9 +1,9 @@
-"""`querator items redrive`: dead items go back to where they came from.
+"""`querator items redrive`: returns dead items to the queues in which they died.
 
-The daemon knows no redrive, so it is done here, a batch at a time: import into the origin queue with each item's
-history, then delete from the dead queue. Every item carries its dead id as its source, and the origin queue remembers
-sources for a month. An interrupted run can be repeated: an item that was imported and not yet deleted is not imported
-again, even if a consumer has completed it since. Leased items are left alone.
+The daemon has no redrive call, so this module does it in batches: it imports items into their origin queue with their
+history, and then deletes them from the dead queue. An imported item keeps its dead id as its source id, and the origin
+queue remembers source ids for a month. So an interrupted run can be repeated: an item that was imported but not deleted
+yet is not imported again, even if a consumer has completed it since. Leased items are skipped.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ UNKNOWN_REASON: Final = "unknown"
 
 
 class Dead(NamedTuple):
-    """A dead item and what its history says of it."""
+    """A dead item, and what its history says about its death."""
 
     record: dict[str, Any]
     origin: str
     reason: str
     last_reason: str = ""
-    """The first line of why the last attempt failed."""
+    """The first line of the reason why the last attempt failed."""
     history: str = ""
 
 
@@ -62,23 +62,26 @@ def redrive(
     session: Session,
     queue: Queue,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="QUEUE", help="Instead of each item's origin queue.")
+        str | None,
+        typer.Option(
+            "--to", metavar="QUEUE", help="Send all items to this queue, instead of the queue in which each died."
+        ),
     ] = None,
     where: Where = None,
     limit: AtMost = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most so many items a second.")
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Send at most this many items per second.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Send dead items back to the queue where they died. Safe to interrupt and to repeat."""
+    """Return dead items to the queue in which they died. Safe to interrupt and to repeat."""
     from concurrent.futures import ThreadPoolExecutor
 
     if to == queue:
         raise UsageError("a queue cannot be redriven into itself")
     if to is not None:
         session.client.queue_info(to)
-    run = Run(session, queue, to, dry_run=dry_run)
+    run = RedriveRun(session, queue, to, dry_run=dry_run)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, Progress(session.streams, f"redriving '{queue}'") as progress:
         try:
             for batch in _batches(_candidates(session, queue, where, limit), rate):
@@ -117,7 +120,7 @@ def _batches(records: Iterator[dict[str, Any]], rate: float | None) -> Iterator[
 
 
 def _runs(dead: list[Dead]) -> Iterator[list[Dead]]:
-    """Items that are imported together: not too many bytes at once."""
+    """The items in groups that are imported together, each of limited size."""
     run: list[Dead] = []
     size = 0
     for one in dead:
@@ -131,7 +134,7 @@ def _runs(dead: list[Dead]) -> Iterator[list[Dead]]:
 
 
 def _history(found: ItemsInspectResponse) -> str:
-    """The item's failed attempts and deaths in the form in which an import takes them."""
+    """The failed attempts and deaths of an item, as JSON for an import."""
     import msgspec
 
     from querator import durations
@@ -145,12 +148,12 @@ def _history(found: ItemsInspectResponse) -> str:
         Event(one.at or 0, one.reason, one.attempts, queue_name=one.queue_name, source_id=one.source_id)
         for one in found.history
     ]
-    # The sort is stable: an attempt stands before the death of the same moment.
+    # The sort is stable: a failed attempt stays before a death at the same time.
     return msgspec.json.encode(sorted(events, key=lambda event: event.at)).decode()
 
 
-class Run:
-    """What has been done so far, and what failed."""
+class RedriveRun:
+    """One run of the command: what is done so far, and what has failed."""
 
     def __init__(self, session: Session, queue: str, to: str | None, *, dry_run: bool) -> None:
         self._session = session
@@ -167,12 +170,12 @@ class Run:
 
     def handle(self, pool: ThreadPoolExecutor, batch: list[dict[str, Any]]) -> None:
         by_origin: dict[str, list[Dead]] = {}
-        for outcome in pool.map(self._look, batch):
+        for outcome in pool.map(self._locate, batch):
             if outcome.error is not None:
                 self._outcomes.append(outcome)
             else:
                 by_origin.setdefault(outcome.dead.origin, []).append(outcome.dead)
-        # In a thread, which an interruption lets finish: it is known then what was imported.
+        # A thread finishes its work even if Ctrl-C interrupts us, so that we know what was imported.
         pool.submit(self._import_all, by_origin).result()
         self.settle()
 
@@ -183,7 +186,7 @@ class Run:
                 self._outcomes += [Outcome(one, error) for one in some]
 
     def settle(self) -> None:
-        """Delete what has been imported; after an interruption, what was imported until then."""
+        """Delete imported items from the dead queue. After an interruption, those imported until then."""
         outcomes = self._outcomes
         done = [outcome.dead for outcome in outcomes if outcome.error is None]
         self._delete(done)
@@ -195,8 +198,8 @@ class Run:
             if outcome.error is not None:
                 self._fail(outcome.dead.record["id"], outcome.error)
 
-    def _look(self, record: dict[str, Any]) -> Outcome:
-        """Where an item goes; an error if that cannot be known."""
+    def _locate(self, record: dict[str, Any]) -> Outcome:
+        """Find out where an item goes. The outcome has an error if that is unknown."""
         dead = Dead(record, self._to or "", UNKNOWN_REASON)
         try:
             found = self._client.inspect_item(self._queue, record["id"])
@@ -245,7 +248,7 @@ class Run:
             self._client.delete_items(self._queue, ids, partition=partition, purpose=f"redrive to {origin}")
 
     def _fail(self, id: str, error: QueratorError) -> None:
-        # A daemon that is gone stays gone for the rest; a single item may have its own trouble.
+        # Go on only if the error is about this item. A daemon that is gone fails the rest too.
         if not isinstance(error, InvalidRequest):
             raise error
         self.failed[id] = error.message

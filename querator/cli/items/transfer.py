@@ -1,4 +1,4 @@
-"""`querator items export` and `import`: stored items as NDJSON, for backups by hand, edits with jq, and moves."""
+"""`querator items export` and `items import`: stored items as NDJSON, one item per line."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def register(app: typer.Typer) -> None:
 def export(
     session: Session,
     queue: Queue,
-    to: Annotated[str | None, typer.Option("--to", metavar="FILE", help="A new file, not standard output.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="Write to this new file. Default: standard output.")
+    ] = None,
     partition: OnlyPartition = None,
     where: Where = None,
     limit: AtMost = None,
 ) -> None:
-    """Write stored items as NDJSON, one per line, scheduled ones included. The items stay where they are."""
+    """Write stored items as NDJSON, one per line, including scheduled items. The items stay in the queue."""
     records = _records(session, queue, partition, where)
     number = 0
     with _target(session, to) as stream, Progress(session.streams, f"exporting '{queue}'") as progress:
@@ -69,7 +71,7 @@ def _records(session: Session, queue: str, partition: int | None, where: str | N
 
 @contextlib.contextmanager
 def _target(session: Session, to: str | None) -> Iterator[TextIO]:
-    """Standard output, or a file that appears under its name when it is whole."""
+    """Standard output, or a file that gets its final name when it is complete."""
     if to is None:
         yield session.streams.stdout
         return
@@ -113,12 +115,12 @@ class Exported(msgspec.Struct, forbid_unknown_fields=True):
 def import_(
     session: Session,
     queue: Queue,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="An export; - is standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="File of an export. - reads standard input.")] = "-",
     dry_run: DryRun = False,
 ) -> None:
-    """Read an export back: kinds, references, attempts and deadlines are kept, leases are not.
+    """Import the items of an export. They keep their kind, reference, attempts and deadlines, but no leases.
 
-    Every item remembers the id it had as its source id, so that repeating an import adds nothing that is still there.
+    Every item keeps its old id as its source id, so repeating an import does not add an item that is still there.
     """
     if file == "-" and session.streams.terminals.stdin:
         raise UsageError("there is nothing to import", hint="give a FILE, or - and something on standard input")
@@ -147,11 +149,11 @@ class ImportRun:
         self._sizes = dict.fromkeys(self._partitions, 0)
         self.imported = 0
         self.repeated = 0
-        """Items that the queue has already, from an earlier import."""
+        """Items that the queue had already, from an earlier import."""
         self.failed = 0
 
     def read(self, stream: BinaryIO) -> Iterator[None]:
-        """Yields now and then, so that progress can be shown."""
+        """Read and import all lines. Yields after each read, so that the caller can show progress."""
         decode = msgspec.json.Decoder(Exported).decode
         for some in read_lines(stream, LINE_BYTES_MAX):
             if isinstance(some, TooLong):
@@ -189,7 +191,7 @@ class ImportRun:
             kind=line.kind,
             payload=payload,
         )
-        # The same item goes to the same partition every time: that is where its source id is known.
+        # Always choose the same partition for an item, because each partition knows only its own source ids.
         partition = self._partitions[zlib.crc32(source_id.encode()) % len(self._partitions)]
         self._batches[partition].append(item)
         self._sizes[partition] += len(payload) + len(line.reference) + len(line.kind)
@@ -197,7 +199,7 @@ class ImportRun:
             self._flush(partition)
 
     def _schedule(self, line: Exported, payload: bytes) -> None:
-        """Importing knows no schedule; producing does, and its request id keeps a repetition out for an hour."""
+        """Produce a scheduled item: an import cannot schedule. The request id prevents duplicates for an hour."""
         from querator.client import produce_item
 
         item = produce_item(
@@ -214,7 +216,7 @@ class ImportRun:
         repeated = 0
         if batch and not self._dry_run:
             answer = self._session.client.import_items(self._queue, batch, partition=partition)
-            repeated = sum(not item.id for item in answer)  # only an item that is stored gets an id
+            repeated = sum(not item.id for item in answer)  # an item that was there already gets no id
         self.imported += len(batch) - repeated
         self.repeated += repeated
         self._batches[partition], self._sizes[partition] = [], 0

@@ -1,4 +1,4 @@
-"""`--where SQL`: stored items by a condition that the daemon evaluates, in the language of `querator sql`."""
+"""`--where SQL`: stored items that meet a condition. The daemon evaluates it, in the SQL of `querator sql`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _COLUMNS: Final = (
 
 
 def literal(text: str) -> str:
-    """A text in SQL."""
+    """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def query(
     table: str, partitions: Sequence[int] | None, state: str | None, kind: str | None, where: str | None, after: str
 ) -> str:
-    """One page of a table, in the order of partition and id. `after` is where the page before ended, as SQL."""
+    """The query for one page of a table, by partition and id. `after` is a condition that skips earlier pages."""
     conditions = []
     if partitions is not None:
         conditions.append(f"partition in ({', '.join(map(str, partitions))})")
@@ -40,7 +40,7 @@ def query(
     if kind is not None:
         conditions.append(f"kind = {literal(kind)}")
     if where is not None:
-        conditions.append(f"({where}\n)")  # on a line of its own, in case the condition ends in a comment
+        conditions.append(f"({where}\n)")  # the newline ends a comment at the end of the condition
     if after:
         conditions.append(after)
     text = f"select {_COLUMNS} from {table}"
@@ -57,9 +57,9 @@ def matching_items(
     kind: str | None,
     where: str | None,
 ) -> Iterator[dict[str, Any]]:
-    """Records as `items list` has them, page by page."""
+    """The records of `items list` that meet the conditions, page by page."""
     if where is not None:
-        # On its own it must be a condition already. Otherwise `a) or (b` would undo the other conditions.
+        # Check that the condition is valid by itself. Otherwise `a) or (b` would disable the other conditions.
         client.sql_bytes(queue, f"select 1 from items where {where}\nlimit 0", format="ndjson")
     tables = []
     if state.value != "scheduled":

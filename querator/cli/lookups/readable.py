@@ -1,4 +1,4 @@
-"""Which partitions can be read. What is closed is named, so that nobody takes the rest of a queue for all of it."""
+"""Which partitions of a queue can be read. The user is told about the others, because their items are missing."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def open_partitions(session: Session, queue: str) -> list[int]:
     if partitions and len(closed) == len(partitions):
         raise RetryRequest(f"no partition of '{queue}' is open", hint=f"querator partitions list {queue}")
     if closed:
-        session.streams.note(f"left out, because it is not open: partition {', '.join(closed)} of '{queue}'")
+        session.streams.note(f"skipped, because it is not open: partition {', '.join(closed)} of '{queue}'")
     return [one.partition for one in partitions if one.state not in CLOSED_STATES]

@@ -1,4 +1,4 @@
-"""What the commands of `querator pipeline` share: Spark, started late and told about in a line, and their summaries."""
+"""Runs Spark for the commands of `querator pipeline`: starts it, shows progress, explains errors, prints summaries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE_ROWS: Final = 5
 
 
 class Spark:
-    """Spark for one command: started late, watched, and its errors told in a line."""
+    """Spark for one command. It is started late, and its errors are explained in one line."""
 
     def __init__(self, session: Session, master: str, conf: list[str], log_file: Path | None, verbose: bool) -> None:
         self._session = session
@@ -36,7 +36,7 @@ class Spark:
         self.log_file = (log_file or _default_log_file()).absolute()
 
     def connection(self, context: str | None = None) -> Connection:
-        """How Spark's tasks reach the daemon."""
+        """How the tasks of Spark connect to the daemon."""
         from querator.spark.moving import Connection
         from querator.spark.options import settings_for
 
@@ -76,14 +76,14 @@ class Spark:
             except (QueratorError, typer.Exit):
                 raise
             except KeyboardInterrupt:
-                raise Interrupted("interrupted", hint="see the command's help for how to go on") from None
+                raise Interrupted("interrupted", hint="the help of the command says how to continue") from None
             except Exception as error:
                 told = explained(error)
                 told.hint = told.hint or f"Spark's log has more: {self.log_file}"
                 raise told from error
 
     def watch(self, standing: Callable[[], Standing | None]) -> None:
-        """From now on the progress line shows this."""
+        """Show this in the progress line from now on."""
         self._standing = standing
         self._progress.restart()
 
@@ -108,7 +108,7 @@ def _default_log_file() -> Path:
 
 
 def show(session: Session, rows: DataFrame, text: str) -> None:
-    """What a dry run tells: the plan, the schema and a sample."""
+    """Print the result of a dry run: the plan, the schema and some rows."""
     plan = rows._jdf.queryExecution().simpleString()
     for line in (text, "", *plan.splitlines(), f"Schema: {rows.schema.simpleString()}"):
         session.note(line)
@@ -130,14 +130,25 @@ def summary(session: Session, text: str, started: float, items: int, **record: A
     session.done(f"{text} in {seconds:.1f}s, {rate}", fields, name=next(iter(record)))
 
 
+def where_option(options: dict[str, str], where: str | None) -> dict[str, str]:
+    """The `where` option of a read. The daemon checks the condition before Spark starts and creates a directory."""
+    from querator.spark.options import Options
+
+    if not where:
+        return {}
+    with Options.of(options).bulk() as bulk:
+        bulk.plan(options["queue"], where=where)
+    return {"where": where}
+
+
 def held(session: Session, queue: str) -> int:
     stats = session.client.stats(queue)
     return sum(p.total + p.scheduled for logical in stats.logical_queues for p in logical.partitions)
 
 
 @contextlib.contextmanager
-def going_on(how: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
-    """A job that broke off: how far it got, and how to go on. A command that made no sense is told nothing of it."""
+def resume_hint(how: str, progress: Callable[[], str] | None = None) -> Iterator[None]:
+    """Add to an error how far the job got, and how to continue. A usage error stays as it is."""
     from querator.spark.running import explained
 
     try:
@@ -157,4 +168,4 @@ def _so_far(progress: Callable[[], str] | None) -> str:
     try:
         return f"; {progress()}"
     except QueratorError as error:
-        return f"; how far it got is not known: {error.message}"
+        return f"; how far it got is unknown: {error.message}"

@@ -1,4 +1,4 @@
-"""`querator queue`: the daily work on one queue. Producing and consuming have files of their own."""
+"""`querator queue`: the daily work on one queue. `produce`, `consume` and `leases` have modules of their own."""
 
 from __future__ import annotations
 
@@ -36,14 +36,20 @@ def lease(
     session: Session,
     queue: Queue,
     n: Annotated[
-        int, typer.Option("-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="At most so many.")
+        int,
+        typer.Option(
+            "-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="Lease at most this many items."
+        ),
     ] = 10,
-    client_id: Annotated[str | None, typer.Option("--client-id", metavar="TEXT", help="Names this consumer.")] = None,
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", metavar="TEXT", help="Name of this consumer. Default: a new name.")
+    ] = None,
     complete_ids: Annotated[
-        list[str] | None, typer.Option("--complete", metavar="ID", help="Complete this item first; repeatable.")
+        list[str] | None,
+        typer.Option("--complete", metavar="ID", help="Complete this item in the same request. May be repeated."),
     ] = None,
 ) -> None:
-    """Lease items; waits for the first one as long as --timeout says."""
+    """Lease items. If there are none, wait for the first one, at most for --timeout."""
     try:
         reply = session.client.lease(queue, n, client_id=client_id, complete_ids=complete_ids or ())
     except RetryRequest as error:
@@ -73,7 +79,7 @@ def lease_records(reply: QueueLeaseResponse) -> list[dict[str, Any]]:
 
 @command(app, "complete")
 def complete(session: Session, queue: Queue, item_ids: Ids, dry_run: DryRun = False) -> None:
-    """Complete leased items: they are done with. Safe to repeat."""
+    """Complete leased items, which removes them from the queue. Safe to repeat."""
     _settle(
         session,
         queue,
@@ -95,7 +101,7 @@ def _settle(
     keeps_earlier: bool,
     dry_run: bool,
 ) -> None:
-    """Do something to each of these items, and tell what became of it."""
+    """Send the ids in batches, and report the result for each item."""
     verdicts = Verdicts()
     stopped_by: BaseException | None = None
     try:
@@ -116,15 +122,21 @@ def retry(
     session: Session,
     queue: Queue,
     item_ids: Ids,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before this time (RFC 3339).")] = None,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="Straight to the dead queue.")] = False,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Retry not before this time, such as 2026-01-31T08:00:00Z."),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="Retry not before this much time has passed, such as 5m."),
+    ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Move the items to the dead queue.")] = False,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why the attempt failed; the items keep it.")
+        str, typer.Option("--reason", metavar="TEXT", help="Why the attempt failed. The items keep the reason.")
     ] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Hand leased items back, for another try now or later."""
+    """Return leased items to the queue, for another attempt now or later."""
     if sum((at is not None, delay is not None, dead)) > 1:
         raise UsageError("--at, --delay and --dead exclude each other")
     when = later(at, delay, "--at")
@@ -154,11 +166,14 @@ def extend(
     queue: Queue,
     item_ids: Ids,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="DURATION", help="From now; the queue's own if absent.")
+        str | None,
+        typer.Option(
+            "--by", metavar="DURATION", help="New lease time from now. Default: the lease timeout of the queue."
+        ),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Keep leased items for longer."""
+    """Extend the leases of items."""
     if by is not None:
         duration(by, "--by")
 
@@ -178,13 +193,15 @@ leases.register(app)
 def stats(
     session: Session,
     queue: Queue,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until interrupted.")] = False,
-    interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch.")] = "2s",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="DURATION", help="With --watch: time between two answers.")
+    ] = "2s",
 ) -> None:
-    """Count what is in a queue, by partition, and who waits.
+    """Count the items of a queue by partition, and the requests that wait.
 
-    AVERAGE_AGE is the mean age of the items that are ready or leased, AVERAGE_LEASE_LEFT the mean time until the leases
-    run out. FAILURES counts how often the storage of the partition failed since it last worked.
+    AVERAGE_AGE is the mean age of items that are ready or leased. AVERAGE_LEASE_LEFT is the mean time until a lease
+    expires. FAILURES counts how often the storage of the partition has failed since it last worked.
     """
     pause = duration(interval, "--interval")
     while True:
@@ -218,7 +235,7 @@ def stats_record(client: Client, queue: str) -> dict[str, Any]:
             "leased": one.total_leased,
             "scheduled": one.scheduled,
             "average_age": one.average_age,
-            # The wire calls it average_leased_age, and means how long the leases still last.
+            # The wire contract calls it average_leased_age, but it is the time until the leases expire.
             "average_lease_left": one.average_leased_age,
             "failures": one.failures,
         }
@@ -244,7 +261,7 @@ def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
         one["state"], one["reason"] = (status.state, status.reason) if status else ("", "")
     output = session.output
     if output.form is not Format.TABLE:
-        # Repeated answers are one document per line, whatever JSON was asked for: an array would never end.
+        # Repeated answers are one document per line: a JSON array would never be closed.
         if redraw and output.form is Format.JSON:
             output.form = Format.NDJSON
         output.record(record, name="queue_name")
@@ -266,7 +283,7 @@ def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
 def clear(
     session: Session,
     queue: Queue,
-    items: Annotated[bool, typer.Option("--queue", help="Delete the items that wait to be leased.")] = False,
+    items: Annotated[bool, typer.Option("--queue", help="Delete the items that are ready.")] = False,
     scheduled: Annotated[bool, typer.Option("--scheduled", help="Delete the scheduled items.")] = False,
     destructive: Annotated[
         bool, typer.Option("--destructive", help="With --queue: delete everything, leased and scheduled items too.")
@@ -274,7 +291,7 @@ def clear(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the items of a queue, and keep the queue. Asks before it does so, with the number of items."""
+    """Delete items of a queue, after a confirmation. The queue itself stays."""
     if not (items or scheduled):
         raise UsageError("say what to clear", hint="--queue, --scheduled or both; --destructive takes leased items too")
     if destructive and not items:
@@ -312,7 +329,7 @@ def wait(
         Condition, typer.Option("--for", help="empty: no items of any kind; idle: nothing ready and nothing leased.")
     ] = Condition.EMPTY,
 ) -> None:
-    """Wait until a queue is empty or idle; for ever, unless --timeout says otherwise."""
+    """Wait until a queue is empty or idle, without a limit unless --timeout is given."""
     limit = session.waiting_limit()
     left: dict[str, Any] = {}
     with Progress(session.streams, f"waiting for '{queue}'") as progress:

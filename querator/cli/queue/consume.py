@@ -1,4 +1,4 @@
-"""`querator queue consume`: the command's options, and how a worker ends. The work itself is in `worker.py`."""
+"""`querator queue consume`: the options of the command, and its exit. `worker.py` does the work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from querator.errors import Interrupted, PartlyDone, UsageError
 from querator.limits import BATCH_ITEMS_MAX, NS_PER_SECOND
 
 STDERR: Final = 2
-"""Where commands write when standard output is for a script: one document and nothing else."""
+"""Commands write to standard error if our standard output holds a JSON document."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,35 +27,57 @@ def consume(
     session: Session,
     queue: Queue,
     exec_: Annotated[
-        str, typer.Option("--exec", metavar="CMD", help="Shell command run for each item, with its payload on stdin.")
+        str,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Run this shell command for each item, with the payload on its standard input.",
+        ),
     ],
     n: Annotated[
         int,
-        typer.Option("-n", "--batch-size", min=1, max=BATCH_ITEMS_MAX, metavar="N", help="Lease so many at a time."),
+        typer.Option(
+            "-n",
+            "--batch-size",
+            min=1,
+            max=BATCH_ITEMS_MAX,
+            metavar="N",
+            help="Lease at most this many items at a time.",
+        ),
     ] = 10,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=1_000, metavar="N", help="Commands that run side by side.")
+        int,
+        typer.Option(
+            "--concurrency", min=1, max=1_000, metavar="N", help="Run at most this many commands at the same time."
+        ),
     ] = 4,
     backoff: Annotated[
-        str, typer.Option("--backoff", metavar="MIN..MAX", help="Wait before a failed item is tried again; doubles.")
+        str,
+        typer.Option(
+            "--backoff", metavar="MIN..MAX", help="Delay before a failed item is retried. It doubles with each attempt."
+        ),
     ] = "1s..5m",
     exec_timeout: Annotated[
         str | None,
         typer.Option(
-            "--exec-timeout", metavar="DURATION", help="End a command that runs for longer, and retry its item."
+            "--exec-timeout", metavar="DURATION", help="End a command that runs longer than this, and retry its item."
         ),
     ] = None,
-    client_id: Annotated[str | None, typer.Option("--client-id", metavar="TEXT", help="Names this consumer.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="End after so many items.")] = None,
-    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when there is nothing to lease.")] = False,
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", metavar="TEXT", help="Name of this consumer. Default: a new name.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after this many items.")
+    ] = None,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when there is nothing to lease.")] = False,
 ) -> None:
-    """Run a shell command for each item: exit 0 completes it, anything else retries it.
+    """Run a shell command for each item. Exit code 0 completes the item, any other code retries it.
 
     The command finds QUERATOR_ITEM_ID, QUERATOR_ITEM_KIND, QUERATOR_ITEM_REFERENCE, QUERATOR_ITEM_ATTEMPTS,
-    QUERATOR_ITEM_ENCODING and QUERATOR_QUEUE in its environment. Leases are extended while it runs. On SIGINT and
-    SIGTERM the running commands may finish, and what has not begun is handed back; a second signal ends them too.
-    A command is ended with SIGTERM, and with SIGKILL if it is still there 5 seconds later.
-    What the commands print goes to standard output; with -o json, to standard error.
+    QUERATOR_ITEM_ENCODING and QUERATOR_QUEUE in its environment. Leases are extended while it runs. On SIGINT or
+    SIGTERM, running commands may finish, and items that have not started are returned to the queue. A second signal
+    ends the running commands: they get SIGTERM, and SIGKILL after 5 more seconds.
+    Commands print to standard output, or to standard error with -o json.
     """
     from querator.cli.queue.worker import Backoff, Plan, Worker
 
@@ -116,7 +138,7 @@ def _exec_timeout(text: str) -> float:
     seconds = duration(text, "--exec-timeout")
     if seconds <= 0:
         raise UsageError(
-            "--exec-timeout: must be more than 0", hint="leave it out to let commands run as long as they take"
+            "--exec-timeout: must be more than 0", hint="without it, commands may run as long as they like"
         )
     return seconds
 

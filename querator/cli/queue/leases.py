@@ -1,4 +1,4 @@
-"""`querator queue leases` and `queue release`: who holds items of a queue, and how to take them back."""
+"""`querator queue leases` and `queue release`: list the clients that hold items, and take their items back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("client_id", "leased", "since", "next_deadline", "last_deadline")
 _HELD: Final = "deadline > timestamp '0001-01-02'"
-"""Without leases whose holder has given up its item, which is on its way to another queue or partition."""
+"""Leaves out items that are being moved to another queue or partition: no client holds them any more."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,14 +53,14 @@ def release(
     queue: Queue,
     client_id: Annotated[
         str,
-        typer.Option("--client", metavar="CLIENT", help="The client whose items are taken back.", show_default=False),
+        typer.Option("--client", metavar="CLIENT", help="Take back the items of this client.", show_default=False),
     ],
     dry_run: DryRun = False,
 ) -> None:
     """Take back all items that a client holds, so that others can lease them now.
 
-    Use it when a consumer is gone and its leases run for a long time. The lease does not count as an attempt. A client
-    that is still running loses its leases, and may lease the same items again.
+    Use it when a consumer is gone and its leases would last for a long time. The lease does not count as an attempt. A
+    client that is still running loses its leases, and may lease the same items again.
 
     Example: querator queue release mail --client worker-7
     """
@@ -80,7 +80,7 @@ def release(
     verdicts = Verdicts()
     try:
         for batch in batches(row["id"] for row in rows):
-            # An id that is refused was completed, retried or ran out since it was listed: nobody holds it any more.
+            # The daemon refuses an id that was completed, retried or expired since it was listed. Nobody holds it now.
             verdicts.apply(batch, hand_back, keeps_earlier=True)
     except QueratorError as error:
         if not verdicts.done:

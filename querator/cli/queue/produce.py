@@ -1,7 +1,7 @@
-"""`querator queue produce`: one payload, or a stream of lines in bounded batches while reading goes on.
+"""`querator queue produce`: produces one payload, or a stream of lines in batches.
 
-The main thread reads and makes items; one thread sends, so that order is kept and both overlap. What is there when the
-sender is free goes out together: a slow pipe is sent line by line, a fast one a thousand at a time.
+The main thread reads lines and makes items. One other thread sends them, which keeps their order. Each request takes
+all items that are ready, so a slow pipe is sent line by line, and a fast one in batches of a thousand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from querator.client import Client
 
 PAYLOAD_BYTES_MAX: Final = PRODUCE_BODY_BYTES_MAX * 3 // 4 - 10_000
-"""What fits into one request as base64, with room for the rest."""
+"""A payload of this size fits into one request as base64, with space for the other fields."""
 BATCH_BYTES_MAX: Final = PAYLOAD_BYTES_MAX
 ITEM_OVERHEAD_BYTES: Final = 80
 WAITING_BATCHES_MAX: Final = 8
@@ -70,27 +70,44 @@ def produce(
     session: Session,
     queue: Queue,
     payload: Annotated[
-        str | None, typer.Argument(metavar="PAYLOAD|-", help="The payload; - reads it from standard input.")
+        str | None, typer.Argument(metavar="PAYLOAD|-", help="The payload. - reads it from standard input.")
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read this file.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Every line is an item.")] = False,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from this file.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Produce one item per line.")] = False,
     ndjson: Annotated[
-        bool, typer.Option("--ndjson", help="Every line is a JSON object with utf8 or bytes, kind, reference, …")
+        bool,
+        typer.Option(
+            "--ndjson", help="Produce one item per line, each a JSON object with utf8 or bytes, kind, reference, …"
+        ),
     ] = False,
-    kind: Annotated[str, typer.Option("--kind", metavar="TEXT", help="What sort of item it is.")] = "",
-    reference: Annotated[str, typer.Option("--reference", metavar="TEXT", help="A note of your own.")] = "",
-    encoding: Annotated[str, typer.Option("--encoding", metavar="TEXT", help="How the payload is encoded.")] = "",
+    kind: Annotated[str, typer.Option("--kind", metavar="TEXT", help="Kind of the item, such as welcome.")] = "",
+    reference: Annotated[
+        str, typer.Option("--reference", metavar="TEXT", help="Any note about the item, such as customer-7.")
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option("--encoding", metavar="TEXT", help="Encoding of the payload, such as application/json.")
+    ] = "",
     enqueue_at: Annotated[
-        str | None, typer.Option("--enqueue-at", metavar="TIME", help="Not before this time (RFC 3339).")
+        str | None,
+        typer.Option(
+            "--enqueue-at", metavar="TIME", help="Make the item ready at this time, such as 2026-01-31T08:00:00Z."
+        ),
     ] = None,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Not before so long.")] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="Make the item ready after this much time, such as 1h."),
+    ] = None,
     request_id: Annotated[
         str | None,
-        typer.Option("--request-id", metavar="TEXT", help="Repeating the command with it within an hour adds nothing."),
+        typer.Option(
+            "--request-id", metavar="TEXT", help="Repeating the command with the same id within an hour adds nothing."
+        ),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Produce items, from an argument, a file, or lines of any number on standard input."""
+    """Produce items from an argument, a file, or standard input."""
     draft = _draft(kind, reference, encoding, enqueue_at, delay)
     _check_request_id(request_id)
     if lines and ndjson:
@@ -114,7 +131,7 @@ def produce(
 
 
 def _draft(kind: str, reference: str, encoding: str, enqueue_at: str | None, delay: str | None) -> QueueProduceItem:
-    """What all items of this command have in common."""
+    """An item with the fields that all items of this command share."""
     if enqueue_at is not None and delay is not None:
         raise UsageError("--enqueue-at and --delay exclude each other")
     when: int | None = None
@@ -181,7 +198,7 @@ def _line_items(stream: BinaryIO, draft: QueueProduceItem, run: StreamRun) -> It
 
 
 class JsonItem(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of NDJSON: an item as the produce request has it."""
+    """A line of NDJSON: an item with the fields of the produce request."""
 
     utf8: str | None = None
     bytes: str | None = None
@@ -227,7 +244,7 @@ def _json_item(number: int, given: JsonItem, draft: QueueProduceItem) -> Numbere
 
 
 class StreamRun:
-    """One stream on its way into a queue: the batches that wait, who sends them, and what became of them."""
+    """Sends a stream of items to a queue: the batches that wait, the thread that sends them, and the results."""
 
     def __init__(self, session: Session, queue: str, request_id: str | None, *, dry_run: bool) -> None:
         self._session = session
@@ -241,7 +258,7 @@ class StreamRun:
         self._numbers = 0
         self.produced = 0
         self.repeated = 0
-        """Items of requests that the daemon has carried out before, under the same request id."""
+        """Items in requests that the daemon had accepted before, under the same request id."""
         self.failed = 0
         self.errors: list[LineError] = []
         self.last_line = 0
@@ -256,7 +273,7 @@ class StreamRun:
             self.errors.append(error)
 
     def send_all(self, source: Iterator[list[Numbered]]) -> None:
-        self._session.client.queue_info(self._queue)  # an unknown queue is told before anything is read
+        self._session.client.queue_info(self._queue)  # report an unknown queue before reading any input
         sender = threading.Thread(target=self._send_waiting, name="produce", daemon=True)
         sender.start()
         interrupted = False
@@ -282,7 +299,7 @@ class StreamRun:
         self._report(interrupted=interrupted)
 
     def _batched(self, source: Iterator[list[Numbered]]) -> Iterator[list[Numbered]]:
-        """Batches that fit a request. With a request id they depend on the input alone, never on the moment."""
+        """Cut the items into requests. With a request id, the cuts depend on the input alone: a repeat must match."""
         batch: list[Numbered] = []
         size = 0
         for some in source:
@@ -345,7 +362,7 @@ class StreamRun:
             self._numbers += 1
             request_id = new_request_id() if self._request_id is None else f"{self._request_id}.{self._numbers}"
             added = client.produce(self._queue, [one.item for one in batch], request_id=request_id)
-            # An id of our own was never used before: the answer to an earlier attempt of this request was lost.
+            # A generated id is always new. If it counts as repeated, only the answer to an earlier attempt was lost.
             if not added and self._request_id is not None:
                 self.repeated += len(batch)
                 return
@@ -369,7 +386,7 @@ class StreamRun:
         else:
             session.done(done, record, name="queue_name")
             return
-        go_on = f"everything up to line {self.last_line} is done; go on from line {self.last_line + 1}"
+        go_on = f"all lines up to {self.last_line} are done; continue with line {self.last_line + 1}"
         if interrupted:
             raise Interrupted(f"interrupted: {done}", hint=go_on)
         if self._stopped_by is not None:

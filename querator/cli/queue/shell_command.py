@@ -1,7 +1,7 @@
-"""One run of a shell command: fed its payload, ended when asked to, with the last lines of its standard error kept.
+"""One run of a shell command: gets a payload, can be ended, and keeps the last lines of its standard error.
 
-A command runs in a session of its own, so that Ctrl-C reaches only the worker, and so that ending a command ends
-everything it started.
+The command runs in its own session. So Ctrl-C reaches only the worker, and ending the command also ends all processes
+that it has started.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import Final
 
 GRACE_SECONDS: Final = 5.0
-"""A command that SIGTERM has not ended after this long gets SIGKILL."""
+"""A command that is still running this long after SIGTERM gets SIGKILL."""
 TAIL_BYTES: Final = 1_800
-"""This much of the end of standard error is kept; with the exit status it fits into a reason."""
+"""Only the last bytes of standard error are kept, so that they fit into the reason of a retry."""
 TAIL_WAIT_SECONDS: Final = 1.0
-"""Something that the command left in the background may hold its standard error open; it is not waited for longer."""
+"""After this time we stop reading standard error: a background process may hold it open."""
 STDERR: Final = 2
 
 
@@ -60,7 +60,7 @@ class ShellCommand:
         return self._process.returncode
 
     def end(self) -> None:
-        """Send SIGTERM. `end_if_overdue` sends SIGKILL if the command is still there after the grace period."""
+        """Send SIGTERM. `end_if_overdue` sends SIGKILL if the command is still running after the grace period."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + GRACE_SECONDS
             self._signal(signal.SIGTERM)
@@ -81,18 +81,20 @@ class ShellCommand:
         with open(reading, "rb", buffering=0) as source:
             while chunk := source.read(65_536):
                 self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-                with contextlib.suppress(OSError):  # our own standard error may be closed; the command goes on
+                with contextlib.suppress(
+                    OSError
+                ):  # our own standard error may be closed, but the command must keep running
                     os.write(STDERR, chunk)
 
     @property
     def outcome(self) -> str:
-        """How the command ended, in words."""
+        """How the command ended, such as `exit status 1`."""
         ended = status(self._process.returncode)
         return f"timed out after {self._timeout:g}s, {ended}" if self._timed_out else ended
 
     @property
     def last_lines(self) -> str:
-        """The end of what the command wrote to standard error, in whole lines where there is more than one."""
+        """The last lines that the command wrote to standard error. A single long line is cut."""
         tail = self._tail
         if len(tail) == TAIL_BYTES and b"\n" in tail[:-1]:
             tail = tail[tail.index(b"\n") + 1 :]

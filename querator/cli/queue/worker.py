@@ -1,11 +1,11 @@
-"""A worker that runs a shell command per item, and never holds an item without either working on it or giving it back.
+"""The worker of `querator queue consume`, which runs a shell command for each item.
 
-    main thread      leases, and hands items to the runners
+    main thread      leases items and passes them to the runners
     runner threads   run one command each
-    keeper thread    completes what is done, and extends the leases of everything that is held
-    ender thread     ends commands that run for too long, whose lease was lost, or that a second signal is to end
+    keeper thread    completes finished items, and extends the leases of all held items
+    ender thread     ends a command that runs too long, lost its lease, or must stop after a second signal
 
-All of them share `Worker._lock`; nothing blocks while holding it.
+All threads share `Worker._lock`. No thread blocks while it holds the lock.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LEASE_WAIT_SECONDS: Final = 60.0
 EMPTY_WAIT_SECONDS: Final = 0.2
 TICK_SECONDS: Final = 0.1
 COMPLETE_SECONDS: Final = 1.0
-"""A complete that takes longer is tried again later, so that it does not hold up those of other partitions."""
+"""A complete request that takes longer is repeated later, so that it does not delay other partitions."""
 EXTEND_SHARE: Final = 1 / 3
-"""Leases are extended when this share of the queue's lease timeout has passed."""
+"""Leases are extended after this fraction of the lease timeout."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Backoff:
     longest: float
 
     def delay(self, attempts: int, jitter: Callable[[], float] = random.random) -> float:
-        """Doubles with every attempt, up to the longest; a quarter of it is left to chance."""
+        """Seconds to wait after this many attempts. They double with each attempt; up to a quarter is random."""
         ceiling = min(self.longest, self.shortest * 2.0 ** min(max(attempts - 1, 0), 60))
         return max(self.shortest, ceiling * (0.75 + 0.25 * jitter()))
 
@@ -59,11 +59,11 @@ class Plan:
     lease_seconds: float
     max_attempts: int
     patience_seconds: float
-    """How long a daemon may be away, such as for a restart."""
+    """The worker fails if the daemon does not answer for this long. A restart should fit in."""
     commands_stdout: int | None = None
-    """Where the commands write; None is our own standard output."""
+    """File descriptor for the output of commands. None is our own standard output."""
     exec_timeout_seconds: float | None = None
-    """A command that runs for longer is ended, and its item retried."""
+    """A command that runs longer is ended, and its item is retried."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Tally:
 
 @dataclass
 class Held:
-    """An item that is leased, until it is completed, retried, handed back or lost."""
+    """A leased item, until it is completed, retried, handed back or lost."""
 
     item: QueueLeaseItem
     partition: int = 0
@@ -87,7 +87,7 @@ class Held:
 
 
 class Worker:
-    """`leaser` and `client` reach the same daemon; the first is only used to lease, so that it can be broken off."""
+    """`leaser` and `client` connect to the same daemon. `leaser` only leases, so that `stop` can abort it."""
 
     def __init__(self, leaser: Client, client: Client, plan: Plan, note: Callable[[str], None]) -> None:
         self._leaser = leaser
@@ -99,17 +99,17 @@ class Worker:
         self._todo: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
         self._room = threading.Semaphore(0)
         self._ended = threading.Event()
-        # Set by a signal handler, which runs in the main thread at any moment, perhaps while that holds a lock.
+        # A signal handler sets these. It runs in the main thread, which may hold a lock at that moment.
         self._stopping = False
         self._killing = False
         self._started = 0
         self._failing_partitions: set[int] = set()
-        """Partitions whose completes failed when they were last tried; each is told once."""
+        """Partitions whose last complete failed. The failure is reported once per partition."""
         self.tally = Tally()
         self.failure: QueratorError | None = None
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Lease no more; `at_once` ends the running commands too. Called from a signal handler: takes no lock."""
+        """Stop leasing. `at_once` also ends the running commands. Takes no lock, because a signal handler calls it."""
         self._stopping = True
         self._killing = self._killing or at_once
         self._leaser.abort()
@@ -133,7 +133,7 @@ class Worker:
             self._todo.put(None)
         for thread in runners:
             while thread.is_alive():
-                thread.join(TICK_SECONDS)  # a signal handler runs in this thread, between two waits
+                thread.join(TICK_SECONDS)  # signal handlers run in this thread, between two waits
         self._ended.set()
         keeper.join()
         ender.join()
@@ -164,14 +164,14 @@ class Worker:
             self._started += len(holding)
             for held in holding:
                 self._todo.put(held)
-            # The next lease waits until the runners have begun with all of these.
+            # Lease again only when the runners have started with all of these.
             for _ in holding:
                 while not self._room.acquire(timeout=TICK_SECONDS):
                     if self._stopping:
                         return
 
     def _lease(self, wanted: int) -> list[Held]:
-        """Items, or none if there are none; a daemon that is away is waited for."""
+        """Lease items. Returns an empty list if there are none. Waits for a daemon that does not answer."""
         wait = EMPTY_WAIT_SECONDS if self._plan.until_empty else LEASE_WAIT_SECONDS
         give_up_at = time.monotonic() + self._plan.patience_seconds
         while True:
@@ -207,14 +207,14 @@ class Worker:
                 self._retry(held.item, why, said)
 
     def _claim(self, held: Held) -> bool:
-        """Whether this item is still ours to work on: it may have been handed back, or its lease was lost."""
+        """Whether this worker still holds the item. It may have been handed back, or its lease was lost."""
         with self._lock:
             if held.lost:
                 self._held.pop(held.item.id, None)
             return held.item.id in self._held
 
     def _run_command(self, held: Held) -> tuple[int | None, str, str]:
-        """The exit status, None if there is none; how the command ended, in words; and its last words."""
+        """Run the command. Returns its exit status or None, how it ended, and its last lines of standard error."""
         item = held.item
         environment = os.environ | {
             "QUERATOR_QUEUE": self._plan.queue,
@@ -254,7 +254,7 @@ class Worker:
         dead = plan.max_attempts > 0 and item.attempts >= plan.max_attempts
         delay = 0.0 if self._killing else plan.backoff.delay(item.attempts)
         try:
-            # The daemon counts attempts when a lease runs out, not when an item is handed back; so this is ours to say.
+            # The daemon checks max_attempts only when a lease expires, so the worker must check it on a retry.
             reason = f"{why}\n{said}" if said else why
             self._client.retry(plan.queue, [item.id], at=None if dead else _in(delay), dead=dead, reason=reason)
         except QueratorError as error:
@@ -267,7 +267,7 @@ class Worker:
         self._note(f"{item.id}: {why}; {outcome}")
 
     def _hand_back_waiting(self) -> None:
-        """What no runner has begun with goes back at once, for others."""
+        """Return items that no runner has started with, so that other consumers can lease them."""
         waiting: list[str] = []
         with contextlib.suppress(queues.Empty):
             while True:
@@ -282,10 +282,10 @@ class Worker:
             self._client.retry(self._plan.queue, waiting, unused=True)
             self._count(handed_back=len(waiting))
         except QueratorError as error:
-            self._note(f"could not hand back {len(waiting)} items, their leases will run out: {error.message}")
+            self._note(f"could not hand back {len(waiting)} items, their leases will expire: {error.message}")
 
     def _complete_done(self, timeout: float) -> None:
-        """Complete what is done. What cannot be completed now stays held and is tried again, which does no harm."""
+        """Complete finished items. Items that cannot be completed now stay held, and are tried again later."""
         for partition, ids in self._ids_by_partition(only_done=True):
             completed, refused, error = self._ask(
                 ids, lambda some: self._client.complete(self._plan.queue, some, timeout=timeout), keeps_earlier=True
@@ -303,14 +303,14 @@ class Worker:
                 self._note(f"could not complete {len(ids) - len(completed)} items yet, trying again: {error.message}")
 
     def _give_up_done(self) -> None:
-        """What is done and could not be completed before the worker has to end."""
+        """Report finished items that could not be completed before the worker ends."""
         left = len(self._held)
         if left:
-            self._note(f"could not complete {left} items; they come back when their leases run out")
+            self._note(f"could not complete {left} items; they will be leased again when their leases expire")
             self._count(lost=left)
 
     def _ids_by_partition(self, *, only_done: bool) -> list[tuple[int, list[str]]]:
-        """Ids that are held, apart by partition, so that a partition that fails does not hold up the others."""
+        """The held ids by partition, so that a failing partition does not delay the others."""
         found: dict[int, list[str]] = {}
         with self._lock:
             for id, held in self._held.items():
@@ -322,7 +322,7 @@ class Worker:
     def _ask(
         ids: Sequence[str], send: Callable[[list[str]], Any], *, keeps_earlier: bool
     ) -> tuple[list[str], dict[str, str], QueratorError | None]:
-        """Which ids succeeded, which were refused and why, and what kept the rest from being asked."""
+        """Send ids in batches. Returns accepted ids, refused ids with reasons, and the error that stopped it early."""
         from querator.cli.terminal.id_lists import Verdicts, batches
 
         verdicts = Verdicts()
@@ -352,13 +352,13 @@ class Worker:
             if error is not None:
                 self._note(f"could not extend {len(ids)} leases: {error.message}")
             with self._lock:
-                # An item that was settled while we asked is not lost. If a done one is lost, its complete says so.
+                # An item that was settled during the request is not lost. For a finished item, the complete will tell.
                 gone = [held for id in refused if (held := self._held.get(id)) is not None and not held.done]
                 for held in gone:
                     held.lost = True
             self._count(lost=len(gone))
             for held in gone:
-                self._note(f"{held.item.id}: {refused[held.item.id]}; its command is ended")
+                self._note(f"{held.item.id}: {refused[held.item.id]}; its command is stopped")
 
 
 def _in(delay: float) -> int | None:

@@ -1,8 +1,8 @@
-"""What a shell may complete from the daemon: `querator __complete KIND PREFIX QUEUE WORDS…`, one candidate per line.
+"""Completes names that only the daemon knows: `querator __complete KIND PREFIX QUEUE WORDS…` prints one per line.
 
-Called on every press of Tab, so typer stays out of it, nothing takes longer than 300 ms, and nothing is ever said on
-standard error. PREFIX is what has been typed of the word, QUEUE the command's first argument if it has one already,
-and WORDS the whole command line, in which options may say which daemon is meant.
+The shell runs it on every press of Tab. So it does not import typer, gives up after 300 ms, and prints no errors.
+PREFIX is the part of the word that is typed already, QUEUE is the first argument of the command if there is one, and
+WORDS is the whole command line, because its options may name a daemon.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def answer(arguments: Sequence[str]) -> int:
         sys.stdout.write("".join(f"{text}\n" for text in found[:CANDIDATES_MAX]))
         sys.stdout.flush()
     except Exception:
-        # Whatever it is, a prompt is no place to read about it.
+        # An error message would disturb the prompt.
         return 1
     return 0
 
@@ -60,7 +60,7 @@ def _candidates(kind: str, queue: str, words: Sequence[str]) -> Iterable[str]:
 
 
 class Daemon:
-    """Asks without the client library, whose import would take most of the time there is."""
+    """Sends requests without `Client`, because importing it takes too long."""
 
     def __init__(self, words: Sequence[str]) -> None:
         from querator import config

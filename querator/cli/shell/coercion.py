@@ -1,8 +1,8 @@
-"""From words to values without pydantic.
+"""Converts the words of a command line to values without pydantic.
 
-Typer (0.2x on) checks parameters with pydantic, whose import takes longer than everything else a short command does.
-Our parameters are texts, numbers, flags, paths and choices, so commands get a converter of their own for these. It
-hangs on an attribute of typer's that is not public: where that is missing, or a type is not known here, typer does it.
+Typer converts parameters with pydantic, whose import takes longer than the rest of a short command. Our parameters are
+texts, numbers, flags, paths and choices, so this module converts those. It sets a private attribute of typer. If that
+attribute is missing, or a parameter has another type, typer converts the value itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOOK: Final = "_runtime_param"
 
 
 def quickened(parameters: list[Any]) -> list[Any]:
-    """The same parameters, with the quick converter where it knows their type."""
+    """The same parameters, with our converter for every type that it supports."""
     for parameter in parameters:
         descriptor = getattr(parameter, "type_descriptor", None)
         if descriptor is not None and getattr(parameter, _HOOK, parameter) is None:
@@ -29,7 +29,7 @@ def quickened(parameters: list[Any]) -> list[Any]:
 
 
 def _element(annotation: Any) -> Any:
-    """`list[int]` and `int | None` are made of int."""
+    """The type of one value: int for `list[int]` and for `int | None`."""
     origin = get_origin(annotation)
     if origin is list:
         return _element(get_args(annotation)[0])
@@ -39,7 +39,7 @@ def _element(annotation: Any) -> Any:
 
 
 class Converter:
-    """Does for one parameter what typer's own `RuntimeParam` would."""
+    """Converts the values of one parameter, in place of typer's own `RuntimeParam`."""
 
     def __init__(self, kind: Any, parameter: Any) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""The command tree as plain data, for those who write completions and manual pages of it."""
+"""The command tree as plain data. Completion scripts and manual pages are made from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DYNAMIC: Final = {
     "PATH": "files",
     "DIR": "directories",
 }
-"""What a value's placeholder in the help says about how to complete it."""
+"""How a value is completed, by its placeholder in the help."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """How its value is completed: one of the values of DYNAMIC, or nothing."""
+        """How the value is completed: one of the values of DYNAMIC, or an empty text."""
         return DYNAMIC.get(self.metavar.split("|")[0], "")
 
 
@@ -65,7 +65,7 @@ class Command:
 
 
 def tree() -> Command:
-    """All commands, with every noun's module imported."""
+    """All commands. This imports the module of every noun."""
     from querator.cli.shell.tree import app
 
     root: Any = typer.main.get_command(app)

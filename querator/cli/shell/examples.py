@@ -1,4 +1,4 @@
-"""An example or two for every command, shown below its help and in its manual page. Imported only for those."""
+"""Examples for every command, shown in its help and in its manual page."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def of(path: str) -> tuple[str, ...]:
-    """By the words after `querator`. `queue` and `queues` take each other's verbs."""
+    """The examples of a command, by the words after `querator`. `queue` and `queues` accept each other's verbs."""
     noun, _, verb = path.partition(" ")
     other = {"queue": "queues", "queues": "queue"}.get(noun, noun)
     return EXAMPLES.get(path) or EXAMPLES.get(f"{other} {verb}", ())
 
 
 def write(context: Any, formatter: Any) -> None:
-    """The examples of a command, below everything else in its help."""
+    """Append the examples of a command to its help."""
     found = of(" ".join(context.command_path.split()[1:]))
     if found:
         formatter.write("\nExamples:\n" if len(found) > 1 else "\nExample:\n")

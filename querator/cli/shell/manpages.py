@@ -1,4 +1,4 @@
-"""Manual pages, one per command, written from the command tree."""
+"""Manual pages, one per command, made from the command tree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from querator.cli.terminal.failures import EXIT_CODES
 
 HEADER: Final = '.\\" Written by packaging/generate.py from the command tree; do not edit.'
 MAIN_PAGE_TEXT: Final = (
-    "Querator is a durable lease queue. Producers add items, consumers lease them and complete or retry them; what is "
-    "never completed comes back, and what keeps failing goes to a dead queue. A queue is made of partitions, which an "
-    "operator can pause, drain, reload, migrate, query and back up while the queue goes on."
+    "Querator is a durable lease queue. Producers add items. Consumers lease items and complete or retry them. "
+    "An item that is not completed in time can be leased again, and an item that keeps failing goes to a dead queue. "
+    "A queue is made of partitions. An operator can pause, drain, reload, migrate, query and back them up while the "
+    "queue keeps working."
 )
 
 
 def pages(root: Command) -> dict[str, str]:
-    """By file name."""
+    """The text of every page, by file name."""
     return {f"{page_name(command)}.1": page(command, root) for command in root.walk()}
 
 
@@ -112,7 +113,7 @@ def _table(title: str, entries: dict[str, str]) -> Iterator[str]:
 
 
 def _related(command: Command, root: Command) -> list[Command]:
-    """The page above, and the pages beside and below."""
+    """The pages of the parent command, and of its children or siblings."""
     if not command.path:
         return command.children
     above = next(one for one in root.walk() if one.path == command.path[:-1])

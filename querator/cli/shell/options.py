@@ -1,4 +1,4 @@
-"""The options that every command shares, declared once, and the decorator that gives them to a command."""
+"""Options that commands share, declared once, and the decorator that adds them to a command."""
 
 from __future__ import annotations
 
@@ -20,42 +20,63 @@ SHARED_PANEL: Final = "Shared options"
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the queue.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the command would do, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Where = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only items for which this holds, such as attempts > 3.")
+    str | None,
+    typer.Option("--where", metavar="SQL", help="Choose only items that meet this condition, such as attempts > 3."),
 ]
 OnlyPartition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, metavar="PARTITION", help="Only this partition.")
+    int | None, typer.Option("--partition", "-p", min=0, metavar="PARTITION", help="Choose only this partition.")
 ]
-AtMost = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done; --timeout says how long.")]
+AtMost = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after this many.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the work is done, at most for --timeout.")]
 
 
 def _shared(annotation: Any, *declarations: str, help: str, **settings: Any) -> Any:
     return Annotated[annotation, typer.Option(*declarations, help=help, rich_help_panel=SHARED_PANEL, **settings)]
 
 
-_TIMEOUT_HELP: Final = "How long to try (30s). If given, also how long to wait for a daemon that is away."
+_TIMEOUT_HELP: Final = "Give up after this time (30s). If given, also wait this long for a daemon that does not answer."
 
 
 @cache
 def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
     return {
-        "output": (_shared(formats, "-o", "--output", help="How the answer is printed."), formats("table")),
-        "quiet": (_shared(bool, "-q", "--quiet", help="Print ids if the command lists, nothing if it acts."), False),
-        "columns": (_shared(str | None, "--columns", metavar="A,B", help="Only these fields."), None),
-        "endpoint": (_shared(str | None, "--endpoint", metavar="URL", help="Daemon, as http://host:port."), None),
-        "socket": (_shared(str | None, "--socket", metavar="PATH", help="Daemon, by its Unix socket."), None),
-        "context": (_shared(str | None, "--context", metavar="CONTEXT", help="Daemon, by its context's name."), None),
-        "token_file": (_shared(str | None, "--token-file", metavar="FILE", help="File that holds the API key."), None),
+        "output": (_shared(formats, "-o", "--output", help="Print the answer in this format."), formats("table")),
+        "quiet": (
+            _shared(
+                bool, "-q", "--quiet", help="Print only ids if the command lists, and nothing if it changes something."
+            ),
+            False,
+        ),
+        "columns": (
+            _shared(str | None, "--columns", metavar="A,B", help="Print only these fields, in this order."),
+            None,
+        ),
+        "endpoint": (
+            _shared(str | None, "--endpoint", metavar="URL", help="Connect to the daemon at http://host:port."),
+            None,
+        ),
+        "socket": (
+            _shared(str | None, "--socket", metavar="PATH", help="Connect to the daemon at this Unix socket."),
+            None,
+        ),
+        "context": (
+            _shared(str | None, "--context", metavar="CONTEXT", help="Connect to the daemon of this context."),
+            None,
+        ),
+        "token_file": (
+            _shared(str | None, "--token-file", metavar="FILE", help="Read the API key from this file."),
+            None,
+        ),
         "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help=_TIMEOUT_HELP), None),
-        "debug": (_shared(bool, "--debug", help="Show where an error came from."), False),
+        "debug": (_shared(bool, "--debug", help="Print a traceback if the command fails."), False),
     }
 
 
 class SharedCommand(TyperCommand):
-    """A command whose help sets the shared options apart from its own."""
+    """A command whose help lists the shared options after its own."""
 
     def get_params(self, ctx: Any) -> Any:
         return quickened(super().get_params(ctx))
@@ -96,7 +117,7 @@ class SharedCommand(TyperCommand):
 def command(
     app: typer.Typer, name: str, *, formats: type = Format, **settings: Any
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
-    """Make a function a command of `app`: it gets a Session built from the shared options, then its own parameters."""
+    """Make a function a command of `app`. It gets a Session made from the shared options, then its own parameters."""
 
     def decorate(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
         shared = _shared_parameters(formats)
@@ -105,7 +126,7 @@ def command(
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for parameter in list(signature.parameters.values())[1:]
         ]
-        # A command may have an opinion of its own on a shared name, such as a --timeout with another default.
+        # A command may declare a shared option itself, such as a --timeout with another default.
         names = {parameter.name for parameter in own}
         added = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,5 +1,7 @@
-"""Completion scripts, written from the command tree. Words and options are in the script; only names that live in the
-daemon are asked for, by `querator __complete`."""
+"""Completion scripts for bash, zsh and fish, made from the command tree.
+
+A script holds all commands and options. It asks `querator __complete` only for names that the daemon knows.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ def script(shell: str, root: Command) -> str:
 
 
 def quoted(text: str) -> str:
-    """In single quotes, for any POSIX shell."""
+    """The text in single quotes, as any POSIX shell reads it."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def value_kind(parameter: Parameter) -> str:
-    """How a value is completed, in one word for the scripts: a kind, or `=` and the words themselves."""
+    """How a script completes a value: a kind, or `=` followed by all possible words."""
     return "=" + " ".join(parameter.choices) if parameter.choices else parameter.kind
 
 
 def _cases(root: Command, lines: Callable[[Command], list[tuple[str, str]]]) -> str:
-    """The arms of a case statement: pattern and what to print."""
+    """The arms of a case statement. `lines` gives the pattern and the printed words of each arm."""
     arms = []
     for command in root.walk():
         for pattern, words in lines(command):
@@ -46,7 +48,7 @@ def _options(command: Command) -> list[tuple[str, str]]:
 
 
 def _values(command: Command) -> list[tuple[str, str]]:
-    """`none` is told too: the words after such an option are its value, and not a command."""
+    """How option values are completed. `none` says that the next word is a value, and not a command."""
     return [
         (quoted(f"{command.name} {name}"), value_kind(option) or "none")
         for option in command.options
@@ -97,7 +99,7 @@ def bash(root: Command) -> str:
 
 _querator() {{
   local line="${{COMP_LINE:0:COMP_POINT}}" words cur path="" word kind index=0 skip="" first="" known i
-  # Not COMP_WORDS: readline breaks words at : and =, and a queue's name may have both.
+  # COMP_WORDS is of no use: readline splits words at : and =, and a queue name may contain both.
   read -ra words <<<"$line"
   [[ $line == *[[:space:]] ]] && words+=("")
   cur="${{words[${{#words[@]}}-1]}}"
@@ -139,7 +141,7 @@ _querator() {{
     directories) compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- "$prefix")) ;;
     *) COMPREPLY=($(querator __complete "$kind" "$prefix" "$first" "${{words[@]}}" 2>/dev/null)) ;;
   esac
-  # What readline takes for the word begins after the last : of it; give back only that.
+  # Readline replaces only what follows the last colon, so return only that part.
   if [[ $prefix == *:* && $COMP_WORDBREAKS == *:* ]]; then
     local before="${{prefix%"${{prefix##*:}}"}}"
     COMPREPLY=("${{COMPREPLY[@]#"$before"}}")
@@ -151,7 +153,7 @@ complete -F _querator querator
 
 
 def _described(root: Command) -> str:
-    """For zsh: a command's words with what they do, one `word:description` per line."""
+    """The subcommands of every command for zsh, as `word:description`."""
     arms = []
     for command in root.walk():
         if command.children:
@@ -270,7 +272,7 @@ def fish(root: Command) -> str:
 set -g __querator_commands {commands}
 set -g __querator_valued {" ".join(valued)}
 
-# Whether the words so far lead to this command and, if a number is given, to that argument of it.
+# Whether the words so far name this command and, if a number is given, that argument of it.
 function __querator_at
     set -l words (commandline -opc)
     set -l path ''

@@ -1,4 +1,4 @@
-"""The command tree. A noun's module is imported when the noun is used, so that `--help` and a completion stay quick."""
+"""The command tree. A noun's module is imported when the noun is used, so that `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class Noun(NamedTuple):
 
 
 NOUNS: Final = {
-    "daemon": Noun("querator.cli.daemon", "Run the daemon, ask how it is, stop it."),
+    "daemon": Noun("querator.cli.daemon", "Run the daemon, show its status, and stop it."),
     "queues": Noun("querator.cli.queues", "Create, list, change and delete queues."),
     "queue": Noun("querator.cli.queue", "Produce to a queue, lease from it, complete and retry."),
     "partitions": Noun("querator.cli.partitions", "Pause, drain, reload, migrate and back up partitions."),
-    "storages": Noun("querator.cli.storages", "Directories that hold partitions: where they lie, and their room."),
-    "jobs": Noun("querator.cli.jobs", "Long maintenance work: list it, wait for it, cancel it."),
-    "items": Noun("querator.cli.items", "Look at stored items, redrive, delete, import and export them."),
-    "sql": Noun("querator.cli.sql", "Ask a queue's live partitions with SQL, read-only."),
-    "pipeline": Noun("querator.cli.pipeline", "Bulk work on Spark: import, export, copy, redrive, report, stream."),
-    "top": Noun("querator.cli.top", "A live view of queues and partitions."),
-    "check": Noun("querator.cli.check", "Checks for monitoring, with Nagios exit codes."),
+    "storages": Noun("querator.cli.storages", "List the directories that hold partitions, and their free space."),
+    "jobs": Noun("querator.cli.jobs", "List maintenance jobs, wait for them, and cancel them."),
+    "items": Noun("querator.cli.items", "List, inspect, redrive, delete, export and import stored items."),
+    "sql": Noun("querator.cli.sql", "Query the live partitions of a queue with SQL, read-only."),
+    "pipeline": Noun("querator.cli.pipeline", "Import, export, copy, redrive, report and stream items with Spark."),
+    "top": Noun("querator.cli.top", "Watch queues and partitions live."),
+    "check": Noun("querator.cli.check", "Check a queue or the daemon for a monitoring system."),
     "doctor": Noun("querator.cli.doctor", "Find out what is wrong on this machine."),
-    "context": Noun("querator.cli.context", "Name the daemons you work with and choose one."),
+    "context": Noun("querator.cli.context", "Give names to the daemons you work with, and choose one."),
     "config": Noun("querator.cli.config", "Show the settings and where each came from."),
     "version": Noun("querator.cli.version", "Print the version."),
-    "completion": Noun("querator.cli.completion", "Print the completion script of a shell."),
-    "help": Noun("querator.cli.help", "Help on a command or a topic, such as exit-codes."),
+    "completion": Noun("querator.cli.completion", "Print the completion script for a shell."),
+    "help": Noun("querator.cli.help", "Show help on a command or a topic, such as exit-codes."),
 }
 
-OTHER_NUMBER: Final = {"queue": "queues", "queues": "queue"}
+OTHER_FORM: Final = {"queue": "queues", "queues": "queue"}
 
 VALUED_SHARED_OPTIONS: Final = ("-o", "--output", "--columns", "--endpoint", "--socket", "--context", "--token-file")
 SHARED_FLAGS: Final = ("-q", "--quiet", "--debug")
 
 
 def hoist_shared_options(arguments: Sequence[str]) -> list[str]:
-    """`querator -o json queues list` means `querator queues list -o json`: options belong to the last command."""
+    """Move shared options behind the command: `-o json queues list` becomes `queues list -o json`."""
     rest, hoisted = list(arguments), []
     while rest:
         word = rest[0]
@@ -83,12 +83,12 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def understood(self, ctx: Any) -> list[str]:
-        """The commands that work here, also those that the help does not list."""
+        """All commands that work here, including those that the help does not list."""
         return self.list_commands(ctx)
 
 
 class RootGroup(Group):
-    """All nouns, known by name and imported by need; and the way out of the program for every error."""
+    """All nouns, imported when they are used. Every error of a command ends here and becomes an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, noun in NOUNS.items() if _exists(noun.module)]
@@ -132,7 +132,7 @@ class RootGroup(Group):
             abandon_stdout()
             return failures.BROKEN_PIPE_EXIT_CODE
         except SystemExit as error:
-            # Typer leaves like this, and only like this, when the pipe behind stdout is closed.
+            # Typer exits with code 1 only if the reader of our standard output has closed the pipe.
             abandon_stdout()
             return failures.BROKEN_PIPE_EXIT_CODE if error.code == 1 else int(error.code or 0)
         except typer.TyperException as error:
@@ -150,7 +150,7 @@ class RootGroup(Group):
         return failures.report(failure, Streams(), want)
 
     def _path(self, arguments: list[str]) -> str:
-        """The command that is meant, as far as the words name one."""
+        """The longest part of the command line that names a command."""
         path = "querator"
         command: Any = self
         for word in hoist_shared_options(arguments):
@@ -163,16 +163,16 @@ class RootGroup(Group):
 
 
 class NounGroup(Group):
-    """A noun with its verbs. `queue` and `queues` also take each other's, which have no name in common."""
+    """A noun with its verbs. `queue` also accepts the verbs of `queues` and the other way round; no verb is in both."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, cmd_name) or self._of_the_other_number().get(cmd_name)
+        return super().get_command(ctx, cmd_name) or self._verbs_of_the_other_form().get(cmd_name)
 
     def understood(self, ctx: Any) -> list[str]:
-        return [*self.list_commands(ctx), *self._of_the_other_number()]
+        return [*self.list_commands(ctx), *self._verbs_of_the_other_form()]
 
-    def _of_the_other_number(self) -> dict[str, Any]:
-        other = OTHER_NUMBER.get(self.name or "")
+    def _verbs_of_the_other_form(self) -> dict[str, Any]:
+        other = OTHER_FORM.get(self.name or "")
         if other is None:
             return {}
         group: Any = typer.main.get_command(importlib.import_module(NOUNS[other].module).app)
@@ -227,7 +227,7 @@ def root(
 
 
 def noun(help: str) -> typer.Typer:
-    """The group of a noun's verbs."""
+    """A new group for the verbs of a noun."""
     group = typer.Typer(cls=NounGroup, help=help, add_completion=False, rich_markup_mode=None)
     group.callback()(lambda: None)
     return group

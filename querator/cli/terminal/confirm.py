@@ -1,4 +1,4 @@
-"""Asking before something is destroyed: the name has to be typed, and where nobody can be asked, `--yes` decides."""
+"""Asks for confirmation before data is destroyed: the user types a name. Without a terminal, `--yes` is needed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from querator.errors import QueratorError, UsageError
 
 
 def confirm_by_name(session: Session, name: str, what: str, *, yes: bool) -> None:
-    """Returns if the operator means it; raises otherwise."""
+    """Ask the user to type a name. Raises unless the user confirms."""
     if yes:
         return
     if not session.streams.can_ask:
         raise UsageError(f"{what} needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
     session.streams.note(what)
-    session.streams.stderr.write("Type the name to go on: ")
+    session.streams.stderr.write("Type the name to continue: ")
     session.streams.stderr.flush()
     answer = session.streams.stdin_bytes.readline()
     if not answer:

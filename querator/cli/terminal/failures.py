@@ -1,4 +1,4 @@
-"""From an error to what the operator reads and what the shell gets: the one place that knows exit codes by name."""
+"""Turns an error into a message with a hint for the user, and an exit code for the shell."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from querator.errors import Interrupted, QueratorError, RetryRequest, UsageError
 EXIT_CODES: Final = {
     0: "ok",
     1: "error",
-    2: "usage: the command line makes no sense, or a question could not be asked (--yes)",
-    3: "partly done: some of it failed, and standard error says what",
+    2: "usage: the command line is wrong, or a confirmation is needed (--yes)",
+    3: "partly done: some of it failed, see standard error",
     4: "not found",
-    5: "conflict: something that is under way forbids it, such as a reload that already runs",
+    5: "conflict: something else is under way, such as another reload",
     6: "daemon unreachable",
     7: "timed out",
     130: "interrupted",
 }
 BROKEN_PIPE_EXIT_CODE: Final = 141
-"""What a shell reports for a process that SIGPIPE ended: whoever read our output has had enough."""
+"""The exit code of a process that SIGPIPE ended: the reader of our output has closed the pipe."""
 
 
 class Wanted(NamedTuple):
-    """What the command line says about errors; read from the words because parsing them may be what failed."""
+    """How to report errors. It is read from the raw words, because parsing the command line may be what failed."""
 
     json: bool
     quiet: bool
@@ -51,7 +51,7 @@ def wanted(arguments: Sequence[str]) -> Wanted:
 
 
 def as_querator_error(error: BaseException) -> QueratorError:
-    """Any exception as one of ours, with words an operator can use."""
+    """Any exception as a QueratorError with a message for the user."""
     if isinstance(error, QueratorError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -75,7 +75,7 @@ def as_querator_error(error: BaseException) -> QueratorError:
 
 
 def usage_error(error: Any) -> QueratorError:
-    """Typer's complaint about the command line, as ours."""
+    """An error of typer about the command line, as a UsageError."""
     message = " ".join(str(error.format_message()).split()).rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "querator"
@@ -83,7 +83,7 @@ def usage_error(error: Any) -> QueratorError:
 
 
 def report(error: QueratorError, streams: Streams, want: Wanted) -> int:
-    """Say it on standard error; returns the exit code."""
+    """Print an error to standard error. Returns the exit code."""
     if want.json:
         from querator.cli.terminal.render import json_line
 
@@ -106,7 +106,7 @@ def one_line(text: str) -> str:
 
 
 def hint_for(error: QueratorError) -> str:
-    """The error's own hint, or the command that usually helps."""
+    """The hint of the error itself, or a command that usually helps."""
     if error.hint:
         return error.hint
     subject = error.message.partition(";")[0]

@@ -1,4 +1,4 @@
-"""Lists of ids on the command line: arguments or standard input, in batches, with one verdict per id."""
+"""Lists of item ids: read from arguments or standard input, sent in batches, with one result per id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, U
 from querator.limits import BATCH_ITEMS_MAX
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Ids of items; - reads them from standard input, one per line.")
+    list[str], typer.Argument(metavar="ID", help="Ids of items. - reads them from standard input, one per line.")
 ]
 
 
@@ -35,16 +35,17 @@ def batches(ids: Iterable[str], size: int = BATCH_ITEMS_MAX) -> Iterator[list[st
 
 
 class Verdicts:
-    """What became of each id."""
+    """The result for each id."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
         self.failed: dict[str, str] = {}
 
     def apply(self, batch: list[str], send: Callable[[list[str]], Any], *, keeps_earlier: bool) -> None:
-        """Send a batch; when the daemon refuses it because of one id, note that one and go on with the rest.
+        """Send a batch. If the daemon refuses it because of one id, note that id and send the rest.
 
-        `keeps_earlier`: what stood before the refused id has been done (complete and retry); otherwise nothing has.
+        With `keeps_earlier`, the daemon has accepted the ids before the refused one (complete and retry). Without it,
+        the daemon has accepted none.
         """
         while batch:
             try:
@@ -65,7 +66,7 @@ class Verdicts:
             return
 
     def foresee(self, session: Session, queue: str, batch: list[str]) -> None:
-        """What would become of each, for a dry run: only what is leased can be completed, retried or extended."""
+        """Predict the results for a dry run: only leased items can be completed, retried or extended."""
         for id in batch:
             try:
                 state = session.client.inspect_item(queue, id).state
@@ -80,9 +81,9 @@ class Verdicts:
                 self.failed[id] = f"it is {state}, not leased"
 
     def report(self, session: Session, done: str, stopped_by: BaseException | None = None) -> None:
-        """One record per id for a script; a remark for a person. Raises PartlyDone, or the error if all failed.
+        """Print the results: a record per id for a script, a summary for a person. Raises if some or all ids failed.
 
-        `stopped_by` is what came between, when there are ids of which nothing can be said.
+        `stopped_by` is the error that ended the command early, before all ids were sent.
         """
         if session.format.value != "table":
             records = [{"id": id, "ok": True, "error": ""} for id in self.done]
@@ -110,11 +111,11 @@ def count(number: int, noun: str) -> str:
 
 
 def _named(batch: Sequence[str], message: str) -> str | None:
-    """The id that the daemon complains about: it stands between the first quotes."""
+    """The id in an error message of the daemon: the text in the first quotes."""
     parts = message.split("'")
     return parts[1] if len(parts) > 2 and parts[1] in batch else None
 
 
 def there_already(number: int) -> str:
-    """What follows a count of added items, if the same items were added before."""
+    """A remark for items that were added before, or an empty text."""
     return f" ({number:,} {'was' if number == 1 else 'were'} there already)" if number else ""

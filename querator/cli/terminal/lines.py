@@ -1,4 +1,4 @@
-"""Lines of a stream of any length, as they come: with numbers, without waiting for more than there is."""
+"""Reads numbered lines from a stream of any length, without waiting for more than is available."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ READ_BYTES: Final = 1 << 18
 
 
 class Lines(NamedTuple):
-    """Neighbouring lines without their ends; `first` is the number of the first, counted from 1."""
+    """Consecutive lines without line ends. `first` is the number of the first line, counted from 1."""
 
     first: int
     lines: list[bytes]
 
 
 class TooLong(NamedTuple):
-    """A line that is longer than any item may be. Its bytes are gone."""
+    """A line that is longer than an item may be. Its bytes are dropped."""
 
     number: int
     bytes: int
 
 
 def read_lines(stream: BinaryIO, line_bytes_max: int) -> Iterator[Lines | TooLong]:
-    """What one read brings is handed on at once, so that a slow pipe is not held up and a fast one comes in bulk.
+    """Yield the lines of each read at once, so that a slow pipe has no delay and a fast pipe gives large batches.
 
-    Memory is bounded by READ_BYTES and the longest line that is allowed, whatever the stream holds.
+    Memory is bounded by READ_BYTES and the longest allowed line.
     """
     read = getattr(stream, "read1", stream.read)
     number, rest, dropped = 1, b"", 0

@@ -1,4 +1,4 @@
-"""A payload for a person to read: JSON indented, text as it is, anything else as a hex dump."""
+"""Shows a payload to a person: JSON with indentation, text as it is, anything else as a hex dump."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEX_BYTES_PER_LINE: Final = 16
 
 
 def pretty(payload: bytes, encoding: str) -> Iterator[str]:
-    """Lines. The encoding is a hint only: what claims to be JSON and is not is shown as what it is."""
+    """The lines to print. The encoding is only a hint: a payload that claims to be JSON may be something else."""
     text = _text(payload)
     if text is None:
         yield from hex_dump(payload)

@@ -1,4 +1,4 @@
-"""A progress line on standard error: only on a terminal, a few times a second, and gone when it is done."""
+"""A progress line on standard error. It is drawn only on a terminal, and removed at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from querator.texts import visible
 REDRAW_SECONDS: Final = 0.1
 BAR_COLUMNS: Final = 24
 LEFT_AFTER_SECONDS: Final = 2
-"""The time left is shown after this long: before, it would be a guess."""
+"""The time left is shown only after this time, because an earlier estimate is too rough."""
 
 
 class Progress:
@@ -28,19 +28,19 @@ class Progress:
     def update(
         self, done: int, total: int | None = None, *, share: float | None = None, unit: str = "", note: str = ""
     ) -> None:
-        """`share` is how much of the work is done, where that is known better than from `done` and `total`."""
+        """Redraw the line. `share` is the fraction that is done, if it is not `done` divided by `total`."""
         if self._is_time():
             seconds = time.monotonic() - self._started
             total = self._total if total is None else total
             self._draw(progress_line(self._what, done, total, seconds, share=share, unit=unit, note=note))
 
     def say(self, text: str) -> None:
-        """What happens before there is anything to count."""
+        """Show a text instead of numbers."""
         if self._is_time():
             self._draw(f"{self._what}  {text}")
 
     def restart(self) -> None:
-        """Rates and times left are counted from now on."""
+        """Measure rates and the time left from now on."""
         self._started = time.monotonic()
 
     def _is_time(self) -> bool:

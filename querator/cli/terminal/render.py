@@ -1,7 +1,7 @@
-"""How answers look: table, JSON, NDJSON or names; boxes and relative times only for a person at a terminal.
+"""Prints answers as a table, JSON, NDJSON or names. Boxes and relative times appear only on a terminal.
 
-Commands hand over records (dicts of plain values, `Moment` and `bytes` included) and say which columns matter;
-nothing else in the command line formats data.
+Commands pass records (dicts of plain values, `Moment` and `bytes`) and the columns of the table. Nothing else in the
+command line formats data.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Record = Mapping[str, Any]
 
 EMPTY: Final = "-"
 SHORT_COLUMNS: Final = 12
-"""On a terminal, a cell up to this width is never cut."""
+"""On a terminal, a cell of up to this width is never cut."""
 BORDER_COLUMNS: Final = 3
 PADDED_COLUMNS_MAX: Final = 100
-"""Without a terminal, a cell is filled up to the width of its column, but not to that of a payload of megabytes."""
+"""Without a terminal, cells are padded to the width of their column, but at most to this width."""
 COLUMNS_MIN: Final = 3
-"""A table that has no room for so many columns is shown as one block of lines per record."""
+"""If not even this many columns fit, each record is printed as a block of lines."""
 
 
 class Format(enum.StrEnum):
@@ -39,11 +39,11 @@ class Format(enum.StrEnum):
 
 
 class Moment(int):
-    """A time in microseconds since 1970: absolute in data, relative for a person."""
+    """A time in microseconds since 1970. It is printed as relative time on a terminal."""
 
 
 class Payload(bytes):
-    """An item's payload: text in a table; in JSON `utf8` or `bytes`, as the produce request spells it."""
+    """The payload of an item: text in a table, and `utf8` or `bytes` in JSON, as in a produce request."""
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:
@@ -54,7 +54,7 @@ def payload_fields(payload: bytes) -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it."""
+    """The value as plain data for JSON."""
     if isinstance(value, Moment):
         return times.text(int(value))
     if isinstance(value, bytes):
@@ -116,7 +116,7 @@ def check_columns(record: Record, columns: Sequence[str]) -> None:
 
 
 class Renderer:
-    """Writes records to standard output in the form that was asked for."""
+    """Writes records to standard output in the chosen format."""
 
     def __init__(
         self, streams: Streams, form: Format = Format.TABLE, *, quiet: bool = False, columns: str | None = None
@@ -125,13 +125,8 @@ class Renderer:
         self.form = Format.NAME if quiet and form is Format.TABLE else form
         self.columns = [name.strip() for name in columns.split(",") if name.strip()] if columns is not None else None
 
-    @property
-    def streaming(self) -> bool:
-        """Whether records can be written one by one without waiting for the last."""
-        return self.form in (Format.NDJSON, Format.NAME)
-
     def records(self, records: Iterable[Record], columns: Sequence[str], *, name: str, empty: str = "") -> None:
-        """A list of alike things. `columns` are those of the table; JSON has all fields unless --columns says less."""
+        """Print a list. `columns` are those of the table. JSON has all fields, unless --columns is given."""
         if self.form is Format.NAME:
             for record in records:
                 self._write(f"{visible(str(record[name]))}\n")
@@ -144,7 +139,7 @@ class Renderer:
             self._table(list(records), columns, name, empty)
 
     def record(self, record: Record, *, name: str, columns: Sequence[str] = ()) -> None:
-        """One thing with many fields."""
+        """Print one record with all its fields."""
         if self.form is Format.NAME:
             self._write(f"{visible(str(record[name]))}\n")
         elif self.form is Format.NDJSON:
@@ -194,7 +189,7 @@ class Renderer:
             return
         self._boxed(table)
         if left_out:
-            self.streams.note(f"not shown, for want of room: {', '.join(left_out)}")
+            self.streams.note(f"columns that do not fit: {', '.join(left_out)}")
 
     def _boxed(self, table: Columns) -> None:
         from rich import box
@@ -211,7 +206,7 @@ class Renderer:
         self.console().print(boxed)
 
     def console(self, *, resizable: bool = False) -> Any:
-        """Rich, for a person at a terminal; `resizable` if what is drawn there is drawn again and again."""
+        """A Rich console. `resizable` follows the size of the terminal, for screens that are redrawn."""
         from rich.console import Console
 
         return Console(
@@ -223,7 +218,7 @@ class Renderer:
         )
 
     def _block(self, record: Record, columns: Sequence[str]) -> None:
-        """`field  value` lines, one per field."""
+        """Print one `field  value` line per field."""
         check_columns(record, columns)
         fancy, now_us = self.streams.fancy, time.time_ns() // 1_000
         width = max(len(visible(column)) for column in columns)
@@ -237,7 +232,7 @@ class Renderer:
 
 
 class Columns:
-    """The cells of a table, column by column, and how much room they need."""
+    """The cells of a table by column, and the width they need."""
 
     def __init__(self, records: Sequence[Record], columns: Sequence[str], name: str, *, fancy: bool) -> None:
         check_columns(records[0], columns)
@@ -250,7 +245,7 @@ class Columns:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The headers, and then what is below them."""
+        """The header row, and then all other rows."""
         headers = tuple(header(column, stacked=self._fancy) for column in self._cells)
         return [headers, *zip(*self._cells.values(), strict=True)]
 
@@ -265,7 +260,7 @@ class Columns:
         return [type(self._first[column]) in (int, float) for column in self._cells]
 
     def _least(self) -> list[int]:
-        """What names a record is for copying, and cutting short words is in vain: these are shown whole."""
+        """The minimum width of each column. Names are never cut, because users copy them, nor are short cells."""
         return [
             width if column == self._name else min(width, SHORT_COLUMNS)
             for column, width in zip(self._cells, self.widths(), strict=True)
@@ -275,7 +270,7 @@ class Columns:
         return sum(self._least()) + BORDER_COLUMNS * len(self._cells) + 1
 
     def fit(self, width: int) -> list[str]:
-        """Drops columns until the rest fits: first those with nothing in them, then from the right. Returns which."""
+        """Drop columns until the rest fits: first empty columns, then from the right. Returns the dropped ones."""
         dropped: list[str] = []
         empty = [column for column, cells in self._cells.items() if set(cells) == {EMPTY}]
         for column in [*reversed(empty), *reversed(list(self._cells))]:
@@ -288,7 +283,7 @@ class Columns:
         return dropped
 
     def shared_out(self, width: int) -> list[int]:
-        """Each column gets what it needs at least, and what is left goes to those that want more, from the left."""
+        """The width of each column: the minimum first, and then the remaining width from left to right."""
         given = self._least()
         left = width - self.least_width()
         for at, wanted in enumerate(self.widths()):
@@ -299,7 +294,7 @@ class Columns:
 
 
 def header(column: str, *, stacked: bool = False) -> str:
-    """A column's title; on a terminal its words stand on top of each other, because columns are dear there."""
+    """The title of a column. `stacked` puts each word on its own line, to save width on a terminal."""
     title = visible(column.upper())
     return title.replace("_", "\n") if stacked else title
 

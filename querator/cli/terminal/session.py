@@ -1,4 +1,4 @@
-"""What every command has at hand: the streams, the renderer and, when it asks for it, the client."""
+"""The session of a command: its streams, its renderer, its settings and its client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Session:
     ) -> None:
         self.streams = Streams()
         self.format = output
-        # A command may know more formats than the renderer (sql); it writes those itself.
+        # A command such as sql has more formats than the renderer, and prints those itself.
         form = Format(output.value) if output.value in set(Format) else Format.JSON
         self.output = Renderer(self.streams, form, quiet=quiet, columns=columns)
         self.quiet = quiet
@@ -43,7 +43,7 @@ class Session:
 
     @cached_property
     def settings(self) -> ClientSettings:
-        """Which daemon, and who said so."""
+        """Which daemon to connect to, and where each setting came from."""
         from querator import config
 
         endpoint, socket, context, token_file = self._connection
@@ -56,7 +56,7 @@ class Session:
     def make_client(self, *, patient: bool = False) -> Client:
         """A client of the daemon that the settings name.
 
-        A command fails at once when no daemon is there, unless --timeout says how long to try.
+        It fails at once if the daemon does not answer, unless --timeout is given or it is `patient`.
         """
         from querator.client import Client
 
@@ -69,21 +69,21 @@ class Session:
         )
 
     def make_bulk_client(self) -> BulkClient:
-        """A client of the same daemon's bulk endpoints, for one thread."""
+        """A client of the bulk endpoints of the same daemon, for one thread."""
         from querator.client import BulkClient
 
         settings = self.settings
         return BulkClient(str(settings.address.value), token=settings.token(), patience=self.timeout_seconds)
 
     def waiting_limit(self) -> float | None:
-        """For commands that wait: --timeout is for the waiting as a whole, and each question has time of its own."""
+        """The time limit of a command that waits, or None. Each request still gets at least QUESTION_SECONDS."""
         if self.client.timeout < QUESTION_SECONDS:
             self.client.timeout = QUESTION_SECONDS
-            self.client.patient = False  # a daemon that is away would be waited for longer than --timeout says
+            self.client.patient = False  # otherwise a request would wait for a missing daemon for longer than --timeout
         return self.timeout_seconds if self.timeout_given else None
 
     def done(self, text: str, record: Mapping[str, Any], *, name: str) -> None:
-        """A change was made: data for a script that asked for it, a remark for a person."""
+        """Report a change: a record if a format was chosen, otherwise a remark."""
         if self.format is Format.TABLE:
             self.note(text)
         else:
@@ -91,17 +91,17 @@ class Session:
 
     @property
     def for_a_script(self) -> bool:
-        """Whether what failed is told in a record, so that standard error has room for the error object alone."""
+        """Whether the output is JSON. Then failures are part of it, and standard error has only the error object."""
         return self.output.form in (Format.JSON, Format.NDJSON)
 
     def note(self, text: str) -> None:
-        """A remark on standard error, unless silence was asked for."""
+        """Print a remark to standard error, unless --quiet is given."""
         if not self.quiet:
             self.streams.note(text)
 
 
 def duration(text: str, option: str) -> float:
-    """Seconds. The spelling is the wire contract's: 90s, 1m30s, 24h."""
+    """The seconds of a duration as in the wire contract: 90s, 1m30s, 24h."""
     from querator import durations
 
     try:
@@ -116,7 +116,7 @@ def duration(text: str, option: str) -> float:
 
 
 def moment(text: str, option: str) -> int:
-    """Microseconds since 1970, from RFC 3339."""
+    """The microseconds since 1970 of a time in RFC 3339."""
     from querator import times
 
     try:

@@ -1,7 +1,7 @@
 """The three standard streams, and which of them are terminals.
 
-Nothing else in the command line asks `isatty`: colour, boxes, prompts and progress follow from what is said here,
-so that a test can say otherwise (`pretend`).
+Only this module calls `isatty`. Colour, boxes, prompts and progress depend on its answer, and tests can change the
+answer with `pretend`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _pretended: Terminals | None = None
 
 @contextlib.contextmanager
 def pretend(terminals: Terminals) -> Iterator[None]:
-    """For tests: what the streams are taken for while this is open."""
+    """For tests: replace the answer about the streams while this is open."""
     global _pretended
     before, _pretended = _pretended, terminals
     try:
@@ -58,7 +58,7 @@ def terminals() -> Terminals:
 
 
 class Streams:
-    """What a command reads from and writes to."""
+    """The streams that a command reads and writes."""
 
     def __init__(self) -> None:
         self.terminals = terminals()
@@ -86,7 +86,7 @@ class Streams:
 
     @property
     def fancy(self) -> bool:
-        """Whether a person looks at the data: boxes and relative times."""
+        """Whether a person reads the output, so that boxes and relative times are useful."""
         return self.terminals.stdout
 
     @property
@@ -106,9 +106,9 @@ class Streams:
         return self.terminals.stdin and self.terminals.stderr
 
     def note(self, text: str, *, label: str = "") -> None:
-        """A remark that is not data. The label is our own, and may have colour.
+        """Print a remark to standard error. The label may have colour.
 
-        Further lines are indented, so that no text from elsewhere looks like a remark of its own.
+        Further lines are indented, so that text from a user cannot look like a remark of ours.
         """
         shown = "\n  ".join(visible(line) for line in text.split("\n"))
         self.stderr.write(f"{label}{shown}\n")
@@ -120,7 +120,7 @@ def _colour_allowed() -> bool:
 
 
 def abandon_stdout() -> None:
-    """After a broken pipe: what is still buffered has nowhere to go, and must not be flushed at exit."""
+    """Redirect standard output to /dev/null after a broken pipe, so that flushing it at exit does not fail."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

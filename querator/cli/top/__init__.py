@@ -1,4 +1,4 @@
-"""`querator top`: a live view of queues and partitions for a person, and NDJSON for everything else."""
+"""`querator top`: a live view of queues and partitions on a terminal, and NDJSON without one."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ ORDER_KEYS: Final = {
 @command(app, "top")
 def top(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="Once, and no rates.")] = False,
-    interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="Time between two looks.")] = "1s",
-    sort: Annotated[Order, typer.Option("--sort", help="What to sort by at first.")] = Order.NAME,
+    once: Annotated[bool, typer.Option("--once", help="Print one table without rates, and exit.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="Time between two updates.")] = "1s",
+    sort: Annotated[Order, typer.Option("--sort", help="Sort by this column at first.")] = Order.NAME,
 ) -> None:
-    """A live view of queues and partitions.
+    """Watch queues and partitions live.
 
-    Keys: n r l s i o a sort by name, ready, leased, scheduled, in, out and age; the arrows choose a queue, Return opens
-    it and Escape goes back; q ends it. Without a terminal it prints a JSON document per queue and look; with --once it
-    prints a table.
+    The keys n r l s i o a sort by name, ready, leased, scheduled, in, out and age. The arrows choose a queue, Return
+    opens it, Escape goes back, and q quits. Without a terminal, the command prints a JSON document per queue and
+    update; with --once it prints a table.
     """
     pause = max(0.1, duration(interval, "--interval"))
     if not session.streams.fancy and not once and session.output.form in (Format.TABLE, Format.JSON):
@@ -77,7 +77,7 @@ def _print(session: Session, sampler: Sampler, order: Order, pause: float, *, on
 
 
 class View:
-    """What is on the screen: which queue is open, which row is chosen, what it is sorted by."""
+    """The state of the screen: the sort order, the chosen row and the opened queue."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -125,7 +125,7 @@ def _show(session: Session, sampler: Sampler, order: Order, pause: float) -> Non
                     _look(session, sampler)
                     trouble = ""
                 except QueratorError as error:
-                    trouble = error.message  # it may come back
+                    trouble = error.message  # shown on the screen until the daemon answers again
                 next_look = time.monotonic() + pause
 
 

@@ -1,4 +1,4 @@
-"""Single key presses from a terminal, without waiting for Return."""
+"""Reads single keys from a terminal, without waiting for Return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ESCAPE_SEQUENCES: Final = {
 
 @contextlib.contextmanager
 def unbuffered(descriptor: int) -> Iterator[None]:
-    """Keys come one by one and are not echoed; the terminal is as before when this ends, however it ends."""
+    """While this is open, the terminal delivers keys one by one and does not echo them."""
     before = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)
@@ -35,14 +35,14 @@ def unbuffered(descriptor: int) -> Iterator[None]:
 
 
 class Keyboard:
-    """Keys in the order they were pressed, however many come at once."""
+    """Returns keys in the order in which they were pressed, even if several arrive at once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._pending = b""
 
     def key(self, timeout_seconds: float) -> str | None:
-        """The name of the next key, or None when there was none in time. A terminal that is gone is `q`."""
+        """The name of the next key, or None if there was none in time. A closed terminal counts as `q`."""
         if not self._pending:
             ready, _, _ = select.select([self._descriptor], [], [], max(0.0, timeout_seconds))
             if not ready:
@@ -55,7 +55,7 @@ class Keyboard:
 
 
 def first_key(data: bytes) -> tuple[str, bytes]:
-    """The first key, and what is left."""
+    """The name of the first key, and the remaining bytes."""
     for length in (3, 1):
         if data[:length] in ESCAPE_SEQUENCES and len(data[:length]) == length:
             return ESCAPE_SEQUENCES[data[:length]], data[length:]

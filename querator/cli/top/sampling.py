@@ -1,4 +1,7 @@
-"""What `querator top` knows: samples of the metrics over time and the rates between them. No terminal, no clock."""
+"""The data of `querator top`: samples of the metrics over time, and the rates between them.
+
+Nothing here knows a terminal or a clock.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Order(enum.StrEnum):
 
 
 class Row(NamedTuple):
-    """One queue at one moment. Rates are unknown in the first sample."""
+    """One queue in one sample. The first sample has no rates."""
 
     name: str
     state: str
@@ -47,7 +50,7 @@ class Sampler:
         self.rows: list[Row] = []
 
     def take(self, views: dict[str, QueueView], at_seconds: float) -> None:
-        """A new sample. A queue that was deleted and made again, or a daemon that restarted, starts at nothing."""
+        """Add a sample. After a restart of the daemon, the counters begin at 0 and the rates are never negative."""
         elapsed = at_seconds - self._last_at
         for gone in self._history.keys() - views.keys():
             del self._history[gone]
@@ -83,7 +86,7 @@ def _rate(before: float, now: float, elapsed: float) -> float:
 
 
 def sparkline(values: tuple[int, ...], width: int) -> str:
-    """The last values as bars, scaled to the largest of them."""
+    """The last values as bars, relative to the largest of them."""
     shown = values[-width:]
     top = max(shown, default=0)
     if top == 0:
@@ -92,7 +95,7 @@ def sparkline(values: tuple[int, ...], width: int) -> str:
 
 
 def row_record(row: Row) -> dict[str, Any]:
-    """For NDJSON."""
+    """The record of a row, for JSON and tables."""
     return {
         "queue_name": row.name,
         "state": row.state,

@@ -1,4 +1,4 @@
-"""What `querator top` draws, with Rich. Only imported on a terminal."""
+"""Draws the screen of `querator top` with Rich. Imported only on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPARK_COLUMNS_MIN: Final = 8
 GAP_COLUMNS: Final = 2
 HELP: Final = "n r l s i o a sort   ↑↓ choose   ⏎ open   esc back   q quit"
 LINES_AROUND: Final = 6
-"""Title, head of the table and help, which may take two lines."""
+"""Lines for the title, the table header and the help, which may take two."""
 
 
 class Column(NamedTuple):
@@ -45,7 +45,7 @@ COLUMNS: Final = (
     Column("waiting", lambda row: f"{row.waiting:,}"),
 )
 DISPENSABLE: Final = ("waiting", SPARK, "scheduled", "oldest", "out/s", "in/s", STATE, "leased")
-"""What a narrow terminal does without, the first first. A queue's name is cut when all of these are gone."""
+"""Columns that a narrow terminal leaves out, in this order. If all are left out, names of queues are cut."""
 
 
 def draw(sampler: Sampler, rows: list[Row], view: View, where: str, trouble: str, size: ConsoleDimensions) -> Group:
@@ -59,7 +59,7 @@ def draw(sampler: Sampler, rows: list[Row], view: View, where: str, trouble: str
 
 
 def fitting(wanted: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that have room, each with its own; the sparkline takes what is left."""
+    """The columns that fit, each with its width. The sparkline gets the remaining width."""
     chosen = dict(wanted)
     for title in DISPENSABLE:
         if _taken(chosen) <= width:
@@ -76,7 +76,7 @@ def _taken(widths: dict[str, int]) -> int:
 
 
 def window(chosen: int, rows: int, room: int) -> range:
-    """Which rows are shown when there is no room for all: those around the chosen one."""
+    """The rows to show if not all fit: those around the chosen row."""
     room = max(1, room)
     first = max(0, min(chosen - room // 2, rows - room))
     return range(first, min(rows, first + room))
