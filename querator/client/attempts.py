@@ -1,6 +1,6 @@
-"""One call and how often it may be tried: the part of the client that knows no sockets, no sleep and no event loop.
+"""Decides whether a failed call is repeated, and when. It knows no sockets, no sleep and no event loop.
 
-`Client` and `AsyncClient` drive the same `Attempts`, so that what is repeated, and for how long, is decided once.
+`Client` and `AsyncClient` both use `Attempts`, so they repeat the same calls in the same way.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T_co = TypeVar("T_co", covariant=True)
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 2.0
 ANSWER_SLACK_SECONDS: Final = 5.0
-"""How much longer than a request_timeout we listen: the daemon answers at its end, and that answer says more."""
+"""The client waits this much longer than the request_timeout, because the daemon answers at the end of it."""
 
 REQUEST_TIMEOUT_SECONDS_MIN: Final = REQUEST_TIMEOUT_MIN_NS / NS_PER_SECOND + 0.001
 REQUEST_TIMEOUT_SECONDS_MAX: Final = REQUEST_TIMEOUT_MAX_NS / NS_PER_SECOND - 0.001
 
 
 class Call(Generic[T_co]):
-    """A request, described: where it goes, what it carries, what it brings back and whether it may be repeated."""
+    """A request as data: its path, its message, how its answer is read, and whether it may be repeated."""
 
     __slots__ = ("carries_timeout", "path", "read", "repeatable", "request", "timeout")
 
@@ -44,14 +44,14 @@ class Call(Generic[T_co]):
         self.request = request
         self.read = read
         self.repeatable = repeatable
-        """Whether sending it again after the connection was lost does no harm if the first one had arrived."""
+        """Whether the request may be sent again after a lost connection, when the first one may have arrived."""
         self.timeout = timeout
         self.carries_timeout = carries_timeout
-        """Whether the request tells the daemon, in `request_timeout`, how long to try."""
+        """Whether the request has a `request_timeout` field for the daemon."""
 
 
 class Attempts:
-    """The tries of one call. Ask `remaining` before each, and `delay_after` when one failed."""
+    """The attempts of one call. Read `remaining` before each attempt, and call `delay_after` after a failure."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Attempts:
         return max(self._deadline - self._now(), REQUEST_TIMEOUT_SECONDS_MIN)
 
     def delay_after(self, error: QueratorError) -> float:
-        """How long to wait before the next try. Raises the error when there should not be one."""
+        """Seconds to wait before the next attempt. Raises the error if there should be none."""
         request = self._call.request
         was_sent = isinstance(error, ConnectionLost) or not isinstance(error, Unreachable)
         if was_sent and isinstance(request, QueueProduceRequest):
@@ -97,12 +97,12 @@ class Attempts:
 
 
 def _chance() -> Callable[[], float]:
-    import random  # most calls succeed at once, and a command should not wait for this
+    import random  # most calls succeed at once and need no random numbers, and this import is slow
 
     return random.random
 
 
 def _is_restarting(error: QueratorError) -> bool:
-    """A daemon that is about to be gone is as good as one that is not there yet. If only the queue goes, the next try
-    finds that it does not exist."""
+    """Whether the daemon shuts down, which counts as unreachable. If only the queue is being deleted, the next attempt
+    fails because the queue does not exist."""
     return isinstance(error, RequestFailed) and error.message in ("service is shutting down", "queue is shutting down")

@@ -1,7 +1,7 @@
-"""The client of the bulk endpoints: plans, scans and writes of Arrow record batches. Spark's executors stand on it.
+"""The client of the bulk endpoints: plans, scans and writes of Arrow record batches. Spark uses it in its tasks.
 
-A scan that breaks off goes on after the last id that came; a write that breaks off is repeated under its request id.
-Both go on doing so, with growing pauses, until the daemon has been away for `patience` seconds.
+An interrupted scan continues after the last id that arrived. An interrupted write is repeated with the same request id.
+The client gives up when the daemon has not answered for `patience` seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARROW_HEADERS: Final = {"Content-Type": arrow.CONTENT_TYPE}
 
 
 class BulkClient:
-    """One per thread. `endpoint` is as for `Client`."""
+    """Use one client per thread. `endpoint` is the same as for `Client`."""
 
     def __init__(self, endpoint: str, *, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -43,7 +43,7 @@ class BulkClient:
     def plan(
         self, queue: str, *, state: str = "stored", splits: int = 1, partitions: Sequence[int] = (), where: str = ""
     ) -> list[bulk_messages.PlannedPartition]:
-        """Id ranges that cut each partition into about equal parts; their last ends are the view that was planned."""
+        """Id ranges that split each partition into parts of about the same size. Later items are in no range."""
         request = bulk_messages.PlanRequest(queue, state, splits, list(partitions), where)
         body = self._repeat(lambda: self._post("items.plan", msgspec.json.encode(request), JSON_HEADERS))
         return msgspec.json.decode(body, type=bulk_messages.PlanResponse).partitions
@@ -61,7 +61,7 @@ class BulkClient:
     ) -> Iterator[pa.RecordBatch]:
         """The items of one partition that meet the condition `where`, in the order of their ids."""
         schema = arrow.chosen(arrow.ITEM, columns)
-        # The id is asked for in any case: it is what a scan goes on from.
+        # The id is always requested, because an interrupted scan continues after it.
         asked = [name for name in arrow.ITEM.names if name in schema.names or name == "id"]
         request = bulk_messages.ScanRequest(queue, partition, state, asked, where, after_id, upto_id)
         pauses = _Pauses(self._patience)
@@ -82,20 +82,20 @@ class BulkClient:
             response = self._exchange(connection, "items.scan", msgspec.json.encode(request), JSON_HEADERS)
             yield from arrow.read_batches(response)
         except (OSError, http.client.HTTPException, pa.ArrowException) as error:
-            raise ConnectionLost(f"the scan broke off: {error}") from error
+            raise ConnectionLost(f"the scan was interrupted: {error}") from error
         finally:
             connection.close()
 
     def produce(self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str) -> bulk_messages.WriteResponse:
-        """Adds new items (`wire.arrow.PRODUCED`); whatever is repeated under the same id adds nothing."""
+        """Add new items (`wire.arrow.PRODUCED`). Repeating the request with the same id adds nothing."""
         return self._write("items.produce", queue, batches, request_id)
 
     def import_(
         self, queue: str, batches: Sequence[pa.RecordBatch], request_id: str, *, remember_sources: bool = False
     ) -> bulk_messages.WriteResponse:
-        """Adds stored items (`wire.arrow.IMPORTED`), those whose source the queue does not have.
+        """Add stored items (`wire.arrow.IMPORTED`), except those whose source id the queue has already.
 
-        With `remember_sources` the queue knows each source for a month, even when its item has left the queue.
+        With `remember_sources`, the queue knows each source id for a month, even after its item has left the queue.
         """
         parameters = {"remember_sources": "true"} if remember_sources else {}
         return self._write("items.import", queue, batches, request_id, **parameters)
@@ -108,8 +108,6 @@ class BulkClient:
         return msgspec.json.decode(
             self._repeat(lambda: self._post(path, body, ARROW_HEADERS)), type=bulk_messages.WriteResponse
         )
-
-    # -- one request
 
     def _post(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
         answer = self._pool.exchange("POST", bulk_messages.PREFIX + path, body, headers, ANSWER_SECONDS)
@@ -148,7 +146,7 @@ class BulkClient:
 
 
 class _Pauses:
-    """How long to wait for a daemon that is away or asks to be asked again."""
+    """Waits between attempts while the daemon does not answer, or answers that the request should be repeated."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -159,7 +157,7 @@ class _Pauses:
         self._failures = 0
 
     def after(self, error: QueratorError) -> None:
-        """Waits, or raises the error when it has no prospect or patience is at its end."""
+        """Sleep before the next attempt. Raises the error if repeating is useless, or if the patience is used up."""
         is_away = isinstance(error, RetryRequest | Unreachable | TimedOut) or (
             isinstance(error, RequestFailed) and "shutting down" in error.message
         )

@@ -1,7 +1,7 @@
-"""Every call of the wire contract, and our additions, described as data: path, request, reply.
+"""Every call of the API as data: its path, its request and its answer. Nothing here sends anything.
 
-Nothing here sends anything. `Client` and `AsyncClient` offer each of these functions as a method of the same name
-and signature; so there is one list of calls, and two ways to wait for the answer.
+`Client` and `AsyncClient` have a method with the same name and parameters for each function here. So there is one list
+of calls for both clients.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Duration = str | float | timedelta
 Time = str | datetime | int
 """RFC 3339 text, a datetime with a time zone, or microseconds since 1970."""
 Payload = str | bytes | m.QueueProduceItem
-"""A payload alone, or an item with kind, reference, encoding and time."""
+"""Only a payload, or an item with kind, reference, encoding and time."""
 
 LEASE_SLACK: Final = 1.0
 REASONS_BYTES_MAX: Final = 100_000
-"""The reasons of one retry together, so that its body is not too long for the daemon."""
+"""The reasons of one retry request are cut to this many bytes in total, so that the daemon accepts its size."""
 
 
 def duration_text(value: Duration) -> str:
@@ -50,7 +50,7 @@ def time_us(value: Time) -> int:
 
 
 def new_client_id() -> str:
-    """Names a consumer; unique, because a queue refuses two waiting leases of one client."""
+    """A unique name for a consumer. A queue refuses a second waiting lease of the same client."""
     return f"{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
 
 
@@ -101,9 +101,9 @@ def _raw(body: bytes) -> bytes:
 def produce(
     queue: str, items: Payload | Iterable[Payload], *, request_id: str | None = None, timeout: float | None = None
 ) -> Call[bool]:
-    """Add items, all or none. The request id makes a repeated request add nothing; without one a new one is made.
+    """Add items, all or none. A repeated request with the same id adds nothing. Default: a new id.
 
-    Returns False if a request with this id was carried out before, so that this one added nothing.
+    Returns False if a request with this id was accepted before, so that this one added nothing.
     """
     if isinstance(items, (str, bytes, m.QueueProduceItem)):
         items = (items,)
@@ -124,9 +124,9 @@ def lease(
     complete_ids: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Call[m.QueueLeaseResponse]:
-    """Lease up to n items, waiting for the first; RetryRequest when there were none in time.
+    """Lease up to n items, and wait for the first. Raises RetryRequest if there were none in time.
 
-    `complete_ids` are completed first, in the same step.
+    The items in `complete_ids` are completed first, in the same request.
     """
     request = m.QueueLeaseRequest(
         queue_name=queue, batch_size=n, client_id=client_id or new_client_id(), complete_ids=list(complete_ids)
@@ -135,7 +135,7 @@ def lease(
 
 
 def complete(queue: str, ids: Iterable[str], *, partition: int = 0, timeout: float | None = None) -> Call[None]:
-    """Done with these items; they may be of several partitions. Safe to repeat."""
+    """Complete items, which may be in several partitions. Safe to repeat."""
     request = m.QueueCompleteRequest(queue_name=queue, partition=partition, ids=list(ids))
     return Call("queue.complete", request, _nothing, timeout=timeout, carries_timeout=True)
 
@@ -152,10 +152,10 @@ def retry(
     partition: int = 0,
     timeout: float | None = None,
 ) -> Call[None]:
-    """Give leased items back: now, at a time, or straight to the dead queue. `unused` does not count the attempt.
+    """Return leased items now, at a time, or to the dead queue. With `unused` the attempt does not count.
 
-    `reason` says why the attempt failed; the items keep it. What is too long for the daemon is cut off. `purpose` is
-    for operators who take items from a consumer: the daemon logs it.
+    `reason` says why the attempt failed. The items keep it. A reason that is too long is cut. `purpose` is for
+    operators who take items from a consumer: the daemon logs it.
     """
     retry_at = None if at is None else time_us(at)
     wanted = list(ids)
@@ -167,7 +167,7 @@ def retry(
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """The beginning of a text, in whole characters."""
+    """The beginning of a text, cut between characters."""
     return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
@@ -179,7 +179,7 @@ def extend(
     partition: int = 0,
     timeout: float | None = None,
 ) -> Call[list[m.QueueExtendItem]]:
-    """Keep leased items for longer: the queue's lease timeout, or this one, from now."""
+    """Extend the leases of items from now, by the lease timeout of the queue or by this one."""
     request = m.QueueExtendRequest(
         queue_name=queue,
         partition=partition,
@@ -193,7 +193,7 @@ def extend(
 
 
 def stats(queue: str, *, timeout: float | None = None) -> Call[m.QueueStatsResponse]:
-    """Counts by partition, and who waits."""
+    """Item counts by partition, and the number of waiting requests."""
     return Call("queue.stats", m.QueueStatsRequest(queue_name=queue), _message(m.QueueStatsResponse), timeout=timeout)
 
 
@@ -202,7 +202,7 @@ def clear(
 ) -> Call[dict[str, int]]:
     """Delete ready items, scheduled items, or both. `items` with `destructive` deletes leased and scheduled items too.
 
-    Gives the number of deleted items by state: `ready`, `leased`, `scheduled`.
+    Returns the number of deleted items by state: `ready`, `leased`, `scheduled`.
     """
     request = m.QueueClearRequest(
         queue_name=queue, queue=items, scheduled=scheduled, destructive=destructive, counts=True
@@ -226,7 +226,7 @@ def create_queue(
     retention: str = "",
     timeout: float | None = None,
 ) -> Call[None]:
-    """Create a queue; Conflict when the name is taken. `retention` (`30d`) bounds how long it keeps dead items."""
+    """Create a queue. Raises Conflict if it exists. Dead items are deleted after `retention`, such as `30d`."""
     request = m.QueueInfo(
         queue_name=name,
         requested_partitions=partitions,
@@ -242,37 +242,37 @@ def create_queue(
 
 
 def update_queue(info: m.QueueInfo, *, timeout: float | None = None) -> Call[None]:
-    """Change a queue to what `info` says. Get it with `queue_info` first: what is left empty is reset."""
+    """Change the settings of a queue to `info`. Get it from `queue_info` first, because empty fields are reset."""
     return Call("queues.update", info, _nothing, timeout=timeout)
 
 
 def list_queues(
     *, pivot: str = "", limit: int = 0, namespace: str = "", timeout: float | None = None
 ) -> Call[list[m.QueueInfo]]:
-    """Queues by name, from the pivot on, with what each holds and did in the last minute."""
+    """Queues by name, from the pivot on, with their item counts and their rates of the last minute."""
     request = m.QueuesListRequest(pivot=pivot, limit=limit, namespace=namespace, extended=True)
     return Call("queues.list", request, _items(m.QueuesListResponse), timeout=timeout)
 
 
 def queue_info(name: str, *, timeout: float | None = None) -> Call[m.QueueInfo]:
-    """A queue's settings, and what it holds; NotFound when there is none."""
+    """The settings and item counts of a queue. Raises NotFound if it does not exist."""
     request = m.QueuesInfoRequest(queue_name=name, extended=True)
     return Call("queues.info", request, _message(m.QueueInfo), timeout=timeout)
 
 
 def delete_queue(name: str, *, force: bool = False, timeout: float | None = None) -> Call[None]:
-    """Delete a queue and its items; `force` also if it is someone's dead queue."""
+    """Delete a queue and its items. `force` is needed if other queues use it as their dead queue."""
     request = m.QueuesDeleteRequest(queue_name=name, force=force)
     return Call("queues.delete", request, _nothing, repeatable=False, timeout=timeout)
 
 
-# What is stored
+# Stored items
 
 
 def list_items(
     queue: str, *, partition: int = 0, pivot: str = "", limit: int = 0, timeout: float | None = None
 ) -> Call[list[m.StorageItem]]:
-    """Stored items of one partition in the order of their ids, from the pivot on; scheduled ones are apart."""
+    """Stored items of one partition by id, from the pivot on. Scheduled items are not included."""
     request = m.StorageItemsListRequest(queue_name=queue, partition=partition, pivot=pivot, limit=limit)
     return Call("storage/items.list", request, _items(m.StorageItemsListResponse), timeout=timeout)
 
@@ -288,7 +288,7 @@ def list_scheduled(
 def import_items(
     queue: str, items: Iterable[m.StorageItem], *, partition: int = 0, timeout: float | None = None
 ) -> Call[list[m.StorageItem]]:
-    """Put items into a partition as they are. One whose `source_id` is already there is left out."""
+    """Add items to a partition unchanged. Items whose `source_id` is there already are skipped."""
     request = m.StorageItemsImportRequest(queue_name=queue, partition=partition, items=list(items))
     return Call(
         "storage/items.import", request, _items(m.StorageItemsImportResponse), repeatable=False, timeout=timeout
@@ -298,19 +298,19 @@ def import_items(
 def delete_items(
     queue: str, ids: Iterable[str], *, partition: int = 0, purpose: str = "", timeout: float | None = None
 ) -> Call[None]:
-    """Delete items of one partition, whatever their state. The daemon logs the purpose."""
+    """Delete items of one partition, in any state. The daemon logs the purpose."""
     request = m.StorageItemsDeleteRequest(queue_name=queue, partition=partition, ids=list(ids), purpose=purpose)
     return Call("storage/items.delete", request, _nothing, timeout=timeout)
 
 
 def inspect_item(queue: str, id: str, *, timeout: float | None = None) -> Call[m.ItemsInspectResponse]:
-    """Everything known of one item."""
+    """One item in full, with its history."""
     request = m.ItemsInspectRequest(queue_name=queue, id=id)
     return Call("items.inspect", request, _message(m.ItemsInspectResponse), timeout=timeout)
 
 
 def sql(queue: str, query: str, *, limit: int = 0, timeout: float | None = None) -> Call[Rows]:
-    """The rows of a SELECT over the queue's live partitions, in Arrow: `.to_pandas()`, `.to_polars()`, `.arrow`."""
+    """The rows of a SELECT over the live partitions of a queue: use `.to_pandas()`, `.to_polars()` or `.arrow`."""
     found = sql_bytes(queue, query, format="arrow", limit=limit, timeout=timeout)
     return Call(found.path, found.request, Rows, timeout=found.timeout)
 
@@ -337,14 +337,14 @@ def list_partitions(queue: str = "", *, timeout: float | None = None) -> Call[li
 
 
 def list_storages(*, timeout: float | None = None) -> Call[list[m.StorageStatus]]:
-    """The daemon's storages: where they lie, what is in them, and how much room is left."""
+    """The storages of the daemon, with directory, size and free space."""
     return Call("storages.list", m.StoragesListRequest(), _items(m.StoragesListResponse), timeout=timeout)
 
 
 def pause_partitions(
     queue: str, partitions: Sequence[int] = (), *, for_: Duration | None = None, timeout: float | None = None
 ) -> Call[None]:
-    """No produce, no lease, until resumed or for a while."""
+    """Stop producing to partitions and leasing from them, until they are resumed or for a duration."""
     request = m.PartitionsPauseRequest(
         queue_name=queue, partitions=list(partitions), for_="" if for_ is None else duration_text(for_)
     )
@@ -352,24 +352,24 @@ def pause_partitions(
 
 
 def resume_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[None]:
-    """Back to available."""
+    """Make partitions available again."""
     return _partitions("resume", queue, partitions, timeout)
 
 
 def drain_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[None]:
-    """No produce; what is there is leased until nothing is left."""
+    """Stop producing to partitions, and let consumers empty them."""
     return _partitions("drain", queue, partitions, timeout)
 
 
 def offline_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[None]:
-    """Close the files, so that an operator may touch them."""
+    """Close the files of partitions, so that an operator can work on them."""
     return _partitions("offline", queue, partitions, timeout)
 
 
 def reload_partitions(
     queue: str, partitions: Sequence[int] = (), *, keep_states: bool = False, timeout: float | None = None
 ) -> Call[None]:
-    """Close, reopen and read again, one after another; answered when done. Conflict while another reload runs.
+    """Close, reopen and read partitions again, and wait until it is done. Raises Conflict while another reload runs.
 
     With `keep_states`, paused partitions stay paused, and offline partitions are skipped.
     """
@@ -390,7 +390,7 @@ def migrate_partition(
     to_storage: str = "",
     timeout: float | None = None,
 ) -> Call[str]:
-    """Move a partition to another storage, or its items into another partition. Returns the job's id."""
+    """Move a partition to another storage, or its items into another partition. Returns the id of the job."""
     request = m.PartitionsMigrateRequest(
         queue_name=queue, partition=partition, to_partition=to_partition, to_storage=to_storage
     )
@@ -400,7 +400,7 @@ def migrate_partition(
 def backup_partitions(
     queue: str, to: str, partitions: Sequence[int] = (), *, timeout: float | None = None
 ) -> Call[str]:
-    """Snapshot live partitions into a directory of the daemon's machine. Returns the job's id."""
+    """Back up live partitions to a directory on the daemon's machine. Returns the id of the job."""
     request = m.PartitionsBackupRequest(queue_name=queue, partitions=list(partitions), to=to)
     return Call("partitions.backup", request, _job_id, repeatable=False, timeout=timeout)
 
@@ -408,9 +408,9 @@ def backup_partitions(
 def restore_partitions(
     queue: str, from_: str, partitions: Sequence[int] = (), *, dry_run: bool = False, timeout: float | None = None
 ) -> Call[str]:
-    """Restore a backup; a queue that does not exist is created from the settings in it. Returns the job's id.
+    """Restore a backup. A missing queue is created with the settings in the backup. Returns the id of the job.
 
-    With `dry_run` everything is checked and nothing changed, and the id is empty.
+    With `dry_run`, the daemon only checks the backup, and the id is empty.
     """
     request = m.PartitionsRestoreRequest(queue_name=queue, partitions=list(partitions), from_=from_, dry_run=dry_run)
     return Call("partitions.restore", request, _job_id, repeatable=False, timeout=timeout)
@@ -419,23 +419,21 @@ def restore_partitions(
 def accept_loss(
     queue: str, partition: int, *, dry_run: bool = False, timeout: float | None = None
 ) -> Call[m.PartitionsAcceptLossResponse]:
-    """Open a partition that cannot be trusted, without what it lost. With `dry_run`, only tell what that is."""
+    """Open a partition that cannot be trusted, without what it lost. With `dry_run`, only report the loss."""
     request = m.PartitionsAcceptLossRequest(queue_name=queue, partition=partition, dry_run=dry_run)
-    return Call("partitions.accept_loss", request, _loss, repeatable=False, timeout=timeout)
-
-
-def _loss(body: bytes) -> m.PartitionsAcceptLossResponse:
-    return wire_json.decode(m.PartitionsAcceptLossResponse, body)
+    return Call(
+        "partitions.accept_loss", request, _message(m.PartitionsAcceptLossResponse), repeatable=False, timeout=timeout
+    )
 
 
 def verify_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[str]:
-    """Read everything and compare with what the daemon believes. Returns the job's id."""
+    """Read all items and compare them with what the daemon has in memory. Returns the id of the job."""
     request = m.PartitionsRequest(queue_name=queue, partitions=list(partitions))
     return Call("partitions.verify", request, _job_id, repeatable=False, timeout=timeout)
 
 
 def compact_partitions(queue: str, partitions: Sequence[int] = (), *, timeout: float | None = None) -> Call[str]:
-    """Give the space of deleted rows back. Returns the job's id."""
+    """Return the disk space of deleted items. Returns the id of the job."""
     request = m.PartitionsRequest(queue_name=queue, partitions=list(partitions))
     return Call("partitions.compact", request, _job_id, repeatable=False, timeout=timeout)
 
@@ -445,17 +443,17 @@ def _job_id(body: bytes) -> str:
 
 
 def list_jobs(*, timeout: float | None = None) -> Call[list[m.Job]]:
-    """Jobs that run, and those that ended lately."""
+    """Running jobs, and jobs that ended recently."""
     return Call("jobs.list", m.JobsListRequest(), _items(m.JobsListResponse), timeout=timeout)
 
 
 def show_job(job_id: str, *, timeout: float | None = None) -> Call[m.Job]:
-    """One job; NotFound when there is none."""
+    """One job. Raises NotFound if it does not exist."""
     return Call("jobs.show", m.JobRequest(job_id=job_id), _message(m.Job), timeout=timeout)
 
 
 def cancel_job(job_id: str, *, timeout: float | None = None) -> Call[None]:
-    """Stop a job; what it has begun is finished or undone."""
+    """Cancel a job. The daemon finishes or undoes the step that is under way."""
     return Call("jobs.cancel", m.JobRequest(job_id=job_id), _nothing, timeout=timeout)
 
 
@@ -463,13 +461,13 @@ def cancel_job(job_id: str, *, timeout: float | None = None) -> Call[None]:
 
 
 def advance_clock(by: Duration, *, timeout: float | None = None) -> Call[int]:
-    """Move a test clock on; due timers have fired when it answers. Returns the new time in microseconds."""
+    """Advance a test clock, and wait until all due timers have fired. Returns the new time in microseconds."""
     request = m.ClockAdvanceRequest(by=duration_text(by))
     return Call("clock.advance", request, _now, repeatable=False, timeout=timeout)
 
 
 def set_clock(now: Time, *, timeout: float | None = None) -> Call[int]:
-    """Set a test clock, also backwards."""
+    """Set a test clock, forwards or backwards."""
     return Call("clock.set", m.ClockSetRequest(now=time_us(now)), _now, timeout=timeout)
 
 

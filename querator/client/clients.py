@@ -1,4 +1,4 @@
-"""The client library: `Client` waits for answers, `AsyncClient` awaits them; both offer every call of `calls.py`.
+"""The two clients. `Client` blocks, and `AsyncClient` is for asyncio. Both have all calls of `catalogue.py`.
 
     with Client() as client:
         client.produce("mail", ["one", "two"])
@@ -6,8 +6,8 @@
             for item in items:
                 send(item.payload)
 
-A call is repeated while the daemon says "retry" (454) or the connection breaks, until the caller's timeout; a produce
-always carries a request id, so that no repetition adds anything twice.
+A call is repeated while the daemon answers "retry" (454) or the connection is lost, until the timeout of the caller. A
+produce always has a request id, so a repetition adds nothing twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ JSON_HEADERS: Final = {"Content-Type": "application/json"}
 
 
 class Method(Generic[P, T]):
-    """A function of `calls.py` as a method: of a Client it returns the answer, of an AsyncClient an awaitable of it."""
+    """A function of `catalogue.py` as a method. On a Client it returns the answer, on an AsyncClient an awaitable."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
         self._build = build
@@ -71,7 +71,7 @@ class Method(Generic[P, T]):
 
 
 class _Calls:
-    """What both clients offer."""
+    """The calls of both clients."""
 
     produce = Method(catalogue.produce)
     lease = Method(catalogue.lease)
@@ -122,7 +122,7 @@ def _address_and_headers(endpoint: str | None, token: str) -> tuple[Address, dic
 
 
 def _body(call: Call[Any], remaining: float) -> tuple[bytes, float]:
-    """What to send, and how long to listen for the answer."""
+    """The body to send, and the seconds to wait for the answer."""
     if not call.carries_timeout:
         return wire_json.encode(call.request), remaining
     seconds = min(max(remaining, REQUEST_TIMEOUT_SECONDS_MIN), REQUEST_TIMEOUT_SECONDS_MAX)
@@ -137,14 +137,14 @@ def _read(call: Call[T], answer: Answer, address: Address) -> T:
             return call.read(answer.body)
         except ContentError as error:
             raise QueratorError(
-                f"{address} gave an answer that is not understood: {error.message}",
-                hint="querator doctor tells whether client and daemon are of the same version",
+                f"{address} sent an answer that this client cannot read: {error.message}",
+                hint="querator doctor shows whether client and daemon have the same version",
             ) from None
     try:
         reply = wire_json.decode(messages.Reply, answer.body)
     except (QueratorError, ValueError):
         raise QueratorError(
-            f"{address} answered {answer.status}, which is not the daemon's way", hint="is this the right endpoint?"
+            f"{address} answered {answer.status} without an error of the daemon", hint="is this the right endpoint?"
         ) from None
     raise errors.from_wire(reply.code or answer.status, reply.message)
 
@@ -155,9 +155,12 @@ def _reason(error: BaseException) -> str:
 
 
 class Client(_Calls):
-    """Synchronous; may be shared between threads. `endpoint` is `http://host:port` or `unix:/path`, and without one
-    the settings decide as they do for the command line. A client that is not `patient` gives up at once when the
-    first connection cannot be made; any other failure to connect is retried within the timeout."""
+    """A blocking client, which threads may share.
+
+    `endpoint` is `http://host:port` or `unix:/path`. Without it, the settings of the command line apply. A client that
+    is not `patient` fails at once if its first connection fails. Later connections are always retried within the
+    timeout.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class Client(_Calls):
         self._pool = ConnectionPool(address, headers)
 
     def send(self, call: Call[T]) -> T:
-        """Make a call of `calls.py`."""
+        """Send a call of `catalogue.py`."""
         timeout = self.timeout if call.timeout is None else call.timeout
         attempts = Attempts(call, timeout, patient=self.patient or self._pool.has_connected)
         while True:
@@ -192,7 +195,7 @@ class Client(_Calls):
     def leased(
         self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
     ) -> Iterator[list[messages.QueueLeaseItem]]:
-        """Items to work on: completed when the block ends, retried when it raises. Empty if none came in time.
+        """Lease items for a block. They are completed at its end, and retried if it raises. Empty if there were none.
 
         The items keep the exception as the reason of the failed attempt.
         """
@@ -205,7 +208,7 @@ class Client(_Calls):
         try:
             yield items
         except BaseException as error:
-            # If this fails too, the leases run out by themselves; the block's own exception matters more.
+            # If the retry fails, the leases expire anyway. The exception of the block matters more.
             with contextlib.suppress(QueratorError):
                 self.retry(queue, ids, reason=_reason(error))
             raise
@@ -214,9 +217,9 @@ class Client(_Calls):
     def batches(
         self, queue: str, n: int = 1, *, client_id: str | None = None, timeout: float | None = None
     ) -> Iterator[list[messages.QueueLeaseItem]]:
-        """Batch after batch, until none came in time. One request completes a batch and leases the next.
+        """Lease batch after batch, until there are no items in time. One request completes a batch and leases another.
 
-        Asking for the next batch says that the one at hand is done; leaving the loop hands it back.
+        Taking the next batch completes the one before. Leaving the loop returns the current batch to the queue.
         """
         done: list[str] = []
         while True:
@@ -224,7 +227,7 @@ class Client(_Calls):
                 items = self.lease(queue, n, client_id=client_id, complete_ids=done, timeout=timeout).items
             except RetryRequest:
                 if done:
-                    self.complete(queue, done)  # again, perhaps: a busy daemon may not have come to it
+                    self.complete(queue, done)  # the lease request may have timed out before it completed them
                 return
             done = [item.id for item in items]
             try:
@@ -235,18 +238,18 @@ class Client(_Calls):
                 raise
 
     def health(self) -> dict[str, Any]:
-        """What `GET /health` says, also when it says that something fails."""
+        """The answer to `GET /health`, even if it reports a failure."""
         return dict(msgspec.json.decode(self._get("/health").body))
 
     def metrics(self) -> str:
-        """What `GET /metrics` says, in Prometheus' text format."""
+        """The answer to `GET /metrics`, in the text format of Prometheus."""
         return self._get("/metrics").body.decode()
 
     def _get(self, path: str) -> Answer:
         return self._pool.exchange("GET", path, b"", {}, self.timeout)
 
     def abort(self) -> None:
-        """Break off what other threads have under way, and refuse what comes after. A waiting lease ends at once."""
+        """Abort the requests of other threads, and refuse new ones. A waiting lease ends at once."""
         self._pool.abort()
 
     def close(self) -> None:
@@ -260,7 +263,7 @@ class Client(_Calls):
 
 
 class AsyncClient(_Calls):
-    """The same for asyncio, on httpx. `transport` is httpx's seam: tests talk to an ASGI app in process through it."""
+    """The client for asyncio, based on httpx. Tests pass a `transport` to call an ASGI app in process."""
 
     def __init__(
         self,
@@ -285,8 +288,8 @@ class AsyncClient(_Calls):
         self._http = httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
 
     async def send(self, call: Call[T]) -> T:
-        """Make a call of `calls.py`."""
-        import asyncio  # costs a command half of its time, and commands are synchronous
+        """Send a call of `catalogue.py`."""
+        import asyncio  # a slow import that the blocking client does not need
 
         timeout = self.timeout if call.timeout is None else call.timeout
         attempts = Attempts(call, timeout, patient=self.patient or self._has_connected)
@@ -322,7 +325,7 @@ class AsyncClient(_Calls):
         client_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it travels to the daemon
     ) -> AsyncIterator[list[messages.QueueLeaseItem]]:
-        """As `Client.leased`."""
+        """The same as `Client.leased`."""
         try:
             items = (await self.lease(queue, n, client_id=client_id, timeout=timeout)).items
         except RetryRequest:
@@ -345,7 +348,7 @@ class AsyncClient(_Calls):
         client_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it travels to the daemon
     ) -> AsyncIterator[list[messages.QueueLeaseItem]]:
-        """As `Client.batches`. Close it (`contextlib.aclosing`) if the loop may be left early."""
+        """The same as `Client.batches`. Use `contextlib.aclosing` if the loop may end early."""
         done: list[str] = []
         while True:
             try:

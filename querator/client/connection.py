@@ -1,7 +1,7 @@
-"""Bytes to the daemon and back over a Unix socket or TCP, with the standard library only.
+"""Sends requests to the daemon over a Unix socket or TCP, with the standard library only.
 
-The synchronous client stands on this instead of httpx because a command has to be done in less time than httpx
-takes to import (docs/adr/0004). It knows connections and their ends, nothing of queues.
+The blocking client uses this instead of httpx, because importing httpx takes longer than a whole command
+(docs/adr/0004). This module knows connections, and nothing about queues.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 
 
 _CODE: Final = b'{"code":'
-"""How an error begins on the wire."""
+"""The first bytes of an error on the wire."""
 
 
 class ConnectionLost(Unreachable):
-    """The connection broke before the answer came."""
+    """The connection was lost before the answer arrived."""
 
 
 class Aborted(QueratorError):
-    """Broken off from this side."""
+    """This side has aborted the request."""
 
 
 class Address(NamedTuple):
-    """Where a daemon listens: `socket` is the path of a Unix socket, or empty and the rest says where."""
+    """Where a daemon listens: `socket` is the path of a Unix socket. If it is empty, the other fields apply."""
 
     socket: str
     scheme: str = "http"
@@ -46,7 +46,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """`http://host:port`, `https://…`, `unix:/path`, or the bare path of a socket."""
+    """Read `http://host:port`, `https://…`, `unix:/path`, or just the path of a socket."""
     if text.startswith(("/", "./", "../", "~")):
         return Address(text)
     try:
@@ -69,7 +69,7 @@ _ENDPOINT_HINT: Final = "an endpoint looks like http://localhost:2319 or unix:/r
 
 
 def unreachable(address: Address, error: Exception) -> Unreachable:
-    """What to tell when no connection could be made, with what an operator would try next."""
+    """The error for a failed connection, with a hint what to try next."""
     if isinstance(error, FileNotFoundError):
         return Unreachable(f"no daemon at {address}: there is no such socket", hint="querator daemon run")
     if isinstance(error, PermissionError):
@@ -106,7 +106,7 @@ class Answer(NamedTuple):
 
 
 def _read(response: http.client.HTTPResponse) -> Answer:
-    """The whole answer. One that the daemon cut off ends with a line that says why, and that is the answer then."""
+    """Read the whole answer. If the daemon cut it off, its last line has the reason, and is returned as the answer."""
     try:
         return Answer(response.status, response.getheader("Content-Type", ""), response.read())
     except http.client.IncompleteRead as error:
@@ -119,7 +119,7 @@ def _read(response: http.client.HTTPResponse) -> Answer:
 
 
 class ConnectionPool:
-    """Keep-alive connections to one daemon; safe to share between threads."""
+    """Keep-alive connections to one daemon. Threads may share a pool."""
 
     def __init__(self, address: Address, headers: dict[str, str]) -> None:
         self.address = address
@@ -132,7 +132,7 @@ class ConnectionPool:
     def exchange(
         self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float, *, fresh: bool = False
     ) -> Answer:
-        """One request and its answer. `fresh` avoids kept connections, whose end may only show after sending."""
+        """Send a request and read its answer. `fresh` uses a new connection, because an idle one may be dead."""
         connection = None if fresh else self._take_idle()
         if connection is None:
             connection = self.connect(timeout)
@@ -155,7 +155,7 @@ class ConnectionPool:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ConnectionLost(f"lost the connection to {self.address}: {reason}", hint="querator doctor") from error
         except BaseException:
-            # Ctrl-C in mid-answer: what follows on this connection would be the rest of the old answer.
+            # After Ctrl-C, the rest of the old answer would still arrive on this connection.
             connection.close()
             raise
         finally:
@@ -173,7 +173,7 @@ class ConnectionPool:
             return None
 
     def connect(self, timeout: float) -> http.client.HTTPConnection:
-        """A new connection, which the caller closes."""
+        """Open a new connection. The caller closes it."""
         address = self.address
         connection: http.client.HTTPConnection
         if address.socket:
@@ -191,7 +191,7 @@ class ConnectionPool:
         return connection
 
     def abort(self) -> None:
-        """Break off what is under way, for good. The daemon sees the connection end, and so does who waits for it."""
+        """Abort all requests, and refuse new ones. The daemon and the waiting threads see a closed connection."""
         self._is_aborted = True
         for connection in list(self._busy):
             if connection.sock is not None:

@@ -1,4 +1,4 @@
-"""The answer to `Client.sql`: rows in Arrow's columns, for pandas, polars and whatever else reads Arrow."""
+"""The answer to `Client.sql`: rows in Arrow format, for pandas, polars and other libraries that read Arrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Rows of a query. `arrow` is a `pyarrow.Table`; anything that takes Arrow streams takes the rows as they are."""
+    """The rows of a query. `arrow` is a `pyarrow.Table`. Libraries that read Arrow streams accept the object itself."""
 
     def __init__(self, stream: bytes) -> None:
         import pyarrow as pa

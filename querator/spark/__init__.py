@@ -4,7 +4,7 @@
     register(spark)
     spark.read.format("querator").options(endpoint="http://queues:2319", queue="mail").load()
 
-The data source needs pyspark (`pip install 'querator[spark]'`), and nothing outside this package does.
+The pipelines of the command line are here too. Only this package needs pyspark (`pip install 'querator[spark]'`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["QueratorDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that `querator.spark.session` can say in a line that pyspark is missing.
+    # Imported on use, so that `querator.spark.session` can report a missing pyspark in one line.
     if name in __all__:
         from querator.spark import source
 

@@ -1,4 +1,4 @@
-"""Finds the record that an import could not read: its file and its line. Spark names neither, or the file alone."""
+"""Finds the file and the line of a record that an import could not read. Spark does not report the line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SHOWN_CHARACTERS: Final = 80
 
 
 def place(spark: SparkSession, paths: Sequence[str], form: str, options: Mapping[str, str]) -> str:
-    """Where the first malformed record is and what it says; empty if no record is malformed.
+    """The file, line and text of the first malformed record, or an empty text if there is none.
 
-    The files are read once more, this time with malformed records as a column.
+    This reads the files again, with malformed records in a column of their own.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType

@@ -1,4 +1,4 @@
-"""Import, export, copy and stream: DataFrames between files and queues. What the commands do, without their words."""
+"""Import, export, copy and stream: moves DataFrames between files and queues. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from querator.spark.writing import Totals
 
 _FORMAT_OPTIONS: Final = {
-    # As other programs write and read CSV: a quote inside quotes is doubled, and spaces are part of a value.
+    # CSV as most programs write it: quotes inside a value are doubled, and spaces belong to the value.
     "csv": {"header": "true", "escape": '"', "ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "false"},
 }
 TABLE_FORMATS: Final = {
     "delta": "io.delta:delta-spark_2.13:VERSION",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:VERSION",
 }
-"""Formats that Spark knows only with a jar, and the Maven package of the jar."""
+"""Formats that need a jar, and the Maven package of the jar."""
 _TABLE_CONF: Final = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -37,7 +37,7 @@ _TABLE_CONF: Final = {
     }
 }
 STORED_COLUMNS: Final = ",".join(arrow.chosen(arrow.ITEM, ()).names)
-"""The columns of an item without `text`, which would repeat every payload in a file."""
+"""All columns of an item except `text`, which would write every payload twice."""
 CHECKPOINT: Final = "_querator_checkpoint"
 LOOK_SECONDS: Final = 0.5
 _COPIED: Final = (
@@ -47,17 +47,17 @@ _COPIED: Final = (
 
 
 def format_options(form: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a reader or writer. Spark does not tell upper case from lower case in their names."""
+    """The options of a reader or writer. Spark ignores upper and lower case in their names."""
     return _FORMAT_OPTIONS.get(form, {}) | {name.lower(): value for name, value in given.items()}
 
 
 def format_conf(form: str) -> dict[str, str]:
-    """What Spark must be started with to know a format."""
+    """The settings that Spark needs at start for a format."""
     return _TABLE_CONF.get(form, {})
 
 
 def check_format(spark: SparkSession, form: str) -> None:
-    """Refuses a format whose jar this Spark does not have."""
+    """Raise if this Spark has no jar for the format."""
     if form not in TABLE_FORMATS:
         return
     context: Any = spark.sparkContext
@@ -72,7 +72,7 @@ def check_format(spark: SparkSession, form: str) -> None:
 
 
 class Connection(NamedTuple):
-    """The options that lead to a daemon."""
+    """How to connect to a daemon."""
 
     endpoint: str
     token_file: str = ""
@@ -82,13 +82,13 @@ class Connection(NamedTuple):
         return found | {"token_file": self.token_file} if self.token_file else found
 
     def client(self) -> Client:
-        """For a question before the work begins: one that fails at once when nobody is there."""
+        """A client for checks before the work begins. It fails at once if the daemon does not answer."""
         token = Path(self.token_file).read_text().strip() if self.token_file else ""
         return Client(self.endpoint, token=token, patient=False)
 
 
 class Expressions(NamedTuple):
-    """Spark SQL over the columns of a file: what becomes of an item. Empty means: not given."""
+    """Spark SQL over the columns of a file, for the fields of an item. Empty if not given."""
 
     payload: str = ""
     kind: str = ""
@@ -97,11 +97,11 @@ class Expressions(NamedTuple):
     enqueue_at: str = ""
 
 
-# -- into a queue
+# Into a queue
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], form: str, options: Mapping[str, str]) -> DataFrame:
-    # A line that does not parse would otherwise become an item of its own, or half of one.
+    # Without FAILFAST, a malformed line would become an item.
     reader = spark.read.options(**{"mode": "FAILFAST"} | format_options(form, options)).format(form)
     if form not in TABLE_FORMATS:
         return reader.load(list(paths))
@@ -111,7 +111,7 @@ def read_files(spark: SparkSession, paths: Sequence[str], form: str, options: Ma
 
 
 def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
-    """The columns of new items. Without an expression the payload is the row itself: its text, or all of it as JSON."""
+    """The columns of new items. Without an expression, the payload is the text of the row or the row as JSON."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType, StringType
 
@@ -135,7 +135,7 @@ def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
 
 
 def write_items(items: DataFrame, options: Mapping[str, str], request_id: str) -> Totals:
-    """Writes as the data source does, and returns what the daemon has answered: the source itself cannot return it."""
+    """Write items as the data source does, and return the totals, which the data source cannot return."""
     from querator.spark.options import Options
     from querator.spark.schemas import check_writable
     from querator.spark.writing import WRITTEN, QueueWriter, check_counts
@@ -148,7 +148,7 @@ def new_request_id() -> str:
     return str(uuid.uuid4())
 
 
-# -- out of a queue
+# Out of a queue
 
 
 def read_queue(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
@@ -156,7 +156,7 @@ def read_queue(spark: SparkSession, options: Mapping[str, str], **more: str) -> 
 
 
 def for_files(items: DataFrame, form: str, partition_by: str) -> tuple[DataFrame, list[str]]:
-    """The rows as a file format can hold them, and the columns that its directories are made of."""
+    """The rows with types that the file format supports, and the columns that become directories."""
     from pyspark.sql import functions as f
 
     if partition_by not in ("", "kind", "day"):
@@ -171,13 +171,13 @@ def for_files(items: DataFrame, form: str, partition_by: str) -> tuple[DataFrame
 
 
 def check_overwritable(spark: SparkSession, path: str, form: str) -> None:
-    """Refuses to overwrite a directory with files that no export has written: Spark would delete them all."""
+    """Raise if a directory has files that are not from an export, because Spark would delete them."""
     if form in TABLE_FORMATS:
-        return  # its files belong to the table, which keeps them
+        return  # a table keeps its old files
     strange = [name for name in _names(spark, path) if not name.startswith(("part-", "_", ".")) and "=" not in name]
     if strange:
         raise UsageError(
-            f"{path} holds '{min(strange)}', which is not of an export, and --overwrite would delete it",
+            f"{path} holds '{min(strange)}', which is not from an export, and --overwrite would delete it",
             hint="choose another directory, or remove it yourself",
         )
 
@@ -207,9 +207,9 @@ def drain(
     every: str = "",
     items_per_batch: int = 50_000,
 ) -> StreamingQuery:
-    """Starts to lease items, write them to files and complete them; once through, or `every` so often for ever.
+    """Start a query that leases items, writes them to files and completes them, once or `every` so often.
 
-    Spark's file sink notes which files belong to which batch, and the source which items: each ends up in one file.
+    The file sink records the files of each batch, and the source records its items, so each item is in one file.
     """
     source = spark.readStream.format("querator").options(**options, items_per_batch=str(items_per_batch)).load()
     rows, directories = for_files(source, form, partition_by)
@@ -222,8 +222,8 @@ def drain(
     return query
 
 
-class Following:
-    """How many items a query has written so far. Spark itself remembers its last hundred batches only."""
+class QueryProgress:
+    """Counts the items that a query has written. Spark itself remembers only the last hundred batches."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -231,7 +231,7 @@ class Following:
         self._lag: int | None = None
 
     def wait(self, ended: threading.Event) -> None:
-        """Until the query ends, or `ended` is set: then it is stopped. Raises what the query failed with."""
+        """Wait until the query ends. Stop it when `ended` is set. Raises the error of a failed query."""
         while self._query.isActive:
             if ended.wait(LOOK_SECONDS):
                 self._query.stop()
@@ -245,7 +245,7 @@ class Following:
         return sum(self._items.values())
 
     def standing(self) -> Standing | None:
-        """What is written, what waits, and how much of both that is."""
+        """How many items are written, and how many still wait."""
         if self._lag is None:
             return None
         known = self.items + self._lag
@@ -261,7 +261,7 @@ class Following:
 
 
 def complete_last_batch(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> None:
-    """After a query was stopped: its last batch is in the sink, but Spark tells the source only with the next one."""
+    """Complete the last batch of a stopped query. Spark tells the source about a batch only with the next one."""
     from querator.spark.options import Options
     from querator.spark.streaming import Keeper, held_in
 
@@ -283,7 +283,7 @@ def _numbered(spark: SparkSession, directory: str) -> list[int]:
 
 
 def _names(spark: SparkSession, directory: str) -> list[str]:
-    """What is in a directory of any file system that Spark knows; nothing if there is no such directory."""
+    """The names in a directory of any file system that Spark supports. Empty if there is no such directory."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(directory)
     files = path.getFileSystem(context._jsc.hadoopConfiguration())
@@ -292,11 +292,11 @@ def _names(spark: SparkSession, directory: str) -> list[str]:
     return [status.getPath().getName() for status in files.listStatus(path)]
 
 
-# -- between queues
+# Between queues
 
 
 def copied(items: DataFrame) -> DataFrame:
-    """Items as another queue takes them: with their past, and with the id they have here as their source."""
+    """Items for an import into another queue, with their history, and with their id as source id."""
     from pyspark.sql import functions as f
 
     return items.select(*_COPIED, f.col("id").alias("source_id"))

@@ -1,4 +1,4 @@
-"""The options of the data source: what they are called, what they default to, and what is wrong with them."""
+"""The options of the data source: their names, defaults and checks."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from querator.config import ClientSettings
 
 KNOWN: Final = {
-    "endpoint": "http://host:port of the daemon; executors must reach it (default: as the command line)",
-    "context": "the name of a context, in place of an endpoint",
+    "endpoint": "http://host:port of the daemon, reachable from executors (default: the setting of the command line)",
+    "context": "the name of a context, instead of an endpoint",
     "token_file": "a file with the API key, on every machine",
-    "queue": "the queue; required",
+    "queue": "the name of the queue; required",
     "state": "all (default), stored, ready, leased or scheduled",
     "where": "only items that meet this condition, in the language of `querator sql`; the daemon evaluates it",
     "columns": "only these columns, separated by commas (default: all, and `text`, the payload as text)",
     "splits": "Spark partitions per queue partition (default 1)",
-    "request_id": "makes a repeated write add nothing; without one each write has an id of its own",
-    "patience": "seconds to wait for a daemon that is away (300)",
-    "lease": "streaming: how long items stay leased without a sign of life (3600 seconds)",
-    "items_per_batch": "streaming: at most so many items in a batch (50000)",
+    "request_id": "a repeated write with the same id adds nothing (default: a new id for each write)",
+    "patience": "seconds to wait for a daemon that does not answer (300)",
+    "lease": "streaming: seconds until leases expire if the query is gone (3600)",
+    "items_per_batch": "streaming: maximum number of items in a batch (50000)",
 }
 STATES: Final = ("all", *bulk_messages.STATES)
 BY_SOURCE: Final = "by source"
-"""As `request_id`: each request is known by the source ids of its items."""
-_OF_ONE_DAEMON: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE")
-_SPARK_S_OWN: Final = ("path", "checkpointlocation", "querytype")
+"""A special `request_id`: the id of each request is made from the source ids of its items."""
+_DAEMON_VARIABLES: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE")
+_OPTIONS_OF_SPARK: Final = ("path", "checkpointlocation", "querytype")
 
 
 class Options(NamedTuple):
-    """Checked, and complete: executors need nothing but this."""
+    """The checked options. Executors need nothing else."""
 
     endpoint: str
     token: str
@@ -53,7 +53,7 @@ class Options(NamedTuple):
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
         texts = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(texts.keys() - KNOWN.keys() - set(_SPARK_S_OWN))
+        unknown = sorted(texts.keys() - KNOWN.keys() - set(_OPTIONS_OF_SPARK))
         if unknown:
             raise UsageError(f"option '{unknown[0]}' is unknown; known are {', '.join(KNOWN)}")
         if not texts.get("queue"):
@@ -102,10 +102,10 @@ def _connection(texts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def settings_for(context: str, token_file: str = "") -> ClientSettings:
-    """As for the command line; but a context that is named says all, whatever daemon the environment is about."""
+    """The settings as on the command line. If a context is named, environment variables about a daemon are ignored."""
     from querator import config
 
-    environ = {name: value for name, value in os.environ.items() if not context or name not in _OF_ONE_DAEMON}
+    environ = {name: value for name, value in os.environ.items() if not context or name not in _DAEMON_VARIABLES}
     return config.client_settings(context=context or None, token_file=token_file or None, environ=environ)
 
 

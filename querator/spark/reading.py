@@ -1,10 +1,10 @@
 """`spark.read.format("querator")`: one Spark partition per queue partition, state and id range.
 
-The view is what was in the queue when the read was planned: items that come later are not seen, items that are
-completed before their range is read are missing, and so are those that come back under a new id meanwhile.
+A read sees the items that were in the queue when it was planned. It does not see items that arrive later, and it misses
+items that are completed, or get a new id by a retry, before their range is read.
 
-The reader takes no filters from Spark: Spark plans every use of a DataFrame with the reader of its first use, filters
-and all (docs/adr/0044). The option `where` says what the daemon leaves out.
+The reader accepts no filters from Spark, because Spark would reuse the filters of the first use of a DataFrame for all
+later uses (docs/adr/0044). Use the option `where` instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from querator.spark.options import Options
 
 
 class Range(ds.InputPartition):
-    """Items of one queue partition with after_id < id <= upto_id."""
+    """The items of one queue partition with after_id < id <= upto_id."""
 
     def __init__(self, partition: int, state: str, after_id: str, upto_id: str) -> None:
         super().__init__((partition, state, after_id, upto_id))
@@ -42,7 +42,7 @@ class QueueReader(ds.DataSourceReader):
                     for upto_id in planned.upto_ids:
                         ranges.append(Range(planned.partition, state, after_id, upto_id))
                         after_id = upto_id
-        # Spark wants at least one; an empty queue is a range that holds nothing.
+        # Spark needs at least one partition, so an empty queue gets a range without items.
         return ranges or [Range(-1, "", "", "")]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Redrive on Spark: dead items, repaired with SQL, back to the queues in which they died.
+"""Redrive with Spark: repairs dead items with SQL, and returns them to the queues in which they died.
 
 Each task takes a stretch of the dead queue in the order of ids, and for a few thousand items at a time: imports them
 where they came from, then deletes them here. Every item carries its dead id as its source, and the queue that takes it
@@ -24,9 +24,9 @@ CHUNK_ITEMS: Final = 2_000
 
 
 def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
-    """The items of a dead queue, and what history says of the last death: `reason`, `origin`, `died_at` and `tried`.
+    """The items of a dead queue, with columns about their last death: `reason`, `origin`, `died_at` and `tried`.
 
-    `failure` is the first line of why the last attempt failed.
+    `failure` is the first line of the reason why the last attempt failed.
     """
     from pyspark.sql import functions as f
 
@@ -46,7 +46,7 @@ def dead_items(spark: SparkSession, options: Mapping[str, str], **more: str) -> 
 
 
 def repaired(dead: DataFrame, transform: str, to: str) -> DataFrame:
-    """With the column `repaired`: what the transform makes of the payload, null where it fails."""
+    """Add the column `repaired`, the result of the transform, which is null if it fails, and the column `target`."""
     from pyspark.sql import functions as f
 
     rows = dead.withColumn("repaired", f.expr(transform or "payload").cast("binary"))
@@ -54,7 +54,7 @@ def repaired(dead: DataFrame, transform: str, to: str) -> DataFrame:
 
 
 def redrive(rows: DataFrame, options: Mapping[str, str]) -> list[Any]:
-    """Carries it out; returns an outcome per target queue: how many went back, how many stayed, and why."""
+    """Redrive the rows. Returns per target queue how many items were moved, how many stayed, and why."""
     from pyspark.sql import functions as f
 
     chosen = rows.select("partition", "id", "target", "repaired", "kind", "reference", "encoding", "history")
@@ -62,12 +62,12 @@ def redrive(rows: DataFrame, options: Mapping[str, str]) -> list[Any]:
     totals = outcomes.groupBy("origin").agg(
         f.sum("items").alias("items"), f.sum("failed").alias("failed"), f.max("reason").alias("reason")
     )
-    # Put in order here: Spark would look at its input twice to sort it.
+    # Sorted here, because Spark would compute its input twice to sort it.
     return sorted(totals.collect(), key=lambda row: str(row["origin"]))
 
 
 class _Redrive:
-    """What a task does with its rows."""
+    """The work of one task."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options

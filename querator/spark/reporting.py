@@ -1,4 +1,4 @@
-"""What died, of what, since when: the figures of a dead queue, and a page with charts that needs no network."""
+"""The report on a dead queue: counts by reason, age and more, and an HTML page with charts that works offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AGES: Final = (
 class Section(NamedTuple):
     title: str
     labels: Sequence[str]
-    """The names of the two columns."""
+    """The titles of the two columns."""
     rows: Sequence[tuple[str, int]]
 
 
@@ -73,13 +73,13 @@ def _ages(dead: DataFrame) -> Section:
 
 
 def _attempts(dead: DataFrame) -> Section:
-    """Before the death: in the dead queue an item begins anew."""
+    """Attempts before the death. In the dead queue, the attempts of an item start at 0 again."""
     rows = _count_by(dead, "tried")[:TOP]
     return Section("Attempts", ("attempts", "items"), [(str(row["tried"]), row["n"]) for row in rows])
 
 
 def _time_line(dead: DataFrame) -> Section:
-    """Deaths by day, or by hour when all of them are of two days."""
+    """Deaths by day, or by hour if all of them are within two days."""
     from pyspark.sql import functions as f
 
     known = dead.where("died_at is not null")
@@ -98,7 +98,7 @@ def _count_by(rows: DataFrame, column: str) -> list[Any]:
     return rows.groupBy(column).agg(f.count("*").alias("n")).orderBy(column).collect()
 
 
-# -- the page
+# The page
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }

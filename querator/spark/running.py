@@ -1,4 +1,4 @@
-"""Running a Spark action for a command: progress from Spark's own status, and its errors in one line."""
+"""Helps commands to run Spark: progress from the status of Spark, and errors in one line."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _CLUTTER: Final = re.compile(r"\.? SQLSTATE: \w+|; line \d+ pos \d+|;$")
 
 
 class Standing(NamedTuple):
-    """How far a job is."""
+    """The progress of a job."""
 
     done: int
     unit: str
     total: int | None = None
     share: float | None = None
-    """Of the whole work, where `total` is not known in the unit."""
+    """The fraction that is done, if there is no total in this unit."""
     note: str = ""
 
 
 @contextmanager
 def every_so_often(look: Callable[[], None]) -> Iterator[None]:
-    """While this is open, `look` is called a few times a second, in a thread of its own."""
+    """Call `look` a few times per second in its own thread while this is open."""
     stopped = threading.Event()
 
     def watch() -> None:
         while not stopped.wait(POLL_SECONDS):
-            with suppress(Exception):  # Spark may be starting, ending, or gone: there is nothing to show then
+            with suppress(Exception):  # Spark may be starting or stopping, so there is nothing to show
                 look()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -53,7 +53,7 @@ def every_so_often(look: Callable[[], None]) -> Iterator[None]:
 
 
 def tasks_done(spark: SparkSession) -> Standing | None:
-    """How many tasks of the present jobs are done, and of how many."""
+    """The finished and total tasks of the active stages, or None if no stage is active."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     total = sum(info.numTasks for info in infos if info is not None)
@@ -61,7 +61,7 @@ def tasks_done(spark: SparkSession) -> Standing | None:
 
 
 def explained(error: BaseException) -> QueratorError:
-    """What Spark says in a page, in a line: the innermost reason there is."""
+    """The innermost reason of an error of Spark, in one line."""
     text = str(error)
     if isinstance(error, QueratorError):
         return error
@@ -80,14 +80,14 @@ def explained(error: BaseException) -> QueratorError:
     causes = _JAVA.findall(text)
     if not causes:
         return QueratorError(_plain(text.strip().partition("\n")[0] or type(error).__name__))
-    # What Spark has a name for says which file it was, and the innermost cause what is wrong with it.
+    # The last cause with an error class names the file, and the innermost cause says what is wrong with it.
     named = [cause for cause in causes if _CONDITION.match(cause)]
     told = [*named[-1:], causes[-1]] if causes[-1] not in named else named[-1:]
     return QueratorError(": ".join(_plain(cause) for cause in told))
 
 
 def _plain(text: str) -> str:
-    """Without what only Spark's developers need."""
+    """The text without error classes and positions, which only developers of Spark need."""
     return _CLUTTER.sub("", _CONDITION.sub("", text.strip())).rstrip(".; ")
 
 

@@ -1,4 +1,4 @@
-"""Spark's types for what `wire.arrow` says in Arrow's, and whether a DataFrame can be written to a queue."""
+"""The schemas of `wire.arrow` as Spark types, and the check whether a DataFrame can be written to a queue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _spark_type(type_: pa.DataType) -> Any:
 
 
 def check_writable(schema: StructType) -> pa.Schema:
-    """What a DataFrame of this schema is written as, new items or stored ones. Refuses it before a job starts."""
+    """The Arrow schema to write a DataFrame with: new items or stored items. Raises before a job starts."""
     names = schema.fieldNames()
     wanted = arrow.PRODUCED if set(names) <= set(arrow.PRODUCED.names) else arrow.IMPORTED
     unknown = [name for name in names if name not in wanted.names]

@@ -1,4 +1,4 @@
-"""The Spark session that the commands use: found or refused in one line, quiet, its logs in a file."""
+"""The Spark session of the commands. It logs to a file, and reports in one line why Spark cannot start."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%
 
 
 NO_PERF_DATA: Final = "-XX:-UsePerfData"
-"""Java leaves a directory for it behind, whatever directory for temporary files it is told."""
+"""Without this flag, Java leaves a directory behind in /tmp."""
 PYTHON_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's own, which put every error with a page of Java on standard error."""
+"""Loggers of PySpark that print every error with a Java stack trace to standard error."""
 
 
 _JAVA_ENDED: Final = re.compile(r'^Exception in thread "main" [\w.$]+: (?:\[[\w.]+\] )?(.+)$', re.MULTILINE)
@@ -55,10 +55,10 @@ _CLUSTER_ENDED: Final = re.compile(r"Application has been killed\. Reason: (.+)$
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """One line with the package to install, in place of a page of Spark's."""
+    """Raise if Java is missing or too old, with the package to install."""
     home = environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
-    hint = f"apt install {JAVA_PACKAGE}, or the like; then querator doctor"
+    hint = f"apt install {JAVA_PACKAGE} or similar, then querator doctor"
     try:
         if java is None:
             raise FileNotFoundError
@@ -82,7 +82,7 @@ def check_pyspark() -> None:
 def session(
     name: str, *, master: str = "", conf: Mapping[str, str] | None = None, log_file: Path, verbose: bool = False
 ) -> Iterator[SparkSession]:
-    """A session with the data source registered; one that exists already is used as it is."""
+    """A session with the data source registered. An active session is used if there is one."""
     check_pyspark()
     from pyspark.sql import SparkSession
 
@@ -123,7 +123,7 @@ def session(
         try:
             yield spark
         except Exception as error:
-            # Spark says of itself only that it has been stopped.
+            # Spark itself only reports that it was stopped.
             if reason := why_it_ended(log_file, before):
                 message, hint = (error.message, error.hint) if isinstance(error, QueratorError) else (str(error), "")
                 line = message.partition("\n")[0]
@@ -134,16 +134,19 @@ def session(
 
 
 def python_of_executors(master: str, environ: Mapping[str, str] = os.environ) -> str:
-    """This one, or what the user says of a cluster. With a relative path executors would die and start for ever."""
+    """The Python of executors: PYSPARK_PYTHON on a cluster if it is absolute, otherwise this Python.
+
+    With a relative path, executors would fail and be restarted forever.
+    """
     told = environ.get("PYSPARK_PYTHON", "")
     on_a_cluster = bool(master) and not master.startswith("local")
     return told if on_a_cluster and Path(told).is_absolute() else sys.executable
 
 
 def why_it_ended(log_file: Path, before: int = 0) -> str:
-    """What the JVM has printed before it ended, such as that it does not know a master, or what the cluster has said.
+    """The reason why the JVM or the cluster ended the session, from the log, or an empty text.
 
-    The log may have been there before; its first bytes are not about this session.
+    The first `before` bytes of the log are from earlier sessions.
     """
     text = log_file.read_bytes()[before:].decode(errors="replace")
     reasons = _JAVA_ENDED.findall(text) or _CLUSTER_ENDED.findall(text)
@@ -159,13 +162,13 @@ def _log_errors_to(log_file: Path) -> None:
             logger.removeHandler(handler)
         logger.addHandler(logging.FileHandler(log_file, delay=True))
         logger.propagate = False
-    if not logging.root.handlers:  # py4j tells it when it is interrupted
+    if not logging.root.handlers:  # py4j logs interrupts to the root logger
         logging.root.addHandler(logging.FileHandler(log_file, delay=True))
 
 
 @contextlib.contextmanager
 def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """What can be set while a session runs, set for as long as this is open."""
+    """Change the settings of a running session while this is open, as far as they can be changed."""
     changed = {key: spark.conf.get(key, None) for key in conf if spark.conf.isModifiable(key)}
     for key in changed:
         spark.conf.set(key, conf[key])
@@ -181,7 +184,7 @@ def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _standard_error_to(log_file: Path) -> Iterator[None]:
-    """What the JVM and its workers print before and beside their logs goes to the same file."""
+    """Redirect standard error to the log file, because the JVM and its workers also print there."""
     sys.stderr.flush()
     saved = os.dup(2)
     target = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,4 +1,4 @@
-"""The data source that Spark knows as "querator"."""
+"""The data source with the format name "querator"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes "querator" a format of this session."""
+    """Add the format "querator" to a session."""
     spark.dataSource.register(QueratorDataSource)
 
 

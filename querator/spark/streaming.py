@@ -1,12 +1,11 @@
-"""`spark.readStream.format("querator")`: the source leases what it reads and completes it when Spark has done with it.
+"""`spark.readStream.format("querator")`: the source leases items, and completes them when Spark has finished a batch.
 
-An offset says which items a batch is made of: per queue partition, runs of sequences that this query has leased.
-Spark keeps offsets in its checkpoint before it runs a batch, so that after a crash the same batch is read again, item
-by item, while the leases of the query that died still hold. What was leased and is in no checkpoint yet is held for a
-minute only, and then comes back by itself.
+An offset lists the items of a batch: for each queue partition, the runs of sequence numbers that the query has leased.
+Spark saves offsets in its checkpoint before it runs a batch. After a crash, it reads the same batch again, while the
+leases of the crashed query still hold. Items that are leased but not in a checkpoint yet are held for only a minute.
 
-Items are held for `lease` seconds beyond the last sign of life. A query that is away for longer finds its items under
-new ids: nothing is lost, but what its sink had already taken of the last batch is then delivered again.
+Items stay leased for `lease` seconds after the query was last alive. If a query is gone for longer, its items get new
+ids. Nothing is lost then, but items of the last batch that the sink had already written are delivered again.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from querator.wire import arrow
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.2
-"""How long a lease waits for an item when the queue is empty."""
+"""A lease waits this long for items if the queue is empty."""
 NOTED_SECONDS: Final = 60
-"""How long items are held that Spark has not noted yet. It does so next; if it dies before, nobody knows of them."""
+"""Items are held this long until Spark has saved their offset. If Spark dies before, the leases expire."""
 
 Runs = list[tuple[int, int]]
-"""First sequence and number of items, ascending."""
+"""Pairs of first sequence number and item count, ascending."""
 
 
 class Held:
@@ -69,7 +68,7 @@ class Held:
 
 
 def runs_of(seqs: Sequence[int]) -> Runs:
-    """Ascending sequences as runs: items that were produced together are one run."""
+    """Group ascending sequence numbers into runs. Items that were produced together are one run."""
     groups = itertools.groupby(enumerate(seqs), key=lambda pair: pair[1] - pair[0])
     return [(group[0][1], len(group)) for _, members in groups for group in [list(members)]]
 
@@ -87,7 +86,7 @@ def held_in(offset: dict[str, Any]) -> dict[int, Held]:
 
 
 def ready(client: Client, queue: str, timeout: float | None = None) -> int:
-    """How many items of a queue wait for a lease."""
+    """The number of ready items in a queue."""
     stats = client.stats(queue, timeout=timeout)
     return sum(p.total - p.total_leased for q in stats.logical_queues for p in q.partitions)
 
@@ -99,7 +98,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: Keeper | None = None
         self._left: int | None = None
 
-    # -- on the driver
+    # On the driver
 
     def initialOffset(self) -> dict[str, Any]:
         return {"batch": 0, "held": {}}
@@ -108,12 +107,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.items_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is ready now is to be read; what comes meanwhile is for the next time."""
+        """Read the items that are ready now. Later items are left for the next run."""
         with self._options.client() as client:
             self._left = ready(client, self._options.queue)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Leases the next batch. Spark asks only when the batch that ends at `start` is done with."""
+        """Lease the next batch. Spark calls this only after it has finished the batch that ends at `start`."""
         keeper = self._started()
         keeper.complete(held_in(start))
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.items_per_batch
@@ -136,12 +135,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Batch(number, str(one)) for number, one in held.items()]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How the query stands. Spark shows it in the query's progress, as `latestOffset` of the source."""
+        """The progress of the query, which Spark shows as `latestOffset` of the source."""
         keeper = self._started()
         try:
             return {"lag": keeper.ready(), "leased": keeper.leased, "completed": keeper.completed}
         except QueratorError:
-            return None  # progress is not worth waiting for a daemon that is away
+            return None  # do not wait for a missing daemon just to show progress
 
     def commit(self, end: dict[str, Any]) -> None:
         self._started().complete(held_in(end))
@@ -151,7 +150,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._keeper.stop()
 
     def _started(self) -> Keeper:
-        # Made when it is needed: the reader also travels to executors, where nothing is leased.
+        # Created on use, because the reader is also sent to executors, which lease nothing.
         if self._keeper is None:
             self._keeper = Keeper(self._options)
         return self._keeper
@@ -159,7 +158,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_keeper": None}
 
-    # -- on executors
+    # On executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Batch)
@@ -183,11 +182,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if ours.num_rows:
                     yield ours.select(columns)
         if found < len(wanted):
-            log.warning("%d items of the batch are no longer leased; they come again", len(wanted) - found)
+            log.warning("%d items of the batch are no longer leased; a later batch will have them", len(wanted) - found)
 
 
 class Keeper:
-    """Holds leases for a query: extends them in a thread of its own until they are completed."""
+    """Holds the leases of a query. Its own thread extends them until they are completed."""
 
     def __init__(self, options: Options) -> None:
         self._queue = options.queue
@@ -195,13 +194,13 @@ class Keeper:
         self._client: Client = options.client()
         self._held: set[str] = set()
         self._leased: set[str] = set()
-        """Besides those held, items of the batch that Spark has not noted yet."""
+        """The held items, and items of a batch whose offset Spark has not saved yet."""
         self.completed = 0
-        """Items that this query has completed since it was started."""
+        """Items that this query has completed since its start."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(
-            target=self._extend_now_and_then, args=(options.lease_seconds / 3,), daemon=True
+            target=self._extend_periodically, args=(options.lease_seconds / 3,), daemon=True
         )
         self._thread.start()
 
@@ -220,7 +219,7 @@ class Keeper:
         return leased
 
     def hold(self, held: dict[int, Held]) -> None:
-        """Items of a batch that Spark has noted, leased just now or by the query before this one."""
+        """Hold the items of a batch whose offset Spark has saved. This query or its predecessor has leased them."""
         for one in held.values():
             texts = [text for text in one.ids if text not in self._held]
             for first in range(0, len(texts), BATCH_ITEMS_MAX):
@@ -231,12 +230,12 @@ class Keeper:
                     self._leased.update(some)
 
     def complete(self, held: dict[int, Held]) -> None:
-        """Spark will not ask for these again. Completing what is completed already does nothing."""
+        """Complete items that Spark does not need any more. Items that are completed already are ignored."""
         for number, one in held.items():
             texts = one.ids
             for first in range(0, len(texts), BATCH_ITEMS_MAX):
                 some = texts[first : first + BATCH_ITEMS_MAX]
-                self._one_by_one_if_needed(
+                self._split_if_refused(
                     some, lambda part, number=number: self._client.complete(self._queue, part, partition=number)
                 )
                 with self._lock:
@@ -249,27 +248,25 @@ class Keeper:
         return len(self._leased)
 
     def ready(self) -> int:
-        """How many items wait for a lease. Raises at once when the daemon does not answer."""
+        """The number of ready items. Raises at once if the daemon does not answer."""
         return ready(self._client, self._queue, timeout=LOOK_SECONDS)
 
     def _extend(self, texts: list[str], seconds: int) -> None:
-        self._one_by_one_if_needed(
-            texts, lambda part: self._client.extend(self._queue, part, lease_timeout=f"{seconds}s")
-        )
+        self._split_if_refused(texts, lambda part: self._client.extend(self._queue, part, lease_timeout=f"{seconds}s"))
 
-    def _one_by_one_if_needed(self, texts: list[str], call: Any) -> None:
-        """The daemon takes all or none: those whose lease was lost must not keep the others from it."""
+    def _split_if_refused(self, texts: list[str], call: Any) -> None:
+        """Call for all items, and for halves of them if the daemon refuses: a lost lease must not affect others."""
         try:
             call(texts)
         except InvalidRequest as error:
             if len(texts) == 1:
-                log.warning("an item is no longer ours: %s", error.message)
+                log.warning("the lease of an item was lost: %s", error.message)
                 return
             middle = len(texts) // 2
-            self._one_by_one_if_needed(texts[:middle], call)
-            self._one_by_one_if_needed(texts[middle:], call)
+            self._split_if_refused(texts[:middle], call)
+            self._split_if_refused(texts[middle:], call)
 
-    def _extend_now_and_then(self, seconds: float) -> None:
+    def _extend_periodically(self, seconds: float) -> None:
         while not self._stopped.wait(seconds):
             with self._lock:
                 texts = list(self._held)

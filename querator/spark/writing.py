@@ -1,10 +1,9 @@
-"""`df.write.format("querator")` and the streaming sink: items into a queue, each once, whatever Spark repeats.
+"""`df.write.format("querator")` and the streaming sink: write each item to a queue once, even if Spark repeats tasks.
 
-A task cuts its rows into requests; which row goes into which request follows from the rows alone. A request's id is
-made of the write, the task's partition and its number, never of the attempt, so that a task that is repeated, run twice
-at once, or lost with its executor repeats the very same requests. If its rows come in another order the second time,
-after a shuffle say, the daemon notices that a request id stands for other items and the write fails: nothing is lost or
-doubled without a word. Sorting within partitions before writing makes such a plan repeatable.
+A task cuts its rows into requests. The cuts depend only on the rows. A request id is made from the write, the partition
+of the task and a number, but not from the attempt. So a task that is repeated, or runs twice at once, sends the same
+requests again. If the rows have another order the second time, such as after a shuffle, the daemon refuses a request
+id that had other items before, and the write fails with an error. Sort within partitions before writing to avoid that.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ REQUEST_BYTES_MAX: Final = 4_000_000
 
 
 WRITTEN: Final = "rows long, items long, added long"
-"""What a task has written: its rows, the items that the daemon has acknowledged, and those that were new to it."""
+"""The result of a task: its rows, the items that the daemon acknowledged, and how many of them were new."""
 
 
 class Written(WriterCommitMessage):
@@ -53,7 +52,7 @@ class QueueWriter(DataSourceArrowWriter):
         return write_requests(self._options, self._schema, f"{self._write_id} {partition}", requests(fitted))
 
     def write_as_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same as a function for `mapInArrow`, which can return what it has written."""
+        """The same as `write`, as a function for `mapInArrow`, which can return the result."""
         done = self.write(batches)
         yield pa.record_batch({"rows": [done.rows], "items": [done.items], "added": [done.added]})
 
@@ -61,11 +60,11 @@ class QueueWriter(DataSourceArrowWriter):
         check_counts(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is in the queue stays: a queue cannot take back what may have been leased. Repeating adds the rest."""
+        """Written items stay in the queue: consumers may have leased them. Repeating the write adds the rest."""
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """A batch that is replayed, by this query or after a restart from its checkpoint, adds nothing."""
+    """The streaming sink. A repeated batch adds nothing, also after a restart from the checkpoint."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options
@@ -76,7 +75,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         partition = context.partitionId()
         query = self._options.request_id or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        # A replay may bring the rows in another order; a batch is small enough to be put into one here.
+        # A repeated batch may have another order, so sort it here. A batch is small enough for that.
         fitted = [arrow.fitted(rows, self._schema) for rows in iterator]
         name = f"stream {query} {batch} {partition}"
         return write_requests(self._options, self._schema, name, requests(_in_order(fitted)))
@@ -85,7 +84,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         check_counts(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The batch is replayed, and then adds what is missing."""
+        """Spark repeats the batch, which then adds the missing items."""
 
 
 def _task() -> TaskContext:
@@ -107,7 +106,7 @@ def write_requests(options: Options, schema: pa.Schema, name: str, parts: Iterat
     with options.bulk() as bulk:
         send = bulk.produce if schema is arrow.PRODUCED or schema == arrow.PRODUCED else bulk.import_
         for number, part in enumerate(parts):
-            # By source, whatever brings the same items again repeats the same request, from another job as well.
+            # An id made from source ids also recognises the same items in another job.
             by_source = options.request_id == BY_SOURCE
             answer = send(options.queue, [part], source_name(part) if by_source else f"{name} {number}")
             written.rows += part.num_rows
@@ -117,7 +116,7 @@ def write_requests(options: Options, schema: pa.Schema, name: str, parts: Iterat
 
 
 def source_name(part: pa.RecordBatch) -> str:
-    """A request id that follows from where the items come from."""
+    """A request id made from the source ids of the items."""
     digest = hashlib.blake2b(digest_size=16)
     for source in part.column("source_id").to_pylist():
         digest.update(f"{source}\n".encode())
@@ -125,7 +124,7 @@ def source_name(part: pa.RecordBatch) -> str:
 
 
 def requests(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of bounded size whose bounds depend on the rows, not on how they came in batches."""
+    """Cut the rows into requests of limited size. The cuts depend on the rows, and not on their batches."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -136,7 +135,7 @@ def requests(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> It
             fitting = int(ends.searchsorted(before + REQUEST_BYTES_MAX - size, side="right")) - start
             taken = min(fitting, REQUEST_ROWS_MAX - rows, batch.num_rows - start)
             if taken == 0 and rows == 0:
-                taken = 1  # a row that is larger than a request should be; the daemon has the last word
+                taken = 1  # a row that is larger than the limit; the daemon may still refuse it
             if taken:
                 pending.append(batch.slice(start, taken))
                 rows += taken
@@ -154,12 +153,12 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def check_counts(messages: Sequence[Any]) -> Totals:
-    """Every task has said what it wrote, and the daemon has acknowledged as much."""
+    """The totals of all tasks. Raises if a task gave no result, or if the daemon acknowledged fewer items than rows."""
     done = [message for message in messages if message is not None]
     rows, items = sum(one.rows for one in done), sum(one.items for one in done)
     if len(done) != len(messages) or rows != items:
         raise QueratorError(
-            f"the write is not whole: {rows:,} rows, {items:,} items acknowledged, "
+            f"the write is incomplete: {rows:,} rows, {items:,} items acknowledged, "
             f"{len(messages) - len(done)} tasks without an answer"
         )
     return Totals(items, sum(one.added for one in done))

@@ -273,7 +273,7 @@ def test_redrive_with_an_expression_that_fails_for_some_payloads(
     assert sorted(payloads(bulk, dead)) == ["not json"] * 5 + ['{"n": 0}']
     broken = pipeline("redrive", dead, "--transform", "raise_error(concat('no way with ', text))")
     assert (broken.exit_code, "no way with" in broken.output) == (1, True), broken.output
-    assert "the same command goes on" in broken.output and len(broken.stderr.splitlines()) <= 3
+    assert "the same command continues" in broken.output and len(broken.stderr.splitlines()) <= 3
     assert len(payloads(bulk, dead)) == 6
     assert pipeline.json("redrive", dead, "--where", "failure = 'another'")["items"] == 0
     assert pipeline.json("redrive", dead, "--where", "kind = 'good' and last_reason like '%table'")["items"] == 1

@@ -87,7 +87,7 @@ def export(
         started = time.monotonic()
         if complete:
             query = moving.drain(running, options | more, to, format.value, directories, writing)
-            following = moving.Following(query)
+            following = moving.QueryProgress(query)
             spark.watch(following.standing)
             with resume_hint(RESUME_HINT, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
                 following.wait(ended)
@@ -153,7 +153,7 @@ def stream(
         started = time.monotonic()
         notes = checkpoint or f"{to.rstrip('/')}/{moving.CHECKPOINT}"
         query = moving.drain(running, options, to, format.value, directories, writing, checkpoint=notes, every=every)
-        following = moving.Following(query)
+        following = moving.QueryProgress(query)
         spark.watch(following.standing)
         with resume_hint(RESUME_HINT, lambda: f"{count(following.items, 'item')} written"), _signalled() as ended:
             following.wait(ended)
