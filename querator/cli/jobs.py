@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querator.cli.shell.options import Wait, command
+from querator.cli.shell.options import Interval, Wait, Watch, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.progress import Progress
-from querator.cli.terminal.render import Format, Moment
-from querator.cli.terminal.session import Session, duration
-from querator.cli.terminal.waiting import poll
+from querator.cli.terminal.render import Format, message_record
+from querator.cli.terminal.session import Session
+from querator.cli.terminal.waiting import poll, repeat
 from querator.errors import QueratorError
 
 if TYPE_CHECKING:
@@ -23,41 +22,20 @@ app = noun(NOUNS["jobs"].help)
 COLUMNS = ("job_id", "kind", "queue_name", "partition", "state", "done", "total", "created_at", "reason")
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat the list until interrupted.")]
-Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch: time between two lists.")]
 
 
 def job_record(job: Job) -> dict[str, Any]:
-    return {
-        "job_id": job.job_id,
-        "kind": job.kind,
-        "queue_name": job.queue_name,
-        "partition": job.partition,
-        "state": job.state,
-        "done": job.done,
-        "total": job.total,
-        "reason": job.reason,
-        "created_at": None if job.created_at is None else Moment(job.created_at),
-        "ended_at": None if job.ended_at is None else Moment(job.ended_at),
-    }
+    return message_record(job, "created_at", "ended_at")
 
 
 @command(app, "list")
 def list_(session: Session, watch: Watch = False, interval: Interval = "2s") -> None:
     """List running jobs, and jobs that ended recently."""
-    pause = duration(interval, "--interval")
-    output = session.output
-    if watch and output.form is Format.JSON:
-        output.form = Format.NDJSON  # a JSON array would never be closed
-    while True:
-        records = [job_record(job) for job in session.client.list_jobs()]
-        if watch and session.streams.fancy:
-            session.streams.stdout.write("\x1b[H\x1b[2J")
-        output.records(records, COLUMNS, name="job_id", empty="no jobs")
-        if not watch:
-            return
-        session.streams.stdout.flush()
-        time.sleep(pause)
+
+    def show_records(records: list[dict[str, Any]]) -> None:
+        session.output.records(records, COLUMNS, name="job_id", empty="no jobs")
+
+    repeat(session, watch, interval, lambda: [job_record(job) for job in session.client.list_jobs()], show_records)
 
 
 @command(app, "show")

@@ -10,7 +10,7 @@ import typer
 from querator.cli.shell.options import AtMost, DryRun, NewName, Queue, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.confirm import confirm_by_name
-from querator.cli.terminal.render import Format, Moment
+from querator.cli.terminal.render import Format, Moment, moment_or_none
 from querator.cli.terminal.session import Session, duration
 from querator.errors import Conflict, NotFound, UsageError
 from querator.limits import LIST_LIMIT_DEFAULT, PARTITIONS_MAX
@@ -188,9 +188,6 @@ def show(session: Session, name: Queue) -> None:
 
 
 def partition_record(status: PartitionStatus) -> dict[str, Any]:
-    def moment(us: int | None) -> Moment | None:
-        return None if us is None else Moment(us)
-
     return {
         "queue_name": status.queue_name,
         "partition": status.partition,
@@ -198,8 +195,8 @@ def partition_record(status: PartitionStatus) -> dict[str, Any]:
         "state": status.state,
         "requested_state": status.requested_state,
         "reason": status.reason,
-        "since": moment(status.since),
-        "resume_at": moment(status.resume_at),
+        "since": moment_or_none(status.since),
+        "resume_at": moment_or_none(status.resume_at),
         "ready": status.total - status.leased,
         "leased": status.leased,
         "scheduled": status.scheduled,

@@ -81,7 +81,7 @@ def test_where_says_which_items_are_exported_and_copied(
     refused = pipeline("export", queue, "--to", str(tmp_path / "no"), "--where", "nope = 1")
     assert (refused.exit_code, "where is invalid" in refused.output) == (1, True), refused.output
     refused = pipeline("export", queue, "--to", str(tmp_path / "no"), "--where", "kind = 'a'", "--complete")
-    assert (refused.exit_code, "--complete takes every item" in refused.output) == (2, True), refused.output
+    assert (refused.exit_code, "--complete takes all ready items" in refused.output) == (2, True), refused.output
     assert not (tmp_path / "no").exists()
 
 

@@ -18,16 +18,15 @@ from querator.cli.terminal import id_lists
 from querator.cli.terminal.confirm import confirm_by_name
 from querator.cli.terminal.id_lists import Ids, count
 from querator.cli.terminal.payloads import pretty
-from querator.cli.terminal.render import Format, Moment, Payload
+from querator.cli.terminal.render import Format, Payload, message_record, moment_or_none
 from querator.cli.terminal.session import Session
 from querator.errors import InvalidRequest, NotFound, UsageError
 from querator.ids import decode
-from querator.items import ZERO_TIME_US
 from querator.texts import visible
 
 if TYPE_CHECKING:
     from querator.client import Client
-    from querator.wire.messages import FailedAttempt, ItemsInspectResponse, StorageItem
+    from querator.wire.messages import StorageItem
 
 app = noun(NOUNS["items"].help)
 
@@ -64,19 +63,15 @@ def item_record(item: StorageItem, partition: int, state: str) -> dict[str, Any]
         "encoding": item.encoding,
         "attempts": item.attempts,
         "max_attempts": item.max_attempts,
-        "created_at": _moment(item.created_at),
-        "expire_deadline": _moment(item.expire_deadline),
-        "lease_deadline": _moment(item.lease_deadline),
+        "created_at": moment_or_none(item.created_at),
+        "expire_deadline": moment_or_none(item.expire_deadline),
+        "lease_deadline": moment_or_none(item.lease_deadline),
         "client_id": item.client_id or None,
-        "leased_at": _moment(item.leased_at),
-        "enqueue_at": _moment(item.enqueue_at),
+        "leased_at": moment_or_none(item.leased_at),
+        "enqueue_at": moment_or_none(item.enqueue_at),
         "source_id": item.source_id,
         "payload": Payload(item.payload),
     }
-
-
-def _moment(us: int | None) -> Moment | None:
-    return None if us is None or us == ZERO_TIME_US else Moment(us)
 
 
 def partition_numbers(client: Client, queue: str) -> list[int]:
@@ -175,8 +170,8 @@ def inspect(
         session.streams.stdout_bytes.write(item.payload)
         return
     record = item_record(item, found.partition, found.state)
-    record["failed_attempts"] = [_attempt_record(attempt) for attempt in found.failed_attempts]
-    record["history"] = [_death_record(found, at) for at in range(len(found.history))]
+    record["failed_attempts"] = [message_record(attempt, "at") for attempt in found.failed_attempts]
+    record["history"] = [message_record(death, "at") for death in found.history]
     if session.output.form is not Format.TABLE or session.output.columns is not None:
         session.output.record(record, name="id")
         return
@@ -196,27 +191,6 @@ def inspect(
     write(f"\npayload  {count(len(payload), 'byte')}\n")
     for line in pretty(payload, item.encoding):
         write(f"{visible(line.expandtabs())}\n")
-
-
-def _attempt_record(failed: FailedAttempt) -> dict[str, Any]:
-    return {
-        "attempt": failed.attempt,
-        "at": _moment(failed.at),
-        "client_id": failed.client_id,
-        "held": failed.held,
-        "reason": failed.reason,
-    }
-
-
-def _death_record(found: ItemsInspectResponse, at: int) -> dict[str, Any]:
-    death = found.history[at]
-    return {
-        "queue_name": death.queue_name,
-        "source_id": death.source_id,
-        "reason": death.reason,
-        "attempts": death.attempts,
-        "at": _moment(death.at),
-    }
 
 
 @command(app, "delete")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from querator.cli.pipeline.spark_options import Conf, InState, ItemsInState, LogFile, Master, Splits, Verbose
+from querator.cli.pipeline.spark_options import InState, ItemsInState, Splits
 from querator.cli.pipeline.spark_runs import Spark, resume_hint, show, summary, where_option
 from querator.cli.shell.options import DryRun, Where
 from querator.cli.terminal.id_lists import count, there_already
@@ -17,22 +17,18 @@ from querator.errors import UsageError
 
 def copy(
     session: Session,
+    spark: Spark,
     source: Annotated[str, typer.Option("--from", metavar="[CONTEXT/]QUEUE", help="Copy the items of this queue.")],
     target: Annotated[str, typer.Option("--to", metavar="[CONTEXT/]QUEUE", help="Copy the items to this queue.")],
     state: InState = ItemsInState.ALL,
     where: Where = None,
     splits: Splits = 1,
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Copy items to another queue, of the same daemon or another. The items stay, and their copies are not leased.
 
     Every copy keeps the id of its original, so a repeated run adds only missing items.
     """
-    spark = Spark(session, master, conf, log_file, verbose)
     from_options, to_options = _place(spark, source), _place(spark, target)
     if from_options == to_options:
         raise UsageError("a queue cannot be copied into itself")

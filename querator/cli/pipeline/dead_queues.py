@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from querator.cli.pipeline.spark_options import RESUME_HINT, Conf, LogFile, Master, Splits, Verbose
+from querator.cli.pipeline.spark_options import RESUME_HINT, Splits
 from querator.cli.pipeline.spark_runs import Spark, resume_hint, show, summary
 from querator.cli.shell.options import DryRun, Queue
 from querator.cli.terminal.id_lists import count
@@ -18,6 +18,7 @@ from querator.errors import PartlyDone, UsageError
 
 def redrive(
     session: Session,
+    spark: Spark,
     queue: Annotated[str, typer.Argument(metavar="DEADQUEUE", help="Name of the dead queue.", show_default=False)],
     transform: Annotated[
         str,
@@ -37,16 +38,11 @@ def redrive(
         str, typer.Option("--where", metavar="SQL", help="Redrive only items that meet this condition.")
     ] = "",
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Return dead items to the queue in which they died, repaired with SQL.
 
     An item stays in the dead queue if its transform fails or gives null. Safe to interrupt and to repeat.
     """
-    spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     if to == queue:
         raise UsageError("a queue cannot be redriven into itself")
@@ -78,6 +74,7 @@ def redrive(
 
 def report(
     session: Session,
+    spark: Spark,
     queue: Queue,
     html: Annotated[
         Path | None,
@@ -85,13 +82,8 @@ def report(
     ] = None,
     splits: Splits = 2,
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Count dead items by reason, failure, kind, reference, origin, age, attempts and time of death."""
-    spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: there is no directory {html.absolute().parent}")

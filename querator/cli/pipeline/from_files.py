@@ -11,13 +11,9 @@ import typer
 
 from querator.cli.pipeline.spark_options import (
     SQL_HELP,
-    Conf,
     FileFormat,
     Form,
     FormatOptions,
-    LogFile,
-    Master,
-    Verbose,
 )
 from querator.cli.pipeline.spark_runs import Spark, held, resume_hint, setting, show, summary
 from querator.cli.shell.options import DryRun, Queue
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
 
 def import_(
     session: Session,
+    spark: Spark,
     queue: Queue,
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH", help="Files or directories, in any form that Spark accepts.")
@@ -51,10 +48,6 @@ def import_(
         ),
     ] = "",
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Produce every row of some files to a queue, exactly once.
 
@@ -63,7 +56,6 @@ def import_(
     """
     from querator.limits import BULK_REQUEST_ID_BYTES_MAX
 
-    spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     if len(request_id.encode()) > BULK_REQUEST_ID_BYTES_MAX - 50:
         raise UsageError(f"--request-id: at most {BULK_REQUEST_ID_BYTES_MAX - 50} bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,17 +31,6 @@ class PartitionBy(enum.StrEnum):
     DAY = "day"
 
 
-Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Run Spark here: local[*], spark://host:port or yarn.")
-]
-Conf = Annotated[
-    list[str], typer.Option("--conf", metavar="KEY=VALUE", help="Set an option of Spark. May be repeated.")
-]
-LogFile = Annotated[
-    Path | None,
-    typer.Option("--log-file", metavar="FILE", help="Write the log of Spark to this file.", show_default=False),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and print the path of the log.")]
 Splits = Annotated[
     int, typer.Option("--splits", min=1, metavar="N", help="Number of Spark tasks per partition of the queue.")
 ]

@@ -13,18 +13,14 @@ import typer
 
 from querator.cli.pipeline.spark_options import (
     RESUME_HINT,
-    Conf,
     FileFormat,
     Form,
     FormatOptions,
     InState,
     ItemsInState,
-    LogFile,
-    Master,
     PartitionBy,
     PartitionedBy,
     Splits,
-    Verbose,
 )
 from querator.cli.pipeline.spark_runs import Spark, resume_hint, setting, show, summary, where_option
 from querator.cli.shell.options import DryRun, Queue, Where
@@ -35,6 +31,7 @@ from querator.errors import UsageError
 
 def export(
     session: Session,
+    spark: Spark,
     queue: Queue,
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", help="Write to this new directory, in any form that Spark accepts.")
@@ -53,17 +50,12 @@ def export(
     ] = False,
     splits: Splits = 2,
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Write the items of a queue to files.
 
     Without --complete, the queue does not change, and the files hold the items that were there when the export began.
     With --complete, each item goes either to the files or to a consumer, and an interrupted run can be continued.
     """
-    spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     directories = "" if partition_by is PartitionBy.NONE else partition_by.value
     _check_columns(only, partition_by)
@@ -113,6 +105,7 @@ def _check_columns(only: str, partition_by: PartitionBy) -> None:
 
 def stream(
     session: Session,
+    spark: Spark,
     queue: Queue,
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", help="Write to this directory, in any form that Spark accepts.")
@@ -128,17 +121,12 @@ def stream(
         ),
     ] = "",
     dry_run: DryRun = False,
-    master: Master = "local[*]",
-    conf: Conf = [],  # noqa: B006
-    log_file: LogFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Write the items of a queue to files until interrupted. Items are completed after they are written.
 
     Ctrl-C or SIGTERM ends the stream cleanly. After a crash, the same command continues where it stopped, and each item
     is in the files once.
     """
-    spark = Spark(session, master, conf, log_file, verbose)
     session.client.queue_info(queue)
     every = f"{max(1, round(duration(trigger, '--trigger') * 1_000))} milliseconds"
     directories = "" if partition_by is PartitionBy.NONE else partition_by.value

@@ -11,7 +11,7 @@ import typer
 
 from querator import times
 from querator.cli.queue import consume, leases, produce
-from querator.cli.shell.options import DryRun, Queue, Yes, command
+from querator.cli.shell.options import DryRun, Interval, Queue, Watch, Yes, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal import id_lists
 from querator.cli.terminal.confirm import confirm_by_name
@@ -19,7 +19,7 @@ from querator.cli.terminal.id_lists import Ids, Verdicts
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Format, Moment, Payload
 from querator.cli.terminal.session import Session, duration, moment
-from querator.cli.terminal.waiting import poll
+from querator.cli.terminal.waiting import poll, repeat
 from querator.errors import QueratorError, RetryRequest, UsageError
 from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
 
@@ -193,23 +193,15 @@ leases.register(app)
 def stats(
     session: Session,
     queue: Queue,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="With --watch: time between two answers.")
-    ] = "2s",
+    watch: Watch = False,
+    interval: Interval = "2s",
 ) -> None:
     """Count the items of a queue by partition, and the requests that wait.
 
     AVERAGE_AGE is the mean age of items that are ready or leased. AVERAGE_LEASE_LEFT is the mean time until a lease
     expires. FAILURES counts how often the storage of the partition has failed since it last worked.
     """
-    pause = duration(interval, "--interval")
-    while True:
-        _show_stats(session, queue, redraw=watch)
-        if not watch:
-            return
-        session.streams.stdout.flush()
-        time.sleep(pause)
+    repeat(session, watch, interval, lambda: _stats(session, queue), lambda found: _show_stats(session, found))
 
 
 STATS_COLUMNS = (
@@ -253,28 +245,23 @@ def stats_record(client: Client, queue: str) -> dict[str, Any]:
     }
 
 
-def _show_stats(session: Session, queue: str, *, redraw: bool) -> None:
+def _stats(session: Session, queue: str) -> dict[str, Any]:
     record = stats_record(session.client, queue)
     statuses = {one.partition: one for one in session.client.list_partitions(queue)}
     for one in record["partitions"]:
         status = statuses.get(one["partition"])
         one["state"], one["reason"] = (status.state, status.reason) if status else ("", "")
-    output = session.output
-    if output.form is not Format.TABLE:
-        # Repeated answers are one document per line: a JSON array would never be closed.
-        if redraw and output.form is Format.JSON:
-            output.form = Format.NDJSON
-        output.record(record, name="queue_name")
+    return record
+
+
+def _show_stats(session: Session, record: dict[str, Any]) -> None:
+    if session.output.form is not Format.TABLE:
+        session.output.record(record, name="queue_name")
         return
-    if redraw and session.streams.fancy:
-        session.streams.stdout.write("\x1b[H\x1b[2J")
-    output.records(
-        record["partitions"],
-        STATS_COLUMNS,
-        name="partition",
-    )
+    session.output.records(record["partitions"], STATS_COLUMNS, name="partition")
     session.note(
-        f"{queue}: {record['ready']:,} ready, {record['leased']:,} leased, {record['scheduled']:,} scheduled; "
+        f"{record['queue_name']}: {record['ready']:,} ready, {record['leased']:,} leased, "
+        f"{record['scheduled']:,} scheduled; "
         f"waiting: {record['produce_waiting']} produce, {record['lease_waiting']} lease"
     )
 

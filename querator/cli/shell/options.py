@@ -30,6 +30,8 @@ OnlyPartition = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, metavar="PARTITION", help="Choose only this partition.")
 ]
 AtMost = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after this many.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat the command until interrupted.")]
+Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch: time between repeats.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the work is done, at most for --timeout.")]
 
 

@@ -17,6 +17,7 @@ import msgspec
 from querator import times
 from querator.cli.terminal.streams import Streams
 from querator.errors import UsageError
+from querator.items import ZERO_TIME_US
 from querator.texts import visible, visible_json
 
 Record = Mapping[str, Any]
@@ -44,6 +45,16 @@ class Moment(int):
 
 class Payload(bytes):
     """The payload of an item: text in a table, and `utf8` or `bytes` in JSON, as in a produce request."""
+
+
+def moment_or_none(us: int | None) -> Moment | None:
+    return None if us is None or us == ZERO_TIME_US else Moment(us)
+
+
+def message_record(message: msgspec.Struct, *times: str) -> dict[str, Any]:
+    """The fields of a message of the daemon. Those named in `times` become moments."""
+    record = msgspec.structs.asdict(message)
+    return record | {name: moment_or_none(record[name]) for name in times}
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:
