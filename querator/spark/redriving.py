@@ -1,8 +1,8 @@
 """Redrive with Spark: repairs dead items with SQL, and returns them to the queues in which they died.
 
-Each task takes a stretch of the dead queue in the order of ids, and for a few thousand items at a time: imports them
-where they came from, then deletes them here. Every item carries its dead id as its source, and the queue that takes it
-remembers sources for a month. A task that is repeated adds nothing, even if it forms other batches.
+Each task takes an id range of the dead queue. For a few thousand items at a time, it imports them into their origin
+queue, and then deletes them from the dead queue. Every item keeps its dead id as its source id, and the origin queue
+remembers source ids for a month. So a repeated task adds nothing, even if it forms other batches.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_jobs_on_the_daemon(cli: CommandLine, client: Client, wide_queue: str, t
 def test_resizing(cli: CommandLine, client: Client, wide_queue: str) -> None:
     cli.ok("queues", "update", wide_queue, "--partitions", "3")
     assert len(client.list_partitions(wide_queue)) == 3
-    assert "by a job" in cli("queues", "update", wide_queue, "--partitions", "1").stderr
+    assert "a job empties" in cli("queues", "update", wide_queue, "--partitions", "1").stderr
     while len(client.list_partitions(wide_queue)) > 1:
         pass
 
