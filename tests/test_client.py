@@ -225,7 +225,7 @@ def test_refusals_become_errors_of_the_tree(tmp_path: Path, code: int, message: 
 
 def test_an_answer_that_is_not_ours_is_told_apart(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, (502, b"<html>")) as daemon, client_of(daemon) as client:
-        with pytest.raises(QueratorError, match="not the daemon's way"):
+        with pytest.raises(QueratorError, match="without an error of the daemon"):
             client.queue_info("q")
 
 
