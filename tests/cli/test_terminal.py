@@ -95,7 +95,7 @@ def terminal(cli: CommandLine) -> Iterator[Open]:
 
 def test_delete_asks_for_the_name(terminal: Open, client: Client, queue: str) -> None:
     asked = terminal("queues", "delete", queue)
-    asked.until("Type the name to go on: ")
+    asked.until("Type the name to continue: ")
     asked.type(f"{queue}\n")
     assert asked.end() == 0
     assert queue not in [info.queue_name for info in client.list_queues()]
@@ -103,7 +103,7 @@ def test_delete_asks_for_the_name(terminal: Open, client: Client, queue: str) ->
 
 def test_a_wrong_name_deletes_nothing(terminal: Open, client: Client, queue: str) -> None:
     asked = terminal("queues", "delete", queue)
-    asked.until("Type the name to go on: ")
+    asked.until("Type the name to continue: ")
     asked.type("yes\n")
     assert asked.end() == 1
     assert "nothing was done" in asked.shown
@@ -112,14 +112,14 @@ def test_a_wrong_name_deletes_nothing(terminal: Open, client: Client, queue: str
 
 def test_end_of_input_at_the_question(terminal: Open, queue: str) -> None:
     asked = terminal("queues", "delete", queue)
-    asked.until("Type the name to go on: ")
+    asked.until("Type the name to continue: ")
     asked.type("\x04")
     assert asked.end() == 2
 
 
 def test_ctrl_c_at_the_question(terminal: Open, client: Client, queue: str) -> None:
     asked = terminal("queues", "delete", queue)
-    asked.until("Type the name to go on: ")
+    asked.until("Type the name to continue: ")
     asked.process.send_signal(signal.SIGINT)
     assert asked.end() == 130
     assert "Traceback" not in asked.shown
