@@ -144,7 +144,7 @@ def lifecycle_through_the_logical(directory: Path, rounds: int) -> float:
         loop.ask(Produce(answer, far, drafts, False))
         delivery = loop.ask(LeaseItems(answer, far, "bench", BATCH))
         assert isinstance(delivery, Delivery) and len(delivery.leases) == BATCH
-        loop.ask(Complete(answer, far, 0, [lease.id for lease in delivery.leases]))
+        loop.ask(Complete(answer, 0, [lease.id for lease in delivery.leases]))
         applier.look()
     seconds = time.perf_counter() - started
     applier.stop()

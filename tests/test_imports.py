@@ -65,6 +65,7 @@ CLOSED = (
     "querator.daemon.http",
     "querator.client",
     "querator.daemon.engine",
+    "querator.daemon.queue",
     "querator.daemon.store",
 )
 """Packages of which others may import only what `__all__` names."""

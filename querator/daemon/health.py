@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Partition
 
 REASONS_MAX: Final = 5
 NAMES_MAX: Final = 5

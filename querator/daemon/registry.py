@@ -17,9 +17,7 @@ from querator.config import DaemonConfig
 from querator.daemon import validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.passes import Death
+from querator.daemon.queue import Death, Logical, Partition
 from querator.daemon.storages import Storages
 from querator.daemon.store import StorageError
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed

@@ -22,14 +22,14 @@ from querator.daemon.admin import item_calls, partition_calls, partition_files, 
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.jobs import backup, compaction, resize, restore, runner, to_storage, verify
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.requests import (
+from querator.daemon.queue import (
     EXACT_PREFIXES,
     Arrival,
     Complete,
     Delivery,
     Extend,
     LeaseItems,
+    Logical,
     Move,
     Produce,
     Request,
@@ -45,7 +45,6 @@ from querator.wire import messages
 
 log = logging.getLogger("querator.service")
 
-RETRY_TIMEOUT_NS = 5 * 60 * NS_PER_SECOND
 MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
 Abandon = Callable[[], None]
 
@@ -187,7 +186,7 @@ class Service:
         complete_ids = request.complete_ids
         timeout_ns = validation.lease(request.request_timeout, request.client_id, request.batch_size, len(complete_ids))
         deadline_ns = time.monotonic_ns() + timeout_ns
-        completes = Complete(_ignore, deadline_ns, 0, complete_ids) if complete_ids else None
+        completes = Complete(_ignore, 0, complete_ids) if complete_ids else None
 
         def delivered(result: Delivery | QueratorError) -> None:
             respond(_lease_reply(request.queue_name, result) if isinstance(result, Delivery) else result)
@@ -199,10 +198,9 @@ class Service:
     def _complete(self, request: messages.QueueCompleteRequest, respond: Respond) -> Abandon:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
-        timeout_ns = validation.complete(request.request_timeout, len(request.ids))
+        validation.complete(request.request_timeout, len(request.ids))
         complete = Complete(
             respond,
-            time.monotonic_ns() + timeout_ns,
             request.partition,
             request.ids,
         )
@@ -225,7 +223,6 @@ class Service:
 
         retry = Retry(
             logged if request.purpose else respond,
-            time.monotonic_ns() + RETRY_TIMEOUT_NS,
             request.partition,
             request.items,
         )
@@ -244,8 +241,7 @@ class Service:
                 )
             respond(result)
 
-        deadline_ns = time.monotonic_ns() + RETRY_TIMEOUT_NS
-        return self._submit(logical, Extend(extended, deadline_ns, request.partition, request.ids, timeout_ns))
+        return self._submit(logical, Extend(extended, request.partition, request.ids, timeout_ns))
 
     # -- dead letters
 

@@ -235,13 +235,13 @@ class Driver:
         deadline = self.now_ns + 10**10
 
         def make(answer: Answer) -> Request:
-            complete = Complete(lambda result: None, deadline, 0, completes) if completes else None
+            complete = Complete(lambda result: None, 0, completes) if completes else None
             return LeaseItems(answer, deadline, client or f"client {id(answer)}", count, complete)
 
         return self._submit(queue, make, run)
 
     def complete(self, ids: list[str], queue: str = "q", partition: int = 0, run: bool = True) -> Answer:
-        return self._submit(queue, lambda a: Complete(a, self.now_ns + 10**10, partition, ids), run)
+        return self._submit(queue, lambda a: Complete(a, partition, ids), run)
 
     def retry(
         self,
@@ -254,14 +254,14 @@ class Driver:
         reason: str = "",
     ) -> Answer:
         items = [QueueRetryItem(id=i, retry_at=at, dead=dead, unused=unused, reason=reason) for i in ids]
-        return self._submit(queue, lambda a: Retry(a, self.now_ns + 10**10, partition, items))
+        return self._submit(queue, lambda a: Retry(a, partition, items))
 
     def extend(self, ids: list[str], queue: str = "q", seconds: int = 0) -> Answer:
-        return self._submit(queue, lambda a: Extend(a, self.now_ns + 10**10, 0, ids, seconds * 1_000_000_000))
+        return self._submit(queue, lambda a: Extend(a, 0, ids, seconds * 1_000_000_000))
 
     def change(self, run: Callable[[int], Any], queue: str = "q") -> Answer:
         partitions = self.logicals[queue].partitions
-        return self._submit(queue, lambda a: Change(a, FAR_NS, partitions, run))
+        return self._submit(queue, lambda a: Change(a, partitions, run))
 
     # -- looking
 

@@ -545,7 +545,7 @@ class TestLifecycle:
         from querator.daemon.queue.requests import Retry
         from querator.wire.messages import QueueRetryItem
 
-        d.logicals["q"].submit(Retry(lambda result: None, d.now_ns + 10**10, 0, [QueueRetryItem(id=a, dead=True)]))
+        d.logicals["q"].submit(Retry(lambda result: None, 0, [QueueRetryItem(id=a, dead=True)]))
         while not d.logicals["dead"].partitions[0].waiting:
             d.step()
         d.restart()

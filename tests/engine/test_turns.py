@@ -146,7 +146,7 @@ def test_a_failed_write_acknowledges_nothing(tmp_path: Path, way: str) -> None:
         (partition,) = logical.partitions
         bench.answers.clear()
         bench.storage.error = StorageError("the disk is gone", [partition.placement.uuid])
-        logical.submit(Complete(bench.answers.append, time.monotonic_ns() + 10**11, 0, [lease.id]))
+        logical.submit(Complete(bench.answers.append, 0, [lease.id]))
         await bench.until(lambda: bool(bench.answers))
         assert isinstance(bench.answers[0], RetryRequest)
         assert partition.error == "the disk is gone"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from operator import methodcaller
@@ -11,19 +10,15 @@ from typing import Any, TypeVar
 
 from querator import durations, ids
 from querator.daemon import logs, validation
-from querator.daemon.queue import lifecycle
-from querator.daemon.queue.logical import STOPPING, Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import AnswerInParts, Change, failing
+from querator.daemon.queue import STOPPING, AnswerInParts, Change, Logical, Partition, failing, lifecycle
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import Found, LackOfMemory, Leased, Store, is_harmless
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import ZERO_TIME_US, Hold, Item
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_SECOND, NS_PER_US
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
 from querator.wire import messages
 from querator.wire.messages import StorageItem
 
-CHANGE_TIMEOUT_NS = 60 * NS_PER_SECOND
 PURPOSE_CHARACTERS_MAX = 256
 _TIMES = ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at", "leased_at")
 T = TypeVar("T")
@@ -75,7 +70,7 @@ async def change(logical: Logical, partitions: Sequence[Partition], run: Callabl
         else:
             future.set_result(result)
 
-    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, partitions, run))
+    logical.submit(Change(respond, partitions, run))
     return await future
 
 

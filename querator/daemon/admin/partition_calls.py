@@ -17,11 +17,7 @@ import msgspec
 from querator import durations, times
 from querator.daemon import logs
 from querator.daemon.admin.item_calls import change, count_by_state
-from querator.daemon.queue import states
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import failing
-from querator.daemon.queue.states import Event, Standing
+from querator.daemon.queue import Event, Logical, Partition, Standing, failing, states
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import Storage, StorageError, Store, copies
 from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest

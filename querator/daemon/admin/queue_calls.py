@@ -11,8 +11,7 @@ from querator.config_file import QueueConfig
 from querator.daemon import logs, validation
 from querator.daemon.admin import item_calls, partition_files, resizing
 from querator.daemon.admin.item_calls import count_by_state
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Calls, Registry
 from querator.errors import InvalidRequest, QueratorError
 from querator.items import Placement, Queue

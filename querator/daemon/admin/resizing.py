@@ -8,7 +8,7 @@ from __future__ import annotations
 from querator.daemon.admin import partition_calls, partition_files
 from querator.daemon.admin.item_calls import change
 from querator.daemon.failpoints import failpoint
-from querator.daemon.queue.logical import Logical
+from querator.daemon.queue import Logical
 from querator.daemon.registry import Registry
 from querator.errors import Conflict, InvalidRequest
 from querator.items import Queue

@@ -22,8 +22,7 @@ from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
 from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, send_reply, wait_until_read
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest

@@ -13,8 +13,7 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from querator.daemon.admin import item_calls
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.store import Scan, Slice, SlicedStore, Store
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ import querator
 from querator import durations
 from querator.daemon.bulk import scans
 from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, read_body, send_reply
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import SCHEMAS, Scan
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest

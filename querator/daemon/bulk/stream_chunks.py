@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from querator.daemon import validation
-from querator.daemon.queue import lifecycle
-from querator.daemon.queue.requests import Columns
+from querator.daemon.queue import Columns, lifecycle
 from querator.daemon.store import items_from
 from querator.errors import InvalidRequest
 from querator.items import Item

@@ -29,8 +29,7 @@ from querator.daemon.bulk.pacing import Pace
 from querator.daemon.bulk.stream_chunks import StreamChunk
 from querator.daemon.http import NOSNIFF
 from querator.daemon.metrics import HttpMetrics
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.requests import BULK_PREFIX, SOURCE_PREFIX, Intake
+from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical
 from querator.daemon.registry import Registry
 from querator.daemon.store import Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire

@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.daemon import priority
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.passes import Pass
+from querator.daemon.queue import Logical, Partition, Pass
 from querator.daemon.store import Storage
 from querator.items import Room
 from querator.limits import INLINE_WRITE_SECONDS_MAX

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from querator.daemon import priority
 from querator.daemon.engine.disks import Disk
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import Read
+from querator.daemon.queue import Partition, Read
 from querator.daemon.store import StorageError
 from querator.limits import WORKER_THREADS
 

@@ -17,11 +17,7 @@ from querator.clock import Clock, ManualClock
 from querator.daemon.engine.disks import Disk, Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.passes import Pass
-from querator.daemon.queue.requests import Move
-from querator.daemon.queue.schedule import NEVER
+from querator.daemon.queue import NEVER, Logical, Move, Partition, Pass
 from querator.daemon.store import Storage, StorageError
 
 log = logging.getLogger("querator.daemon.engine")

@@ -11,9 +11,7 @@ from querator.daemon import allocators
 from querator.daemon.engine.disks import Disk
 from querator.daemon.engine.turns import Turns
 from querator.daemon.metrics import CHECKPOINT_SECONDS
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import Read
+from querator.daemon.queue import Logical, Partition, Read
 from querator.daemon.store import Storage
 from querator.items import Room
 from querator.limits import (

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from querator import __version__
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
-from querator.daemon.queue.requests import AnswerInParts
+from querator.daemon.queue import AnswerInParts
 from querator.errors import InternalError, QueratorError, RequestFailed
 from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content

@@ -11,7 +11,7 @@ import logging
 from querator import limits
 from querator.daemon.admin import partition_calls
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import StorageError, Store
 from querator.errors import QueratorError

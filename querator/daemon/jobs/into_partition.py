@@ -20,10 +20,7 @@ from querator.daemon.admin import partition_calls
 from querator.daemon.admin.item_calls import change, read
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import JOB_PREFIX
-from querator.daemon.queue.states import refusal
+from querator.daemon.queue import JOB_PREFIX, Logical, Partition, refusal
 from querator.daemon.registry import Registry
 from querator.errors import InvalidRequest, RetryRequest
 from querator.items import Item, Job, State

@@ -21,9 +21,7 @@ from querator.daemon.admin.resizing import RESIZE
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.into_partition import Mover
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import LOST_PREFIX
+from querator.daemon.queue import LOST_PREFIX, Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import copies
 from querator.errors import RetryRequest

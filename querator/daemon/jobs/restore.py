@@ -20,8 +20,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.jobs.to_storage import check_room
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import StorageError, copies
 from querator.errors import InvalidRequest, NotFound, RequestFailed

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from querator.daemon import logs
-from querator.daemon.queue.logical import Logical
+from querator.daemon.queue import Logical
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed

@@ -16,8 +16,7 @@ from querator.daemon.admin.item_calls import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import into_partition
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
+from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import Storage, StorageError, copies
 from querator.errors import InvalidRequest, RequestFailed

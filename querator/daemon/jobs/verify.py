@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, NamedTuple
 
 from querator.daemon.admin import partition_calls
-from querator.daemon.admin.item_calls import CHANGE_TIMEOUT_NS
 from querator.daemon.jobs.runner import Kind
-from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.requests import Change
+from querator.daemon.queue import Change, Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import FileSnapshot, SnapshotLost, StorageError, Store
 from querator.errors import QueratorError, RequestFailed
@@ -113,7 +109,7 @@ async def _count(logical: Logical, partition: Partition) -> Believed | None:
         # What this pass itself has changed, such as items that came due, counts as durable only after all answers.
         loop.call_soon(count)
 
-    logical.submit(Change(respond, time.monotonic_ns() + CHANGE_TIMEOUT_NS, [partition], lambda now_us: None))
+    logical.submit(Change(respond, [partition], lambda now_us: None))
     return await counted
 
 

@@ -1,0 +1,76 @@
+"""What a queue decides: which partition takes an item, who leases it, and what becomes of it.
+
+Everything here is pure: it works on memory and on the store contract, and knows neither threads, sockets nor the wall
+clock. Others use the Logical and its partitions through their methods and never assign to their attributes. Blocking
+work is handed to the driver as a `Read`, and items for another queue as a `Move`.
+
+`logical` runs the pass. `passes` holds what its planners work on: `producing`, `intake`, `leasing`, `completing`,
+`timers`, `moves` and `repeats`. `partition`, `window` and `schedule` are a partition in memory, `opening` its file.
+"""
+
+from querator.daemon.queue import lifecycle, states
+from querator.daemon.queue.logical import STOPPING, Logical
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Death, Pass
+from querator.daemon.queue.requests import (
+    BULK_PREFIX,
+    EXACT_PREFIXES,
+    JOB_PREFIX,
+    LOST_PREFIX,
+    SOURCE_PREFIX,
+    AnswerInParts,
+    Arrival,
+    Change,
+    Columns,
+    Complete,
+    Delivery,
+    Extend,
+    Intake,
+    LeaseItems,
+    Move,
+    Produce,
+    Read,
+    Request,
+    Respond,
+    Retry,
+    failing,
+    key_of,
+)
+from querator.daemon.queue.schedule import NEVER
+from querator.daemon.queue.states import Event, Standing, refusal
+
+__all__ = [
+    "BULK_PREFIX",
+    "EXACT_PREFIXES",
+    "JOB_PREFIX",
+    "LOST_PREFIX",
+    "NEVER",
+    "SOURCE_PREFIX",
+    "STOPPING",
+    "AnswerInParts",
+    "Arrival",
+    "Change",
+    "Columns",
+    "Complete",
+    "Death",
+    "Delivery",
+    "Event",
+    "Extend",
+    "Intake",
+    "LeaseItems",
+    "Logical",
+    "Move",
+    "Partition",
+    "Pass",
+    "Produce",
+    "Read",
+    "Request",
+    "Respond",
+    "Retry",
+    "Standing",
+    "failing",
+    "key_of",
+    "lifecycle",
+    "refusal",
+    "states",
+]

@@ -68,9 +68,11 @@ class Request:
     is_first_attempt = False
     """Whether the client made the request id just now, so that no partition can know it."""
 
-    def __init__(self, respond: Respond, deadline_ns: int) -> None:
+    deadline_ns = 0
+    """When a request that waits times out. Complete, retry, extend and change never wait for other requests."""
+
+    def __init__(self, respond: Respond) -> None:
         self.respond = respond
-        self.deadline_ns = deadline_ns
 
     def answer(self, result: Any) -> None:
         if not self.answered:
@@ -172,7 +174,8 @@ class Arrival(Request):
     found: Collection[str] = ()
 
     def __init__(self, respond: Respond, deadline_ns: int, items: list[Item], keys: list[str], uncertain: bool) -> None:
-        super().__init__(respond, deadline_ns)
+        super().__init__(respond)
+        self.deadline_ns = deadline_ns
         self.items = items
         self.keys = keys
         self.uncertain = uncertain
@@ -181,9 +184,8 @@ class Arrival(Request):
 
 
 class Complete(Request):
-    def __init__(self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str]) -> None:
+    def __init__(self, respond: Respond, number: int, ids: Sequence[str]) -> None:
         self.respond = respond
-        self.deadline_ns = deadline_ns
         self.number = number
         self.ids = ids
         self.known: dict[str, Found | None] = {}
@@ -207,8 +209,8 @@ class LeaseItems(Request):
 
 
 class Retry(Request):
-    def __init__(self, respond: Respond, deadline_ns: int, number: int, items: Sequence[QueueRetryItem]) -> None:
-        super().__init__(respond, deadline_ns)
+    def __init__(self, respond: Respond, number: int, items: Sequence[QueueRetryItem]) -> None:
+        super().__init__(respond)
         self.number = number
         self.items = items
         self.known: dict[str, Found | None] = {}
@@ -220,10 +222,8 @@ class Retry(Request):
 
 
 class Extend(Request):
-    def __init__(
-        self, respond: Respond, deadline_ns: int, number: int, ids: Sequence[str], lease_timeout_ns: int
-    ) -> None:
-        super().__init__(respond, deadline_ns)
+    def __init__(self, respond: Respond, number: int, ids: Sequence[str], lease_timeout_ns: int) -> None:
+        super().__init__(respond)
         self.number = number
         self.ids = ids
         self.lease_timeout_ns = lease_timeout_ns
@@ -238,10 +238,8 @@ class Change(Request):
     the batches are durable. `partitions` must all have an open store, or the request is refused.
     """
 
-    def __init__(
-        self, respond: Respond, deadline_ns: int, partitions: Sequence[Partition], run: Callable[[int], Any]
-    ) -> None:
-        super().__init__(respond, deadline_ns)
+    def __init__(self, respond: Respond, partitions: Sequence[Partition], run: Callable[[int], Any]) -> None:
+        super().__init__(respond)
         self.partitions = partitions
         self.run = run
 

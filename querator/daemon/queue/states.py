@@ -27,24 +27,22 @@ class Allows(NamedTuple):
     complete: bool
     """complete, retry and extend"""
     lifecycle: bool
-    due: bool
-    """scheduled items that come due enter this partition"""
     storage: bool
     """the file is open and may be read and written"""
 
 
 ALLOWS: Final[dict[State, Allows]] = {
-    State.AVAILABLE: Allows(produce=True, lease=True, complete=True, lifecycle=True, due=True, storage=True),
-    State.PAUSED: Allows(produce=False, lease=False, complete=True, lifecycle=True, due=False, storage=True),
-    State.DRAINING: Allows(produce=False, lease=True, complete=True, lifecycle=True, due=False, storage=True),
-    State.UNAVAILABLE: Allows(produce=False, lease=False, complete=False, lifecycle=False, due=False, storage=False),
-    State.ERROR: Allows(produce=False, lease=False, complete=False, lifecycle=False, due=False, storage=False),
+    State.AVAILABLE: Allows(produce=True, lease=True, complete=True, lifecycle=True, storage=True),
+    State.PAUSED: Allows(produce=False, lease=False, complete=True, lifecycle=True, storage=True),
+    State.DRAINING: Allows(produce=False, lease=True, complete=True, lifecycle=True, storage=True),
+    State.UNAVAILABLE: Allows(produce=False, lease=False, complete=False, lifecycle=False, storage=False),
+    State.ERROR: Allows(produce=False, lease=False, complete=False, lifecycle=False, storage=False),
 }
 
 LEAVING: Final = ALLOWS[State.AVAILABLE]._replace(produce=False)
 """Laid over any open state while a partition's items are moved into another one: it takes no new ones."""
 
-HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False, due=False, storage=True)
+HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False, storage=True)
 """Laid over any open state until it is known what a move that was interrupted has brought to its destination."""
 
 

@@ -21,12 +21,48 @@ from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
 _payload_of = attrgetter("payload")
 
 
+class ItemChunk:
+    """A part of the tail as items."""
+
+    __slots__ = ("_items", "count", "first_seq", "last_seq")
+
+    def __init__(self, items: list[Item]) -> None:
+        self._items = items
+        self.count = len(items)
+        self.first_seq, self.last_seq = items[0].seq, items[-1].seq
+
+    def items(self) -> list[Item]:
+        return self._items
+
+    def removable(self) -> list[int]:
+        """Sequences of the items that can be removed out of turn."""
+        return [item.seq for item in self._items]
+
+
+class ColumnChunk:
+    """A part of the tail as columns, which take less memory. Its items exist from when they are next."""
+
+    __slots__ = ("_rows", "count", "first_seq", "last_seq")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.count = rows.count
+        self.first_seq, self.last_seq = rows.first_seq, rows.last_seq
+
+    def items(self) -> list[Item]:
+        return items_in(self._rows)
+
+    def removable(self) -> list[int]:
+        """None: an item is removed out of turn after it was read from the file, and then it has left the tail."""
+        return []
+
+
 class Window:
     def __init__(self, bounds: LimitsConfig) -> None:
         self.bounds = bounds
         self.ready: deque[Item] = deque()
         self.ready_bytes = 0
-        self.tail: deque[list[Item] | Rows] = deque()
+        self.tail: deque[ItemChunk | ColumnChunk] = deque()
         self.tail_items = 0
         self.gone: set[int] = set()
         """Sequences in ready or tail that were removed where they stand."""
@@ -54,7 +90,7 @@ class Window:
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
         else:
-            self.tail.append(items)
+            self.tail.append(ItemChunk(items))
             self.tail_items += len(items)
 
     def is_open(self) -> bool:
@@ -63,7 +99,7 @@ class Window:
 
     def append_rows(self, rows: Rows) -> None:
         self.waiting += rows.count
-        self.tail.append(rows)
+        self.tail.append(ColumnChunk(rows))
         self.tail_items += rows.count
 
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
@@ -113,16 +149,12 @@ class Window:
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():
             chunk = self.tail.popleft()
-            items = items_in(chunk) if isinstance(chunk, Rows) else chunk
-            self.tail_items -= len(items)
-            self.extend(items)
+            self.tail_items -= chunk.count
+            self.extend(chunk.items())
 
     def disk_range(self) -> tuple[int, int | None]:
         """What lies on disk only is after the first and before the second sequence."""
-        if not self.tail:
-            return self.cursor, None
-        chunk = self.tail[0]
-        return self.cursor, chunk.first_seq if isinstance(chunk, Rows) else chunk[0].seq
+        return self.cursor, self.tail[0].first_seq if self.tail else None
 
     def extend(self, items: Sequence[Item]) -> None:
         """The next items after ready, which were counted before, have come into memory."""
@@ -137,17 +169,11 @@ class Window:
 
     def applied(self, through: int) -> None:
         """The file has everything up to this sequence: that part of the tail need not stay in memory."""
-        while self.tail:
-            chunk = self.tail[0]
-            if (chunk.last_seq if isinstance(chunk, Rows) else chunk[-1].seq) > through:
-                break
-            self.tail.popleft()
-            if isinstance(chunk, Rows):
-                self.tail_items -= chunk.count
-            else:
-                self.tail_items -= len(chunk)
-                if self.gone:
-                    self.gone.difference_update([item.seq for item in chunk])
+        while self.tail and self.tail[0].last_seq <= through:
+            chunk = self.tail.popleft()
+            self.tail_items -= chunk.count
+            if self.gone:
+                self.gone.difference_update(chunk.removable())
 
     # -- items leave out of turn
 
@@ -172,8 +198,7 @@ class Window:
     def _in_memory(self, seqs: set[int]) -> set[int]:
         found = seqs.intersection([item.seq for item in self.ready])
         for chunk in self.tail:
-            if not isinstance(chunk, Rows):
-                found |= seqs.intersection([item.seq for item in chunk])
+            found |= seqs.intersection(chunk.removable())
         return found
 
     def clear(self, last_seq: int) -> None:
