@@ -1,6 +1,6 @@
-"""Bulk items enter a queue: a chunk of a stream goes to one partition, all or none, like a produce.
+"""Adds a chunk of a bulk stream to one partition, all of it or nothing. Part of the Logical's pass.
 
-The loop gives them their sequences and times and touches none of them, except those that are to be enqueued later.
+The loop gives the items their sequences and times. It handles single items only if they are scheduled for later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leases wait for items, and get them. Part of the Logical's pass."""
+"""Parks lease requests and gives them items. Part of the Logical's pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DUPLICATE_CLIENT = "duplicate client id; a client cannot make multiple leased re
 
 
 def arrive(this: Pass, request: LeaseItems) -> None:
-    """A lease comes in: it completes what it brings along, then it waits with the others."""
+    """Completes the ids that a lease request carries, then parks the request."""
     if request.abandoned:
         if request.order:
             this.parked.free_client(request)
@@ -32,7 +32,7 @@ def arrive(this: Pass, request: LeaseItems) -> None:
 
 
 def serve(this: Pass) -> None:
-    """Deals what waits to those who wait, in arrival order."""
+    """Gives waiting items to parked requests, in the order of arrival."""
     for partition, requests in _assign(this):
         _deal(this, partition, requests)
     parked = this.parked

@@ -1,7 +1,7 @@
-"""New items find their partition. Part of the Logical's pass.
+"""Puts new items into partitions. Part of the Logical's pass.
 
-Each request goes to the partition in front of the order. What one pass brings to one partition is then made into items
-in one go, because under load most of what a small request costs is paid per request and not per item.
+Each request goes to the first partition of the order. All requests of a pass for one partition become items together,
+because under load a small request costs more per request than per item.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _encoding_of = attrgetter("encoding")
 
 
 def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
-    """Gives every request to a partition; one that no partition takes waits for its time to run out."""
+    """Gives every request to a partition. A request that no partition takes waits until its deadline."""
     order = this.order
     together: dict[Partition, list[Produce]] = {}
     all_take = all([_takes(partition) for partition in order])
@@ -88,7 +88,7 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
     partition.waiting -= count
     if count >= ROWS_ITEMS_MIN and not partition.window.is_open():
-        # They will wait, so that it pays to keep them as columns: these take less memory, and are applied faster.
+        # These items will wait. As columns they take less memory and are applied faster.
         rows = Rows(first, count, now, expire, _columns(drafts, payloads))
         partition.add_rows(rows, now * count, expire)
     else:
@@ -114,7 +114,7 @@ def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes
 
 
 def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:
-    """A request in which some items are to be enqueued later."""
+    """A request in which some items are scheduled for later."""
     now = this.now_us
     expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     soon = now + SCHEDULE_AHEAD_MIN_US

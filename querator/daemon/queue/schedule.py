@@ -20,9 +20,9 @@ class Schedule:
         self.items: dict[int, Item] = {}
         self._order: list[tuple[int, int]] = []
         self.count = 0
-        """All of them, wherever they are."""
+        """All scheduled items, in memory and on disk."""
         self._bytes = 0
-        """Of the payloads in memory."""
+        """Size of the payloads in memory."""
         self._horizon = NEVER
         """Every item due before this is in memory."""
         self.loading = False
@@ -38,7 +38,7 @@ class Schedule:
             self._shorten()
 
     def remember(self, items: Iterable[Item]) -> None:
-        """Items that are counted already, and may have to be in memory."""
+        """Keeps items that are counted already, unless they are due after what memory holds."""
         for item in items:
             if item.enqueue_at < self._horizon:
                 self.items[item.seq] = item
@@ -46,7 +46,7 @@ class Schedule:
                 heapq.heappush(self._order, (item.enqueue_at, item.seq))
 
     def _shorten(self) -> None:
-        """Keeps what is due first in memory; the rest is read again when its time comes."""
+        """Keeps the items that are due first. The others are read again when their time comes."""
         entries = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
         sizes = accumulate(len(self.items[seq].payload) for _, seq in entries)
         fitting = bisect_right(list(sizes), limits.SCHEDULED_WINDOW_BYTES_MAX)
@@ -61,7 +61,7 @@ class Schedule:
         heapq.heapify(self._order)
 
     def due(self, now_us: int, items_max: int) -> list[Item]:
-        """What is due, in the order of its times; it stays scheduled until `remove`."""
+        """The items that are due, in the order of their times. They stay scheduled until `remove`."""
         due: list[Item] = []
         while self._order and self._order[0][0] < now_us and len(due) < items_max:
             item = self.items.get(heapq.heappop(self._order)[1])
@@ -76,7 +76,7 @@ class Schedule:
                 self._bytes -= len(item.payload)
 
     def take(self, items_max: int) -> list[Item]:
-        """Those that are due first leave memory, but are still counted."""
+        """Takes the items that are due first out of memory. They are still counted."""
         first = heapq.nsmallest(items_max, [(item.enqueue_at, seq) for seq, item in self.items.items()])
         taken = [self.items.pop(seq) for _, seq in first]
         self._bytes -= sum([len(item.payload) for item in taken])

@@ -70,11 +70,11 @@ class Window:
         """Everything up to this sequence has been in memory; what waits on disk lies beyond it."""
         self.loading = False
         self.waiting = 0
-        """All of them, wherever they are."""
+        """All waiting items, in memory and on disk."""
 
     @property
     def on_disk(self) -> int:
-        """How many wait on disk only."""
+        """The number of waiting items that are on disk only."""
         return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
 
     def oldest(self) -> int | None:
@@ -103,7 +103,7 @@ class Window:
         self.tail_items += rows.count
 
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
-        """Up to so many items from the head; they wait no longer."""
+        """Takes up to `count` items from the head."""
         ready = self.ready
         taken: list[Item] = []
         if self.gone or bytes_max is not None:
@@ -126,7 +126,7 @@ class Window:
         return taken
 
     def put_back(self, items: Sequence[Item]) -> None:
-        """In front of everything, where they were taken from."""
+        """Returns items that were taken to the head."""
         self.ready.extendleft(reversed(items))
         self.ready_bytes += sum([len(item.payload) for item in items])
         self.waiting += len(items)
