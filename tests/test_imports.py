@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("registry"), (*BELOW_CALLS, *_daemon("storages", "validation"))),
     **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
     **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
-    **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("admin", "bulk", "http", "registry", "validation"))),
+    **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("http", "queue"))),
     **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "validation"))),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),

@@ -14,7 +14,7 @@ import pytest
 from house import SECOND, House
 
 from querator import limits
-from querator.daemon.admin import partition_calls
+from querator.daemon.engine import at_store
 from querator.daemon.jobs import compaction
 from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
@@ -293,7 +293,7 @@ class TestVerify:
         due = house.clock.now_us() + SECOND
         house.produce("a", "b")
         house.produce("c", "d", "e", at=due)
-        at_store, calls = partition_calls.at_store, []
+        calls: list[Any] = []
 
         async def with_a_clock_that_moves(*args: Any) -> Any:
             result = await at_store(*args)
@@ -302,7 +302,7 @@ class TestVerify:
             calls.append(args)
             return result
 
-        monkeypatch.setattr("querator.daemon.jobs.verify.partition_calls.at_store", with_a_clock_that_moves)
+        monkeypatch.setattr("querator.daemon.jobs.verify.at_store", with_a_clock_that_moves)
         job = house.job("verify")
         assert (job.state, job.reason) == ("done", "")
         assert house.statuses()[0].total == 5 and len(calls) >= 2
@@ -376,7 +376,7 @@ class TestCompact:
             items = house.lease(100)
             house.complete(*(item.id for item in items)).result(5)
         monkeypatch.setattr(limits, "COMPACT_FILE_BYTES_MIN", 1000)
-        house.run(compaction._look(house.service.registry, house.partition()))
+        house.run(compaction._look(house.registry, house.partition()))
         (job,) = house.call("jobs.list", m.JobsListRequest()).items
         assert job.kind == "compact" and house.ended(job.job_id).state == "done"
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from operator import methodcaller
-from typing import Any, TypeVar
 
 from querator import durations, ids
 from querator.daemon import logs, validation
-from querator.daemon.queue import STOPPING, AnswerInParts, Change, Logical, Partition, failing, lifecycle
+from querator.daemon.engine import change, read
+from querator.daemon.queue import AnswerInParts, Logical, Partition, lifecycle
 from querator.daemon.registry import Calls, Registry
-from querator.daemon.store import Found, LackOfMemory, Leased, Store, is_harmless
-from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
+from querator.daemon.store import Found, Leased
+from querator.errors import InvalidRequest
 from querator.items import ZERO_TIME_US, Hold, Item
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
 from querator.wire import messages
@@ -21,57 +20,6 @@ from querator.wire.messages import StorageItem
 
 PURPOSE_CHARACTERS_MAX = 256
 _TIMES = ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at", "leased_at")
-T = TypeVar("T")
-
-
-# -- ways to a partition
-
-
-async def read(logical: Logical, partition: Partition, work: Callable[[Store], T], *, flush: bool = True) -> T:
-    """Reads from a partition that has everything applied to its file (or, without `flush`, what it has anyway)."""
-    store = partition.store
-    if logical.stopping:
-        raise RequestFailed(STOPPING)
-    if store is None or not partition.allows.storage:
-        raise RetryRequest(failing(partition.number))
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(result: T) -> None:
-        if not future.done():
-            future.set_result(result)
-
-    def failed(error: Exception) -> None:
-        if future.done():
-            return
-        if isinstance(error, LackOfMemory):
-            future.set_exception(RequestFailed(f"partition '{partition.number}' cannot be read; {error}"))
-        elif is_harmless(error):
-            future.set_exception(InternalError())
-        else:
-            future.set_exception(RetryRequest(failing(partition.number)))
-
-    def is_fault(error: Exception) -> bool:
-        return not is_harmless(error)
-
-    logical.files.read(partition, lambda: work(store), done, flush=flush, failed=failed, fails_partition=is_fault)
-    logical.wake()
-    return await future
-
-
-async def change(logical: Logical, partitions: Sequence[Partition], run: Callable[[int], T]) -> T:
-    """Changes partitions in a pass of its own; returns when that is durable."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def respond(result: Any) -> None:
-        if future.done():
-            return
-        if isinstance(result, QueratorError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    logical.submit(Change(respond, partitions, run))
-    return await future
 
 
 # -- lists

@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from querator import durations, times
 from querator.daemon import logs
-from querator.daemon.admin.item_calls import change, count_by_state
-from querator.daemon.queue import Event, Logical, Partition, Standing, failing, states
+from querator.daemon.admin.item_calls import count_by_state
+from querator.daemon.engine import change, close_partition, open_partition
+from querator.daemon.queue import Event, Logical, Partition, Standing, states
 from querator.daemon.registry import Calls, Registry
-from querator.daemon.store import Storage, StorageError, Store, copies
-from querator.errors import Conflict, InvalidRequest, RequestFailed, RetryRequest
+from querator.daemon.store import Storage, StorageError, copies
+from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement, State
 from querator.limits import NS_PER_US, REQUEST_IDS_PAGE
 from querator.wire import messages
 from querator.wire.messages import PartitionStatus, Reply
 
 log = logging.getLogger("querator.maintenance")
-T = TypeVar("T")
 
 CATCHING_UP: Final = "takes no new items until its storage has caught up with what was produced"
 STATE_CHANGES: Final = {
@@ -131,7 +131,7 @@ async def _alter(
         await change(logical, [], run)
         if event is Event.OFFLINE:
             still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
-            reasons = await asyncio.gather(*(close(logical, partition) for partition in still_open))
+            reasons = await asyncio.gather(*(close_partition(logical, partition) for partition in still_open))
             for partition in still_open:
                 await registry.blocking(_note_offline, registry, partition)
             if any(reasons):
@@ -193,54 +193,6 @@ def request_ids_in(registry: Registry, placement: Placement) -> Iterator[list[tu
             yield page
 
 
-async def close(logical: Logical, partition: Partition) -> str:
-    """Closes a partition's file in a pass. Returns what went wrong, if anything; the partition is in error then."""
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def then(error: Exception | None) -> None:
-        if not ended.done():
-            ended.set_result("" if error is None else str(error))
-
-    await change(logical, [], lambda now_us: logical.close_partition(partition, then))
-    return await ended
-
-
-async def reopen(logical: Logical, partition: Partition) -> str:
-    """Opens a closed partition and reads all of it, in a pass. Returns what went wrong, as above."""
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def then(error: Exception | None) -> None:
-        if not ended.done():
-            ended.set_result("" if error is None else str(error))
-
-    def run(now_us: int) -> None:
-        partition.allow_opening()
-        logical.files.open(partition, then)
-
-    await change(logical, [], run)
-    return await ended
-
-
-async def at_store(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
-    """Something blocking with a partition's open store, in its turn. What goes wrong is told, and harms nobody else."""
-    store = partition.store
-    if store is None or not partition.allows.storage:
-        raise RetryRequest(failing(partition.number))
-    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(result: T) -> None:
-        if not ended.done():
-            ended.set_result(result)
-
-    def failed(error: Exception) -> None:
-        if not ended.done():
-            ended.set_exception(error)
-
-    logical.files.block(partition, lambda: work(store), done, failed)
-    logical.wake()
-    return await ended
-
-
 @contextlib.asynccontextmanager
 async def closed(registry: Registry, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
     """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
@@ -254,14 +206,14 @@ async def closed(registry: Registry, logical: Logical, partition: Partition, rea
             partition.keep_closed(reason, now_us)
 
         await change(logical, [], run)
-        wrong = await close(logical, partition)
+        wrong = await close_partition(logical, partition)
     try:
         yield wrong or ("it was closed already" if was_closed else "")
     finally:
         if registry.stopping or partition.placement.requested is State.UNAVAILABLE:
             partition.allow_opening()
         else:
-            await reopen(logical, partition)
+            await open_partition(logical, partition)
 
 
 # -- reload
@@ -319,8 +271,8 @@ async def _reload_one(registry: Registry, logical: Logical, partition: Partition
         await change(logical, [], run)
         try:
             # A file that cannot be closed in order is let go of by opening it: the journal has what it lacks.
-            await close(logical, partition)
-            return await reopen(logical, partition)
+            await close_partition(logical, partition)
+            return await open_partition(logical, partition)
         finally:
             partition.allow_opening()
 

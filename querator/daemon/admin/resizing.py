@@ -6,7 +6,7 @@ Growing is done when the update is answered. Shrinking is a job, which is only s
 from __future__ import annotations
 
 from querator.daemon.admin import partition_calls, partition_files
-from querator.daemon.admin.item_calls import change
+from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.queue import Logical
 from querator.daemon.registry import Registry

@@ -17,10 +17,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from querator import ids
-from querator.daemon.admin import item_calls
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
+from querator.daemon.engine import read
 from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, send_reply, wait_until_read
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
@@ -156,7 +156,7 @@ class Reads:
 
 async def _plan(logical: Logical, partition: Partition, table: str, splits: int) -> bulk_messages.PlannedPartition:
     upto = await scans.flush(logical, partition)
-    split = await item_calls.read(
+    split = await read(
         logical, partition, lambda store: cast(SlicedStore, store).split(table, upto, splits), flush=False
     )
     return bulk_messages.PlannedPartition(partition.number, split.rows, ids.encode_many(partition.prefix, split.bounds))

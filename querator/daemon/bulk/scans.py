@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from querator.daemon.admin import item_calls
+from querator.daemon.engine import read
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.store import Scan, Slice, SlicedStore, Store
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 async def flush(logical: Logical, partition: Partition) -> int:
     """Flushes everything into the partition's file. Returns the highest sequence that a scan can read now."""
     upto = partition.last_seq
-    await item_calls.read(logical, partition, lambda store: None)
+    await read(logical, partition, lambda store: None)
     return upto
 
 
@@ -31,14 +31,12 @@ async def slices(
 ) -> AsyncIterator[T]:
     """The encoded slices that have rows; `encode` runs in a worker thread. The caller has flushed the partition."""
 
-    def read(store: Store, position: Scan) -> tuple[T | None, Slice]:
+    def read_slice(store: Store, position: Scan) -> tuple[T | None, Slice]:
         slice = cast(SlicedStore, store).slice(position, partition.number)
         return encode(slice.batch) if slice.batch.num_rows else None, slice
 
     def start(position: Scan) -> asyncio.Task[tuple[T | None, Slice]]:
-        return asyncio.ensure_future(
-            item_calls.read(logical, partition, lambda store: read(store, position), flush=False)
-        )
+        return asyncio.ensure_future(read(logical, partition, lambda store: read_slice(store, position), flush=False))
 
     coming = start(scan)
     try:

@@ -22,11 +22,11 @@ import pyarrow as pa
 from starlette.types import Receive, Scope, Send
 
 from querator.daemon import priority, validation
-from querator.daemon.admin import item_calls
 from querator.daemon.bulk import stream_chunks
 from querator.daemon.bulk.body_file import BodyFile
 from querator.daemon.bulk.pacing import Pace
 from querator.daemon.bulk.stream_chunks import StreamChunk
+from querator.daemon.engine import read
 from querator.daemon.http import NOSNIFF
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical
@@ -201,7 +201,7 @@ class Write:
             remembered = store.remembered(keys, now_us) if keys else set()
             return store.sources(sources) | {key.removeprefix(SOURCE_PREFIX) for key in remembered}
 
-        found = await asyncio.gather(*(item_calls.read(logical, one, known) for one in logical.partitions))
+        found = await asyncio.gather(*(read(logical, one, known) for one in logical.partitions))
         return set().union(*found)
 
     def _waiting_bytes(self) -> int:

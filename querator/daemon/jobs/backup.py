@@ -16,6 +16,7 @@ import msgspec
 
 from querator import __version__, times
 from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.engine import at_store
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind
@@ -89,7 +90,7 @@ async def _run(registry: Registry, job: Job) -> None:
             partition = logical.partitions[number]
             job.total += partition.total + partition.scheduled_count
             placement = partition.placement
-            snapshots.append((placement, await partition_calls.at_store(logical, partition, _take)))
+            snapshots.append((placement, await at_store(logical, partition, _take)))
         settings = queue_calls.describe(logical.queue)
         entries: list[manifest.Entry] = []
         while len(entries) < len(snapshots):
@@ -99,7 +100,7 @@ async def _run(registry: Registry, job: Job) -> None:
             try:
                 entries.append(await asyncio.shield(writing))
             except SnapshotLost:
-                again = await partition_calls.at_store(logical, logical.partitions[placement.number], _take)
+                again = await at_store(logical, logical.partitions[placement.number], _take)
                 snapshots[len(entries)] = placement, again
                 await registry.blocking(snapshot.close)
                 continue

@@ -10,6 +10,7 @@ import logging
 
 from querator import limits
 from querator.daemon.admin import partition_calls
+from querator.daemon.engine import at_store
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue import Partition
 from querator.daemon.registry import Registry
@@ -39,7 +40,7 @@ async def _run(registry: Registry, job: Job) -> None:
     for number in job.details["partitions"]:
         registry.jobs.check(job)
         job.partition = number
-        await partition_calls.at_store(logical, logical.partitions[number], lambda store: store.compact())
+        await at_store(logical, logical.partitions[number], lambda store: store.compact())
         job.done += 1
 
 
@@ -65,7 +66,7 @@ async def _look(registry: Registry, partition: Partition) -> None:
         return
     if registry.jobs.on(placement.queue, placement.number):
         return
-    if await partition_calls.at_store(logical, partition, _free_share) >= COMPACT_FREE_SHARE_MIN:
+    if await at_store(logical, partition, _free_share) >= COMPACT_FREE_SHARE_MIN:
         await registry.jobs.start(COMPACT, placement.queue, [partition.number])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from querator.daemon.admin import partition_calls
-from querator.daemon.admin.item_calls import change, read
+from querator.daemon.engine import change, read
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue import JOB_PREFIX, Logical, Partition, refusal

@@ -16,8 +16,8 @@ import msgspec
 from querator import ids
 from querator.daemon import logs
 from querator.daemon.admin import partition_calls, partition_files
-from querator.daemon.admin.item_calls import change
 from querator.daemon.admin.resizing import RESIZE
+from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.into_partition import Mover
 from querator.daemon.jobs.runner import Kind

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from querator.daemon.admin import partition_calls, queue_calls
-from querator.daemon.admin.item_calls import change
+from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
 from querator.daemon.jobs.runner import Kind

@@ -12,7 +12,7 @@ import shutil
 import msgspec
 
 from querator.daemon.admin import partition_calls, partition_files
-from querator.daemon.admin.item_calls import change
+from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import into_partition
 from querator.daemon.jobs.runner import Kind

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from querator.daemon.admin import partition_calls
+from querator.daemon.engine import at_store
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue import Change, Logical, Partition
 from querator.daemon.registry import Registry
@@ -65,9 +66,9 @@ async def _check(registry: Registry, logical: Logical, partition: Partition, wro
 async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, FileSnapshot]:
     """The counters and the file at the same moment, though the queue goes on."""
     for _ in range(VERIFY_TRIES_MAX):
-        await partition_calls.at_store(logical, partition, lambda store: store.flush())
+        await at_store(logical, partition, lambda store: store.flush())
         believed = await _count(logical, partition)
-        snapshot = await partition_calls.at_store(logical, partition, _apply)
+        snapshot = await at_store(logical, partition, _apply)
         if believed is not None and snapshot.applied == believed.record:
             return believed, snapshot
         snapshot.close()

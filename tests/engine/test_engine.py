@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from querator.clock import ManualClock
-from querator.daemon.engine import Turns
+from querator.daemon.engine import Turns, at_store, change, close_partition, open_partition, read
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.requests import Complete, LeaseItems, Produce, Read
-from querator.daemon.store import StorageError
+from querator.daemon.store import LackOfMemory, StorageError, Store
 from querator.daemon.store.duck.storage import DuckStorage
-from querator.errors import RetryRequest
+from querator.errors import RequestFailed, RetryRequest
 from querator.items import Placement, Queue
 from querator.wire.messages import QueueProduceItem
 
@@ -249,3 +249,76 @@ def test_a_removed_queue_gets_no_more_turns(tmp_path: Path) -> None:
         assert answered_gone == []
 
     run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+class TestWaiting:
+    """Coroutines that run blocking work for a partition and wait for it."""
+
+    def test_a_read_that_finds_a_faulty_store_fails_the_partition(self, tmp_path: Path) -> None:
+        async def test(bench: Bench) -> None:
+            logical = await bench.queue()
+
+            def work(store: Store) -> None:
+                raise StorageError("bad block")
+
+            with pytest.raises(RetryRequest, match="partition '0' is failing"):
+                await read(logical, logical.partitions[0], work)
+            assert logical.partitions[0].error == "bad block"
+
+        run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+    def test_a_read_that_lacks_memory_leaves_the_partition_open(self, tmp_path: Path) -> None:
+        async def test(bench: Bench) -> None:
+            logical = await bench.queue()
+
+            def work(store: Store) -> None:
+                raise LackOfMemory("too much at once")
+
+            with pytest.raises(RequestFailed, match="partition '0' cannot be read; too much at once"):
+                await read(logical, logical.partitions[0], work)
+            assert logical.partitions[0].store is not None
+
+        run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+    def test_work_at_a_store_raises_its_own_error_and_leaves_the_partition_open(self, tmp_path: Path) -> None:
+        async def test(bench: Bench) -> None:
+            logical = await bench.queue()
+
+            def work(store: Store) -> None:
+                raise StorageError("no room for a copy")
+
+            with pytest.raises(StorageError, match="no room for a copy"):
+                await at_store(logical, logical.partitions[0], work)
+            assert logical.partitions[0].store is not None
+
+        run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+    def test_work_goes_on_when_its_waiter_is_cancelled_and_counts_until_it_ends(self, tmp_path: Path) -> None:
+        async def test(bench: Bench) -> None:
+            logical = await bench.queue()
+            may_end = threading.Event()
+            waiter = asyncio.ensure_future(
+                at_store(logical, logical.partitions[0], lambda store: may_end.wait(WAIT_SECONDS))
+            )
+            await bench.until(lambda: bench.turns.is_busy(logical))
+            waiter.cancel()
+            assert not logical.is_at_rest()
+            may_end.set()
+            await bench.until(lambda: not bench.turns.is_busy(logical))
+            assert logical.is_at_rest()
+            assert waiter.cancelled()
+
+        run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+    def test_a_closed_partition_opens_again_and_is_refused_meanwhile(self, tmp_path: Path) -> None:
+        async def test(bench: Bench) -> None:
+            logical = await bench.queue()
+            (partition,) = logical.partitions
+            await change(logical, [], lambda now_us: partition.keep_closed("a test", now_us))
+            assert await close_partition(logical, partition) == ""
+            with pytest.raises(RetryRequest):
+                await read(logical, partition, lambda store: None)
+            assert await open_partition(logical, partition) == ""
+            assert await read(logical, partition, lambda store: store.summary().ready) == 0
+
+        run(lambda: Bench(tmp_path, ON_LOOP), test)
