@@ -1,13 +1,15 @@
-"""partitions.migrate: a partition's file to another storage, or its items into another partition (`transfer.py`).
+"""partitions.migrate: moves a partition's file to another storage, or its items into another partition
+(`into_partition.py`).
 
-To another storage: the partition is closed, its file is copied and verified over there, the catalog switches in one
-transaction, and the partition is opened from there. Before the switch everything can be undone, after it everything is
-finished; ids, leases and schedules are in the file and survive. The other partitions never stop.
+To another storage: the partition is closed, its file is copied and verified there, the catalog switches in one
+transaction, and the partition is opened from there. Ids, leases and schedules are in the file and survive. The other
+partitions never stop.
 """
 
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import msgspec
 
@@ -56,7 +58,7 @@ async def _start(registry: Registry, logical: Logical, partition: Partition, to_
 
 
 def check_room(storage: Storage, placement: Placement, size_bytes: int) -> None:
-    """Blocking. Refuses now what would fail later, while the partition still serves."""
+    """Blocking. Refuses early, while the partition still serves, if the storage cannot take the file."""
     try:
         storage.staging(placement.uuid).rmdir()
         free = shutil.disk_usage(storage.directory).free
@@ -69,24 +71,33 @@ def check_room(storage: Storage, placement: Placement, size_bytes: int) -> None:
 
 
 def _prepare(registry: Registry, logical: Logical, job: Job) -> None:
-    """After a crash the partition stays closed until the job has it again."""
+    """After a crash the partition stays closed until the job has resumed."""
     partition = logical.partitions[job.partition]
     if partition.placement.storage != job.details["to_storage"]:
         partition.keep_closed("a migration")
 
 
 async def _run(registry: Registry, job: Job) -> None:
+    """Close, copy, verify, switch, open, delete the old file. Before the switch a failure undoes everything; after it
+    the next start finishes the rest."""
     logical = registry.logicals[job.queue]
     partition = logical.partitions[job.partition]
-    try:
-        target = await partition_calls.usable(registry, job.details["to_storage"])
-    except RequestFailed:
-        partition.allow_opening()
-        logical.wake()
-        raise
-    if partition.placement.storage != target.name:
-        async with partition_calls.closed(registry, logical, partition, "a migration") as wrong:
-            await _bring(registry, logical, partition, target, job, fold=bool(wrong))
+    target = await _target(registry, job, logical, partition)
+    if partition.placement.storage != target.name:  # an earlier process may have switched already
+        async with partition_calls.closed(registry, logical, partition, "a migration") as unclean:
+            failpoint("migrate.closed")
+            placement = partition.placement
+            if unclean:
+                await registry.blocking(registry.storages.apply_journal, placement)
+            staging = await registry.blocking(target.staging, placement.uuid)
+            try:
+                fresh = await registry.blocking(_copy_verified, registry, job, placement, target, staging)
+                failpoint("migrate.verified")
+                await _switch(registry, job, logical, placement, target, fresh)
+                failpoint("migrate.switched")
+            finally:
+                await registry.blocking(shutil.rmtree, staging, True)
+            await change(logical, [], lambda now_us: _moved(partition, target))
         if partition.error:
             raise RequestFailed(f"partition cannot be opened in storage '{target.name}'; {partition.error}")
     async with registry.changing:
@@ -94,55 +105,59 @@ async def _run(registry: Registry, job: Job) -> None:
     failpoint("migrate.deleted")
 
 
-async def _bring(
-    registry: Registry, logical: Logical, partition: Partition, target: Storage, job: Job, fold: bool
-) -> None:
-    failpoint("migrate.closed")
-    placement = partition.placement
-    if fold:
-        await registry.blocking(registry.storages.apply_journal, placement)
-    path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)
-    staging = await registry.blocking(target.staging, placement.uuid)
+def _moved(partition: Partition, target: Storage) -> None:
+    partition.change_placement(msgspec.structs.replace(partition.placement, storage=target.name))
+
+
+async def _target(registry: Registry, job: Job, logical: Logical, partition: Partition) -> Storage:
+    """The target storage. If it cannot be used, the partition opens again where it is."""
     try:
-        fresh = staging / path.name
-        job.total = path.stat().st_size
+        return await partition_calls.usable(registry, job.details["to_storage"])
+    except RequestFailed:
+        partition.allow_opening()
+        logical.wake()
+        raise
 
-        def copy() -> None:
-            def check(done: int) -> None:
-                job.done = done
-                registry.jobs.check(job)
 
-            rows = copies.row_counts(path)
-            copied = copies.copy_file(path, fresh, registry.config.limits.job_bytes_per_second, check)
-            failpoint("migrate.copied")
-            if copies.file_hash(fresh, lambda done: registry.jobs.check(job)) != copied:
-                raise RequestFailed(f"storage '{target.name}' gave back other bytes than were written to it")
-            if copies.row_counts(fresh) != rows:
-                raise RequestFailed(f"the copy in storage '{target.name}' does not hold what the partition had")
+def _copy_verified(registry: Registry, job: Job, placement: Placement, target: Storage, staging: Path) -> Path:
+    """Blocking. Copies the partition's file to the target storage, and compares its bytes and its rows."""
+    path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)
+    fresh = staging / path.name
+    job.total = path.stat().st_size
 
-        await registry.blocking(copy)
-        failpoint("migrate.verified")
-        # Nobody deletes leftovers or the queue while the file is in its new place and the catalog does not say so.
-        async with registry.changing:
-            if registry.logicals.get(job.queue) is not logical:
-                raise RequestFailed(f"queue '{job.queue}' is gone")
-            registry.jobs.check(job)
-            await partition_files.delete_leftovers(registry)
-            await registry.blocking(target.adopt, placement.uuid, fresh)
-            failpoint("migrate.placed")
-            try:
-                await registry.blocking(registry.catalog.switch_storage, placement, target.name)
-            except BaseException:
-                await registry.blocking(target.delete, placement.uuid)
-                raise
-        failpoint("migrate.switched")
-    finally:
-        await registry.blocking(shutil.rmtree, staging, True)
+    def check(done: int) -> None:
+        job.done = done
+        registry.jobs.check(job)
 
-    def run(now_us: int) -> None:
-        partition.change_placement(msgspec.structs.replace(partition.placement, storage=target.name))
+    rows = copies.row_counts(path)
+    copied = copies.copy_file(path, fresh, registry.config.limits.job_bytes_per_second, check)
+    failpoint("migrate.copied")
+    if copies.file_hash(fresh, lambda done: registry.jobs.check(job)) != copied:
+        raise RequestFailed(f"storage '{target.name}' gave back other bytes than were written to it")
+    if copies.row_counts(fresh) != rows:
+        raise RequestFailed(f"the copy in storage '{target.name}' does not hold what the partition had")
+    return fresh
 
-    await change(logical, [], run)
+
+async def _switch(
+    registry: Registry, job: Job, logical: Logical, placement: Placement, target: Storage, fresh: Path
+) -> None:
+    """Puts the copy in its place and records that in the catalog.
+
+    The lock keeps others from deleting the queue or leftover files between these two steps.
+    """
+    async with registry.changing:
+        if registry.logicals.get(job.queue) is not logical:
+            raise RequestFailed(f"queue '{job.queue}' is gone")
+        registry.jobs.check(job)
+        await partition_files.delete_leftovers(registry)
+        await registry.blocking(target.adopt, placement.uuid, fresh)
+        failpoint("migrate.placed")
+        try:
+            await registry.blocking(registry.catalog.switch_storage, placement, target.name)
+        except BaseException:
+            await registry.blocking(target.delete, placement.uuid)
+            raise
 
 
 KINDS = {TO_STORAGE: Kind(_run, _prepare), **into_partition.KINDS}
