@@ -1,4 +1,4 @@
-"""What queues and partitions exist, and the state operators asked for: one small DuckDB file.
+"""The catalog: which queues and partitions exist, and the states operators asked for, in one small DuckDB file.
 
 Every change is one transaction, durable when the method returns. All methods block; the service calls them in a worker
 thread, and one waits for the other. The service keeps the same facts in memory and reads them only at the start.
@@ -21,7 +21,7 @@ from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 
 SCHEMA_VERSION = 3
-"""Raise it with every change of _SCHEMA: a catalog of another version is refused instead of failing in some query."""
+"""Raise it with every change of _SCHEMA, so that a catalog of another version is refused at the start."""
 
 _META = "create table if not exists meta (schema_version integer)"
 _SCHEMA = """
@@ -76,11 +76,11 @@ class Catalog:
             _sync_directory(path.parent)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        # A log that ends badly is an error then, and not a catalog that has silently lost its last changes.
+        # With this setting a damaged log is an error, instead of a catalog that silently lost its last changes.
         return duckdb.connect(str(self._path), config={"debug_abort_on_wal_failure": True})
 
     def _usable(self) -> duckdb.DuckDBPyConnection:
-        """A disk that was full leaves DuckDB unusable until it has opened the file anew."""
+        """Opens the file again: after a full disk DuckDB is unusable until it does."""
         try:
             self._connection.execute("select 1").fetchall()
         except duckdb.Error:
@@ -145,12 +145,12 @@ class Catalog:
         return [Leftover(**row) for row in self._rows("select * from leftovers")]
 
     def announce(self, placements: Sequence[Placement]) -> None:
-        """Files are about to be made for these. Until the partitions are added, they are leftovers."""
+        """Announces files that are about to be created. They count as leftovers until their partitions are added."""
         with self._transaction():
             self._insert("leftovers", [Leftover(one.uuid, one.storage) for one in placements])
 
     def add(self, queue: Queue, placements: Sequence[Placement]) -> None:
-        """A new queue and its partitions, whose files are there."""
+        """Adds a queue and its partitions. Their files exist already."""
         with self._transaction():
             self._insert("queues", [queue])
             self._insert_placements(placements)
@@ -162,7 +162,7 @@ class Catalog:
             self._insert("queues", queues)
 
     def save_placements(self, placements: Sequence[Placement]) -> None:
-        """What was asked of partitions. One that is gone meanwhile stays gone."""
+        """Saves the requested states of partitions. Skips partitions that were removed meanwhile."""
         with self._transaction():
             for one in placements:
                 self._connection.execute(
@@ -171,14 +171,14 @@ class Catalog:
                 )
 
     def grow(self, queue: Queue, placements: Sequence[Placement]) -> None:
-        """A queue's settings change, and it has these partitions more."""
+        """Saves a queue's settings together with its additional partitions."""
         with self._transaction():
             self._connection.execute("delete from queues where name = ?", [queue.name])
             self._insert("queues", [queue])
             self._insert_placements(placements)
 
     def shrink(self, placement: Placement) -> None:
-        """A partition is no more; its file becomes a leftover."""
+        """Removes a partition. Its file becomes a leftover."""
         with self._transaction():
             self._forget_offline(placement.uuid)
             self._connection.execute("delete from partitions where uuid = ?", [placement.uuid])
@@ -226,7 +226,7 @@ class Catalog:
                 self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [uuid, storage])
 
     def close(self) -> None:
-        # What the file does not have then, its log has.
+        # DuckDB's log keeps what the file lacks.
         with suppress(duckdb.Error):
             self._connection.execute("checkpoint")
         self._connection.close()
@@ -243,7 +243,7 @@ class Catalog:
         self._insert("partitions", placements)
 
     def _insert(self, table: str, rows: Sequence[msgspec.Struct | Leftover]) -> None:
-        """One statement, however many rows: each statement costs as much as a hundred rows."""
+        """Inserts all rows in one statement, because a statement costs as much as a hundred rows."""
         found = [row._asdict() if isinstance(row, Leftover) else msgspec.structs.asdict(row) for row in rows]
         if found:
             columns = ", ".join(found[0])
@@ -259,14 +259,14 @@ class Catalog:
                 yield
                 self._connection.execute("commit")
             except BaseException as error:
-                # A commit that failed has rolled back by itself.
+                # A failed commit has rolled back already.
                 with suppress(duckdb.Error):
                     self._connection.execute("rollback")
                 if isinstance(error, duckdb.Error):
                     reason = str(error).splitlines()[0]
                     raise CatalogError(f"the catalog cannot be written; {reason}") from error
                 raise
-            # So that the file alone has it all. If there is no room for that, the log has it.
+            # A checkpoint puts everything into the file. If the disk is too full for it, DuckDB's log keeps the rest.
             with suppress(duckdb.Error):
                 self._connection.execute("checkpoint")
 

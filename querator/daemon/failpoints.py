@@ -1,4 +1,4 @@
-"""Named steps at which a test can have the process killed, as kill -9 would: `QUERATOR_FAILPOINT=migrate.copied`.
+"""Named steps at which a test can kill the process, as kill -9 would: `QUERATOR_FAILPOINT=migrate.copied`.
 
 `name:3` means the third time that the step is reached. Without the variable a step costs one comparison.
 """

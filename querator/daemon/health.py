@@ -1,7 +1,7 @@
-"""What `/health` says of the partitions and their storages.
+"""What `/health` reports about partitions and their storages.
 
 The daemon passes if all of them work. It warns if some partitions do not work, or if a storage is nearly full. It fails
-if no partition works that should be open.
+if none of the partitions works that should be open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The LOCK file of a data directory: who runs on it, and the proof that somebody does.
+"""The LOCK file of a data directory: it names the daemon that runs there and keeps others out.
 
 The proof is an flock, which ends with the process however it ends; what is written in the file (the PID on the first
 line, details for `daemon status` on the second) only counts while the lock is held. The file is never deleted: a
@@ -49,7 +49,7 @@ class DataLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise QueratorError(f"data directory {data} cannot be used: {error.strerror}") from None
-        # Whoever asks for the holder locks the file too, for an instant.
+        # A process that asks for the holder also locks the file, for an instant.
         deadline = time.monotonic() + limits.LOCK_WAIT_SECONDS
         while not _try_lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ def holder(data: Path) -> Holder | None:
             found = _read(descriptor)
             if found.pid or time.monotonic() > deadline:
                 return found
-            time.sleep(POLL_SECONDS)  # it has just started and not yet written its name
+            time.sleep(POLL_SECONDS)  # the holder has just started and not yet written its name
         return None
     finally:
         os.close(descriptor)

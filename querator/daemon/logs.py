@@ -41,10 +41,10 @@ def changed(what: str, queue: str, partitions: Iterable[int] = (), details: Mapp
 
 
 class LogFile(logging.FileHandler):
-    """Appends to a file that can be opened again after somebody has renamed it."""
+    """Appends to a file that can be reopened after it was renamed."""
 
     def reopen(self) -> None:
-        """Raises OSError if the file cannot be opened; then the log goes on into the old one."""
+        """Raises OSError if the file cannot be opened. Logging then continues into the old file."""
         old = self.setStream(self._open())
         if old is not None:
             with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ class LogFile(logging.FileHandler):
 
 
 def configure(level: str, style: str = "auto", stream: IO[str] | None = None, file: Path | None = None) -> None:
-    """Sends every logger of the process to one file, or to one stream; `auto` looks whether that is a terminal."""
+    """Sends all log records of the process to one file or stream. `auto` chooses text for a terminal, else JSON."""
     stream = sys.stderr if stream is None else stream
     is_terminal = file is None and stream.isatty()
     formatter: logging.Formatter
@@ -70,13 +70,13 @@ def configure(level: str, style: str = "auto", stream: IO[str] | None = None, fi
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
-    # Our own lines tell of starts, stops and failures; uvicorn's and asyncio's are for when something is wrong.
+    # We log starts, stops and failures ourselves, so only warnings of uvicorn and asyncio are shown.
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def reopen() -> None:
-    """Opens the log file again, after it was renamed. Tells how that went, in the log."""
+    """Reopens the log file after it was renamed, and logs the outcome."""
     file = next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogFile)), None)
     if file is None:
         _log.info("SIGHUP: there is no log file to reopen")
@@ -89,7 +89,7 @@ def reopen() -> None:
 
 
 def fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What `extra` added to a record."""
+    """The fields that `extra` added to a record."""
     return {name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES}
 
 
@@ -98,7 +98,7 @@ def _time(record: logging.LogRecord) -> datetime.datetime:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; our own names win over fields of the same name."""
+    """One JSON object per line. Our own names win over extra fields of the same name."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -139,7 +139,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _readable(value: Any) -> str:
-    """Bare if it is one plain word, otherwise quoted, so that a value cannot look like another field."""
+    """Quotes a value unless it is one plain word, so that it cannot look like another field."""
     text = str(value)
     if text and text.isprintable() and not any(c in text for c in " =\"'"):
         return text

@@ -44,7 +44,7 @@ class PartitionStatistics(Protocol):
     def state(self) -> str: ...
     @property
     def trouble(self) -> str:
-        """What an operator should know of it, or empty."""
+        """A warning for operators, or empty."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class QueueStatistics(Protocol):
 
 
 class Durations:
-    """How long the requests of one path took: a count, a sum, and the latest of them for the quantiles."""
+    """Durations of one path's requests: a count, a sum, and the latest ones for the quantiles."""
 
     __slots__ = ("_latest", "count", "seconds")
 
@@ -112,7 +112,7 @@ class Durations:
 
 
 class Histogram:
-    """Counts per bucket. Observed from the event loop's thread only, so that it needs no lock."""
+    """Counts per bucket. Only the event loop's thread observes, so it needs no lock."""
 
     __slots__ = ("_bounds", "_counts", "help", "name", "seconds")
 
@@ -131,7 +131,7 @@ class Histogram:
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as a scrape wants them."""
+        """The counts, cumulative as a scrape expects them."""
         total, found = 0, []
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
@@ -145,7 +145,7 @@ CHECKPOINT_SECONDS: Final = Histogram("querator_checkpoint_seconds", "Moving wha
 
 
 class HttpMetrics:
-    """Durations by path, and what the contract says of scrapes themselves."""
+    """Request durations by path, and the metrics about scrapes themselves."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, Durations] = {}
@@ -153,7 +153,7 @@ class HttpMetrics:
         self.scrapes_in_flight = 0
 
     def durations(self, path: str) -> Durations:
-        """The counters of a path. Whoever asks for ever new paths shares one set of counters in the end."""
+        """The counters of a path. Beyond a maximum, all further paths share one set of counters."""
         found = self._by_path.get(path)
         if found is None:
             if len(self._by_path) >= limits.DURATION_PATHS_MAX:
@@ -296,7 +296,7 @@ class Metrics:
         GCCollector(registry=self._registry)
 
     async def scrape(self) -> bytes:
-        """The figures are taken in one go; spelling them out, which is most of the work, holds nobody up."""
+        """Takes all figures at once. Formatting them, which is most of the work, runs in a thread."""
         self.http.scrapes_in_flight += 1
         try:
             text = await asyncio.to_thread(generate_latest, _Collected(list(self._registry.collect())))

@@ -1,4 +1,4 @@
-"""The composition root: data directory, sockets, service, HTTP; started here, and stopped here by a signal.
+"""The composition root: starts the data directory, sockets, service and HTTP, and stops them on a signal.
 
 The order of a stop is the contract's: waiting clients are answered and everything is made durable while the sockets
 still answer (health says so, new calls are refused), then the connections end.
@@ -105,7 +105,7 @@ async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[
 
 
 class DaemonServer(uvicorn.Server):
-    """uvicorn's server around our protocol, app and service."""
+    """uvicorn's server with our protocol, app and service."""
 
     def __init__(self, config: DaemonConfig, service: Service, clock: Clock) -> None:
         metrics = Metrics(service.statistics, clock.now_us, service.rooms)
@@ -130,7 +130,7 @@ class DaemonServer(uvicorn.Server):
         self._service = service
 
     def stop_soon(self, reason: str) -> None:
-        """Asks the server to stop; asked again, to stop waiting for clients."""
+        """Asks the server to stop. A second call makes it stop waiting for clients."""
         if self.should_exit:
             self.force_exit = True
             return
@@ -139,7 +139,7 @@ class DaemonServer(uvicorn.Server):
         _exit_in_any_case()
 
     def hang_up(self, ends_with_terminal: bool) -> None:
-        """SIGHUP: stops if the terminal was closed in whose foreground the daemon runs, else reopens the log file."""
+        """Handles SIGHUP: stops if the daemon's terminal was closed, otherwise reopens the log file."""
         if ends_with_terminal and hangups.is_gone():
             if not self.should_exit:
                 self.stop_soon("the terminal was closed")
@@ -148,7 +148,7 @@ class DaemonServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ours are set already, and a daemon that was asked to stop and did has not failed."""
+        """Keeps our own signal handlers: uvicorn's would re-raise the signal after an orderly stop."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -162,7 +162,7 @@ class DaemonServer(uvicorn.Server):
 
 
 def _exit_in_any_case() -> None:
-    """What was acknowledged is durable, so that a stop that hangs (a dead disk, say) may end like a crash."""
+    """Ends the process if the stop hangs, for example on a dead disk. Everything acknowledged is durable."""
 
     def exit_now() -> None:
         log.critical("the daemon did not stop in time and is ended", extra={"seconds": limits.SHUTDOWN_SECONDS_MAX})
@@ -175,14 +175,14 @@ def _exit_in_any_case() -> None:
 
 
 def _settle_garbage_collector() -> None:
-    """What exists now stays; and requests hardly ever make cycles, so that looking for them can wait."""
+    """Excludes existing objects from collection, and collects rarely, because requests hardly ever make cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def _raise_open_files_limit() -> None:
-    """A connection is a file, and ten thousand clients may wait for items at once."""
+    """Each connection is an open file, and ten thousand clients may wait at once."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

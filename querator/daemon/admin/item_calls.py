@@ -1,4 +1,4 @@
-"""What is stored, seen and changed directly: storage/*, items.inspect, queue.clear, and the figures for metrics."""
+"""Calls that read and change stored items directly: storage/*, items.inspect, queue.clear; and figures for metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _list(registry: Registry, request: messages.StorageItemsListRequest, s
 async def _pages(
     logical: Logical, partition: Partition, scheduled: bool, from_seq: int, limit: int
 ) -> AsyncGenerator[messages.StorageItemsListResponse, None]:
-    """The items of a list, as many at a time as are read at once."""
+    """Yields the items of a list, one page of the store at a time."""
     flush = True
     while limit > 0:
         page = methodcaller("page", scheduled, from_seq, limit)
@@ -233,7 +233,7 @@ async def delete_items(registry: Registry, request: messages.StorageItemsDeleteR
 
 
 def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
-    """Removes what was found, wherever it has got to since. Returns the number of removed items."""
+    """Removes the items, also those whose state changed since they were found. Returns how many were removed."""
     before = sum(count_by_state(partition).values())
     gone = partition.remove_leased(wanted.values())
     items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
@@ -264,7 +264,7 @@ async def clear(registry: Registry, request: messages.QueueClearRequest) -> mess
 
 
 def count_by_state(*partitions: Partition) -> Counter[str]:
-    """The items of these partitions: how many are ready, leased and scheduled."""
+    """Counts the ready, leased and scheduled items of the partitions."""
     counts = Counter(ready=0, leased=0, scheduled=0)
     for partition in partitions:
         leased = partition.total_leased

@@ -1,7 +1,7 @@
-"""What operators ask of partitions (ADR 23): list, pause, resume, drain, offline, reload.
+"""Calls that list partitions and change their states (ADR 23): pause, resume, drain, offline, reload, accept-loss.
 
-A change is recorded in the catalog first and then takes effect in a pass of the queue's Logical, between two others, so
-that nothing is ever half in the old state. The answer comes when the state is reached. Long work is in `jobs.py`.
+A change is saved in the catalog first. Then it takes effect in a pass of its own of the queue's Logical, so that no
+request sees half of it. The answer comes when the state is reached. Long work is in `jobs/`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def chosen(registry: Registry, logical: Logical, numbers: Sequence[int]) -> list
 
 
 def check_free(registry: Registry, partitions: Sequence[Partition]) -> None:
-    """Refuses when one of them must not be closed now, because a job works on it or something else has it closed."""
+    """Refuses if a job works on one of the partitions, or if one is closed already."""
     check_open(partitions)
     if partitions:
         registry.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
 
 
 def check_open(partitions: Sequence[Partition]) -> None:
-    """Refuses when something has one of them closed, so that it cannot be in any other state for now."""
+    """Refuses if one of the partitions is closed for a job or a reload."""
     for partition in partitions:
         if partition.closed_for:
             raise Conflict(
@@ -66,7 +66,7 @@ def check_open(partitions: Sequence[Partition]) -> None:
 
 
 def check_readable(verb: str, partitions: Sequence[Partition]) -> None:
-    """Refuses when the file of one of them is not open."""
+    """Refuses if the file of one of the partitions is not open."""
     for partition in partitions:
         if not partition.allows.storage:
             raise states.refusal(verb, partition.number, partition.state)
@@ -108,7 +108,7 @@ async def offline(registry: Registry, request: messages.PartitionsRequest) -> Re
 async def _alter(
     registry: Registry, logical: Logical, partitions: list[Partition], event: Event, resume_at: int = 0
 ) -> Reply:
-    """All of them change, or none."""
+    """Changes the state of all partitions, or of none."""
     async with registry.altering[logical.queue.name]:
         if event is Event.OFFLINE:
             check_free(registry, partitions)
@@ -144,7 +144,7 @@ async def _alter(
 
 
 def _warning(logical: Logical) -> str:
-    """What it means when no partition is left that does the queue's work."""
+    """A warning if no partition takes or gives items any more, or empty."""
     if any(p.allows.produce and p.allows.lease for p in logical.partitions):
         return ""
     name = logical.queue.name
@@ -161,7 +161,7 @@ def _warning(logical: Logical) -> str:
 
 
 async def usable(registry: Registry, name: str) -> Storage:
-    """The storage of that name; refuses if there is none, or if it cannot be opened."""
+    """Returns the storage. Refuses if it does not exist or cannot be opened."""
     try:
         return await registry.blocking(registry.storages.opened, name)
     except StorageError as error:
@@ -169,7 +169,8 @@ async def usable(registry: Registry, name: str) -> Storage:
 
 
 def _note_offline(registry: Registry, partition: Partition) -> None:
-    """Blocking: what must be known of a partition as long as nobody may look into its file, also after a restart."""
+    """Blocking. Saves counts and request ids of an offline partition, because its file may not be read until it is
+    back."""
     uuid, counts = partition.placement.uuid, partition.settled_counts
     try:
         registry.catalog.save_offline(uuid, counts, request_ids_in(registry, partition.placement))
@@ -184,7 +185,7 @@ def _note_offline(registry: Registry, partition: Partition) -> None:
 
 
 def request_ids_in(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
-    """Blocking: the request ids that a closed file remembers, and until when, in pages."""
+    """Blocking. Yields pages of the request ids that a closed file remembers, with their expiry."""
     path = registry.storages.opened(placement.storage).directory / file_name(placement)
     query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
     with copies.inspected(path) as cursor:
@@ -195,7 +196,7 @@ def request_ids_in(registry: Registry, placement: Placement) -> Iterator[list[tu
 
 @contextlib.asynccontextmanager
 async def closed(registry: Registry, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
-    """The partition's file belongs to a job meanwhile, and then it is opened again, if it should be open.
+    """Closes a partition for the time of a block, and then opens it again if it should be open.
 
     Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
     """
@@ -236,7 +237,8 @@ async def reload_queue(registry: Registry, request: messages.QueueReloadRequest)
 async def _reload(
     registry: Registry, logical: Logical, partitions: list[Partition], *, keep_states: bool = False
 ) -> Reply:
-    """One partition after the other. What cannot be read is in error afterwards, and does not stop the rest."""
+    """Reloads one partition after the other. A partition that cannot be read ends in error and does not stop the
+    rest."""
     reasons = []
     reloaded_ones = []
     with logical.reload():
@@ -270,7 +272,7 @@ async def _reload_one(registry: Registry, logical: Logical, partition: Partition
 
         await change(logical, [], run)
         try:
-            # A file that cannot be closed in order is let go of by opening it: the journal has what it lacks.
+            # If closing fails, opening releases the file; the journal has what the file lacks.
             await close_partition(logical, partition)
             return await open_partition(logical, partition)
         finally:
@@ -278,7 +280,7 @@ async def _reload_one(registry: Registry, logical: Logical, partition: Partition
 
 
 async def reloaded(registry: Registry, partition: Partition) -> Placement:
-    """Records what a partition is to be after a reload."""
+    """Saves the state that a partition has after a reload, and returns its placement."""
     old = partition.placement
     requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
     since = old.since if requested is old.requested else registry.clock.now_us()
@@ -330,7 +332,7 @@ async def list_(registry: Registry, request: messages.PartitionsListRequest) -> 
 
 
 def sizes(registry: Registry, placements: Sequence[Placement]) -> list[int]:
-    """Blocking. Looks at files without opening them: closing one again would drop the lock on it."""
+    """Blocking. Uses stat and never opens a file: closing it again would drop DuckDB's lock on it."""
     directories = {storage.name: storage.directory for storage in registry.config.storages}
     found = []
     for placement in placements:

@@ -30,7 +30,7 @@ def shares(affinities: Sequence[float], count: int) -> list[int]:
 
 
 def place(registry: Registry, queue: str, count: int, first: int) -> list[Placement]:
-    """New partitions, numbered from `first`, spread over the storages by affinity."""
+    """Returns placements of new partitions, numbered from `first` and spread over the storages by affinity."""
     storages = [storage for storage in registry.config.storages if storage.name in registry.storages]
     given = shares([storage.affinity for storage in storages], count)
     if not given:

@@ -1,4 +1,4 @@
-"""Creating, changing and removing queues: queues.*, and queue.stats."""
+"""Calls that create, change, remove and list queues: queues.*, and queue.stats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SYSTEM_NAMESPACE = "_system"
 
 
 async def create(registry: Registry, request: messages.QueueInfo, closed_for: str = "") -> None:
-    """With `closed_for` nobody can use the partitions until whoever said so lets them be opened."""
+    """Creates a queue. With `closed_for`, its partitions stay closed until the caller allows opening them."""
     async with registry.changing:
         queue = _new_queue(registry, request, is_restored=bool(closed_for))
         placements = partition_files.place(registry, queue.name, queue.requested_partitions, first=0)
@@ -41,7 +41,7 @@ async def create(registry: Registry, request: messages.QueueInfo, closed_for: st
 
 
 def check_restored(registry: Registry, settings: messages.QueueInfo) -> list[Placement]:
-    """Refuses what `create` would refuse for a restore; returns where it would put the partitions."""
+    """Refuses what `create` would refuse for a restore. Returns the placements that it would choose."""
     queue = _new_queue(registry, settings, is_restored=True)
     return partition_files.place(registry, queue.name, queue.requested_partitions, first=0)
 
@@ -49,7 +49,7 @@ def check_restored(registry: Registry, settings: messages.QueueInfo) -> list[Pla
 def _new_queue(registry: Registry, request: messages.QueueInfo, *, is_restored: bool) -> Queue:
     validation.queue_name(request.queue_name)
     if not is_restored:
-        # A backup has timeouts as `queues.info` spells them, which may be longer than a client may write them.
+        # A backup has timeouts as `queues.info` prints them, which may be longer than the texts a client may send.
         validation.timeout_lengths(request)
     lease_ns, expire_ns = validation.queue_texts(request)
     retention_ns = validation.retention(request.retention)
@@ -78,7 +78,7 @@ def _new_queue(registry: Registry, request: messages.QueueInfo, *, is_restored: 
 
 
 async def create_configured(registry: Registry) -> None:
-    """Queues that the config file names, unless they exist."""
+    """Creates the queues of the config file that do not exist yet."""
     for wanted in registry.config.queues:
         if wanted.name not in registry.queues:
             try:
@@ -160,14 +160,14 @@ async def delete(registry: Registry, request: messages.QueuesDeleteRequest) -> N
 
 
 async def remove(registry: Registry, logical: Logical) -> None:
-    """Takes a queue back that a job has made and could not fill."""
+    """Removes a queue that a restore created and could not fill."""
     async with registry.changing:
         if registry.logicals.get(logical.queue.name) is logical:
             await _remove(registry, logical)
 
 
 async def _remove(registry: Registry, logical: Logical) -> None:
-    """With the lock on what queues there are."""
+    """Removes a queue. The caller holds the lock `changing`."""
     name = logical.queue.name
     changed = [
         msgspec.structs.replace(queue, dead_queue="", updated_at=registry.clock.now_us())
@@ -197,7 +197,7 @@ def _check_deletable(registry: Registry, request: messages.QueuesDeleteRequest) 
 
 
 async def until_at_rest(registry: Registry, logical: Logical) -> None:
-    """Until nothing of a queue is being written or read any more."""
+    """Waits until no write and no read of the queue is under way."""
     await registry.turns.until(lambda: not registry.turns.is_busy(logical) and logical.is_at_rest())
 
 
@@ -261,7 +261,7 @@ def describe(queue: Queue) -> messages.QueueInfo:
 
 
 def _told(registry: Registry, queue: Queue, extended: bool) -> messages.QueueInfo:
-    """Clients of the original service refuse an answer with a field that they do not know."""
+    """Adds our own fields only on request, because existing clients refuse unknown fields."""
     info = describe(queue)
     if extended:
         info.figures = _figures(registry, queue.name)

@@ -27,7 +27,7 @@ def check(registry: Registry, logical: Logical, count: int) -> None:
             )
     leaving = logical.partitions[count:]
     partition_calls.check_free(registry, leaving)
-    partition_calls.check_readable("remove", leaving)  # what cannot be read cannot be moved into the others
+    partition_calls.check_readable("remove", leaving)  # items of an unreadable partition cannot be moved
     if leaving and not any(partition.allows.storage for partition in logical.partitions[:count]):
         raise InvalidRequest(
             f"cannot remove partition; of queue '{name}' no partition that stays is open, reload one first"
@@ -35,7 +35,7 @@ def check(registry: Registry, logical: Logical, count: int) -> None:
 
 
 async def grow(registry: Registry, logical: Logical, queue: Queue) -> None:
-    """Records the queue's settings together with its new partitions, and opens them."""
+    """Saves the queue's settings together with its new partitions, and opens these."""
     first = len(logical.partitions)
     placements = partition_files.place(registry, queue.name, queue.requested_partitions - first, first)
     stores = await partition_files.create_files(registry, placements)
@@ -51,13 +51,13 @@ async def grow(registry: Registry, logical: Logical, queue: Queue) -> None:
 
 
 async def shrink(registry: Registry, logical: Logical, count: int) -> None:
-    """Sets the job going that leaves so many partitions."""
+    """Starts the job that shrinks the queue to `count` partitions."""
     numbers = list(range(count, len(logical.partitions)))
     await registry.jobs.start(RESIZE, logical.queue.name, numbers, to=count)
 
 
 async def catch_up(registry: Registry) -> None:
-    """At a start: a queue that was to shrink when the process ended before it could record the job."""
+    """At the start, shrinks queues whose process ended after it saved the new count and before it recorded the job."""
     for logical in registry.logicals.values():
         wanted = logical.queue.requested_partitions
         is_shrinking = any(job.queue == logical.queue.name and job.kind == RESIZE for job in registry.jobs.running())

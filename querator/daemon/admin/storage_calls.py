@@ -1,4 +1,4 @@
-"""What operators ask of storages: which there are, where they lie, and how much room they have."""
+"""The call that lists storages: where they are, and how much room they have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def list_(registry: Registry, request: messages.StoragesListRequest) -> me
 
 
 def _look(storage: StorageConfig) -> messages.StorageStatus:
-    """Blocking. Nothing is opened: closing a partition file again would drop the lock on it."""
+    """Blocking. Opens no file: closing a partition file again would drop DuckDB's lock on it."""
     status = messages.StorageStatus(storage=storage.name, directory=str(storage.directory))
     try:
         usage = shutil.disk_usage(storage.directory)
@@ -41,7 +41,7 @@ def _look(storage: StorageConfig) -> messages.StorageStatus:
 
 
 def _occupied(directory: Path) -> int:
-    """Bytes on the disk, of the files right below."""
+    """Disk space of the files directly in the directory."""
     with os.scandir(directory) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks for entry in entries if entry.is_file()) * 512
 

@@ -1,8 +1,8 @@
-"""partitions.backup: copies of live partitions, each as it was at one moment, while the queue goes on.
+"""partitions.backup: copies live partitions, each as of one moment, while the queue keeps working.
 
-The moments of all partitions are taken right after each other; writing the copies then takes as long as it takes, and
-nobody waits for it. The copies are written in a directory of the job's own, where nobody else can have put a link, and
-moved beside the manifest when all of them are whole.
+The snapshots of all partitions are taken right after each other. Writing the copies may take long, and no client waits
+for it. The copies are written to a directory of the job's own, where nobody else can have put a link, and are moved
+beside the manifest when all of them are complete.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ async def backup(registry: Registry, request: messages.PartitionsBackupRequest) 
     to = await registry.blocking(manifest.target_directory, request.to, "to")
     _check_unused(registry, to)
     replaced = await registry.blocking(_check_target, registry, to, request.queue_name)
-    _check_unused(registry, to)  # looking took a moment
+    _check_unused(registry, to)  # another job may have started meanwhile
     numbers = [partition.number for partition in partitions]
     job = await registry.jobs.start(BACKUP, logical.queue.name, numbers, to=str(to), replaced=replaced)
     return messages.JobReply(job_id=job.job_id)
 
 
 def _check_unused(registry: Registry, directory: Path) -> None:
-    """Refuses while another job writes there: each would delete the files of the other."""
+    """Refuses while another job writes to the directory, because each would delete the other's files."""
     for job in registry.jobs.running():
         if job.kind == BACKUP and job.details["to"] == str(directory):
             raise Conflict(
@@ -53,7 +53,7 @@ def _check_unused(registry: Registry, directory: Path) -> None:
 
 
 def _check_target(registry: Registry, directory: Path, queue: str) -> list[str]:
-    """Blocking. Nothing that is not a backup of this queue is written over; returns the files of the one that is."""
+    """Blocking. Refuses to overwrite anything but a backup of this queue. Returns the files of that backup."""
     for storage in registry.config.storages:
         if directory.is_relative_to(storage.directory.resolve()):
             raise InvalidRequest(f"to is invalid; {directory} is inside of storage '{storage.name}'")
@@ -82,7 +82,7 @@ async def _run(registry: Registry, job: Job) -> None:
     snapshots: list[tuple[Placement, FileSnapshot]] = []
     writing: asyncio.Future[manifest.Entry] | None = None
     try:
-        # What a process that was killed has left of this job.
+        # Deletes files of this job that a killed process left.
         await registry.blocking(_delete, directory, job, building)
         building.mkdir(mode=0o700)
         job.done = job.total = 0
@@ -122,13 +122,13 @@ async def _run(registry: Registry, job: Job) -> None:
 
 
 async def _wait_for(writing: asyncio.Future[manifest.Entry] | None) -> None:
-    """A snapshot must not be closed while it is read, whatever has happened to the job's task."""
+    """Waits for a thread that still reads a snapshot, so that the snapshot is not closed under it."""
     if writing is not None and not writing.done():
         await asyncio.wait([writing])
 
 
 def _publish(directory: Path, job: Job, building: Path, found: manifest.Manifest) -> None:
-    """Blocking: from now on this is the backup in the directory, and the files of the one before it go."""
+    """Blocking. Publishes the new backup by its manifest, and deletes the files of the previous one."""
     for entry in found.partitions:
         (building / entry.file).rename(directory / entry.file)
     building.rmdir()
@@ -140,7 +140,7 @@ def _publish(directory: Path, job: Job, building: Path, found: manifest.Manifest
 
 
 def _is_published(directory: Path, job: Job) -> bool:
-    """Blocking: whether this job had finished when the process was killed, and only its record did not say so yet."""
+    """Blocking. Whether an earlier process finished this job's backup but was killed before it recorded that."""
     with contextlib.suppress(RequestFailed):
         return any(job.job_id in entry.file for entry in manifest.read(directory).partitions)
     return False
@@ -152,7 +152,7 @@ def _delete_replaced(directory: Path, job: Job) -> None:
 
 
 def _delete(directory: Path, job: Job, building: Path) -> None:
-    """Blocking: deletes what this job has written, and nothing else."""
+    """Blocking. Deletes the files that this job has written."""
     if not _is_published(directory, job):
         for number in job.details["partitions"]:
             (directory / manifest.file_name(number, job.job_id)).unlink(missing_ok=True)

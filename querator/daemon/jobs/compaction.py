@@ -1,4 +1,4 @@
-"""partitions.compact: gives back the room that deleted rows have left in a file. By itself where that is most of it.
+"""partitions.compact: frees the space of deleted rows in a file. Also runs by itself when most of a file is free.
 
 The partition goes on meanwhile: what is committed is in the journal, and only reading from the file waits.
 """
@@ -34,7 +34,8 @@ async def compact(registry: Registry, request: messages.PartitionsRequest) -> me
 
 
 async def _run(registry: Registry, job: Job) -> None:
-    """`done` and `total` are partitions. Repeating a compaction does no harm, so it simply starts over."""
+    """Compacts the partitions; `done` and `total` count partitions. After a restart it starts over, which is
+    harmless."""
     logical = registry.logicals[job.queue]
     job.done, job.total = 0, len(job.details["partitions"])
     for number in job.details["partitions"]:
@@ -45,7 +46,7 @@ async def _run(registry: Registry, job: Job) -> None:
 
 
 async def watch(registry: Registry) -> None:
-    """Looks at large files now and then, for as long as the daemon runs."""
+    """Checks large files at intervals for as long as the daemon runs."""
     while True:
         await asyncio.sleep(COMPACT_CHECK_SECONDS)
         for logical in list(registry.logicals.values()):
@@ -53,7 +54,7 @@ async def watch(registry: Registry) -> None:
                 try:
                     await _look(registry, partition)
                 except (QueratorError, StorageError) as error:
-                    # Whatever it is, it concerns others more: the partition fails by itself where it must.
+                    # Only logged: a faulty partition goes into error by itself.
                     extra = {"queue": logical.queue.name, "partition": partition.number, "reason": str(error)}
                     log.warning("partition cannot be compacted", extra=extra)
 
@@ -71,7 +72,7 @@ async def _look(registry: Registry, partition: Partition) -> None:
 
 
 def _free_share(store: Store) -> float:
-    # Only a checkpoint tells which blocks the rows that were deleted have left free.
+    # DuckDB knows which blocks are free only after a checkpoint.
     store.flush()
     store.checkpoint(force=True)
     return store.free_share()

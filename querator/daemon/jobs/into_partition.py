@@ -1,10 +1,10 @@
-"""Items of one partition into others of the same queue, chunk by chunk: migrate into a partition, and shrinking.
+"""Moves the items of one partition into others of the same queue, chunk by chunk: for migrate and for shrinking.
 
-A chunk is taken from the head of the source, added at the tail of the destination together with a key that says which
-sequences it was made of, and when that is durable removed at the source; the next chunk lets the key go. After a
-crash, or when a storage failed in between, the key tells what has arrived already. Until that has been looked up nobody
-gets anything from the source (`Partition.hold`), so that nothing is lost and nothing exists twice. What is leased stays
-until its lease ends; if it comes back then, it is part of a later chunk. Order is kept.
+A chunk is taken from the head of the source and added at the tail of the destination, together with a key that lists
+the chunk's sequences. When that is durable, the chunk is removed at the source, and the next chunk deletes the key.
+After a crash or a storage failure the key tells whether the chunk has arrived. Until that is looked up, the source
+gives no items (`Partition.hold`), so that no item is lost or exists twice. A leased item stays until its lease ends;
+if it comes back, it is part of a later chunk. The order of items is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTO_PARTITION = "migrate into partition"
 
 
 class Chunk(msgspec.Struct):
-    """Items that have left their place at the source and are on their way."""
+    """Items that are between the source and the destination."""
 
     items: list[Item]
     key: str
@@ -38,7 +38,7 @@ class Chunk(msgspec.Struct):
 
 
 class Mover:
-    """Moves everything out of one partition, for a job. One chunk is under way at a time."""
+    """Moves all items out of one partition for a job, one chunk at a time."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Mover:
         self._source = source
         self._destinations = destinations
         self._chunk: Chunk | None = None
-        """The last one that was sent, until its key has been let go of."""
+        """The last chunk that was sent, until its key is forgotten."""
         self._started = time.monotonic()
         self.moved = 0
 
     async def begin(self) -> None:
-        """From now on the source takes no items; what an earlier process left half done is done."""
+        """Stops the source from taking items."""
 
         def run(now_us: int) -> None:
             self._source.begin_leaving()
@@ -66,7 +66,7 @@ class Mover:
         await change(self._logical, [], run)
 
     async def move_chunk(self) -> bool:
-        """Moves what waits, or is scheduled, as far as one chunk goes. False if there is nothing to move now."""
+        """Moves up to one chunk of waiting or scheduled items. Returns False if nothing can be moved now."""
         source = self._source
         if source.is_held:
             await self._recover()
@@ -84,7 +84,7 @@ class Mover:
             await change(self._logical, [source], lambda now_us: self._remove(chunk, now_us))
             failpoint("transfer.removed")
         except RetryRequest:
-            # A storage failed. What became durable is known when everything is open again.
+            # A storage failed. What became durable is known after its partitions are open again.
             await change(self._logical, [], lambda now_us: self._hold(arrived))
             return False
         self.moved += len(chunk.items)
@@ -92,7 +92,7 @@ class Mover:
         return True
 
     async def end(self) -> None:
-        """Everything has been moved, or the job is given up: the source is as its state says again."""
+        """Ends the move: from now on the source behaves as its state says."""
         if self._source.is_held:
             await self._recover()
 
@@ -105,7 +105,7 @@ class Mover:
     # -- within a pass
 
     def _choose(self) -> Partition | None:
-        """The emptiest partition that takes items; if none does, one that is at least open."""
+        """The emptiest partition that takes items, or else the emptiest one that is open."""
         candidates = [p for p in self._destinations() if p.allows.storage and p is not self._source]
         taking = [p for p in candidates if p.allows.produce]
         return min(taking or candidates, key=lambda p: (p.load, p.number), default=None)
@@ -133,14 +133,14 @@ class Mover:
             self._source.departed(chunk.items, now_us)
 
     def _hold(self, arrived: bool) -> None:
-        """Nobody gets anything from the source until it is known how far the chunk has come."""
+        """Holds the source back until the state of the last chunk is known."""
         self._source.hold()
         if self._chunk is not None and not arrived:
-            # Should it have arrived all the same, then its destination says so when it is opened again.
+            # If the chunk arrived all the same, its destination still has the key when it opens again.
             self._logical.remembered.drop(self._chunk.key)
 
     def _let_go(self) -> None:
-        """The last chunk is removed at the source for good, so its key has done its work."""
+        """Forgets the key of the last chunk, because the chunk is durably removed at the source."""
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
             self._logical.forget(chunk.destination, chunk.key)
@@ -148,12 +148,12 @@ class Mover:
     # -- after a crash or a failure
 
     async def _recover(self) -> None:
-        """Removes at the source what has arrived elsewhere, and lets the rest be had again.
+        """Removes items from the source that have arrived elsewhere, and releases the rest.
 
         Not even a cancelled job may leave this undone.
         """
         while self._source.is_held:
-            # What a partition remembers is known once it has been open, unless its storage failed with the chunk.
+            # A partition's keys are known once it has been open, unless its storage failed during the chunk.
             doubtful = self._chunk.destination if self._chunk is not None else None
             needed = [self._source, *(p for p in self._destinations() if not p.opened_at or p is doubtful)]
             if all(partition.allows.storage for partition in needed):
@@ -172,7 +172,7 @@ class Mover:
         def run(now_us: int) -> None:
             chunk, self._chunk = self._chunk, None
             removed: set[int] = set()
-            # Where the source was not read again, the chunk is still on its way as far as it knows.
+            # If the source was not read again, it still counts the chunk as departing.
             if chunk is not None and chunk.key in keys:
                 removed = source.departed(chunk.items, now_us)
             elif chunk is not None:
@@ -205,7 +205,7 @@ class Mover:
         return f"{JOB_PREFIX}{self._job.job_id} {self._source.number} "
 
     def _key(self, items: Iterable[Item]) -> str:
-        """Which sequences a chunk is made of, as runs: `first+count,first+count`."""
+        """The key of a chunk: the sequences of its items as runs, `first+count,first+count`."""
         runs: list[list[int]] = []
         for seq in sorted(item.seq for item in items):
             if runs and runs[-1][0] + runs[-1][1] == seq:
@@ -215,7 +215,8 @@ class Mover:
         return self._prefix + ",".join(f"{first}+{count}" for first, count in runs)
 
     async def _slow_down(self, took: float) -> None:
-        """Keeps to the rate, and leaves clients as much of the loop's time as a chunk has taken."""
+        """Sleeps to keep the configured rate, and at least as long as the chunk took, so that clients get half of the
+        loop."""
         rate = self._registry.config.limits.job_items_per_second
         ahead = self.moved / rate - (time.monotonic() - self._started)
         await asyncio.sleep(max(ahead, took))

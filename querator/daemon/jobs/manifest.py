@@ -26,11 +26,11 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One partition: its file, and what must be found in it."""
+    """One partition of a backup: its file and the expected contents."""
 
     partition: Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
     state: State
-    """What the operator had asked for. A partition whose file is closed is not backed up."""
+    """The requested state. Partitions whose file is closed are not backed up."""
     resume_at: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     """When a pause ends by itself, in microseconds since 1970; 0 if it does not."""
     uuid: str
@@ -59,7 +59,7 @@ def file_name(partition: int, job_id: str) -> str:
 
 
 def target_directory(text: str, field: str) -> Path:
-    """A directory of the daemon's machine, as a request names it, without links in its path; blocking."""
+    """Blocking. Returns the directory that a request names, with links in its path resolved."""
     if "\0" in text or not Path(text).is_absolute():
         raise InvalidRequest(f"{field} is invalid; {text!r} must be an absolute path on the daemon's machine")
     try:
@@ -97,5 +97,5 @@ class _AnyFormat(msgspec.Struct):
 
 
 def write(directory: Path, manifest: Manifest) -> None:
-    """Blocking: puts the manifest in place, durably, instead of the one that was there."""
+    """Blocking. Replaces the manifest durably."""
     replace_file(directory / NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")

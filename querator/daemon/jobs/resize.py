@@ -1,8 +1,8 @@
-"""More or fewer partitions for a queue that is in use: what `requested_partitions` of queues.update asks for.
+"""The job that removes partitions from a queue in use, which `admin/resizing.py` starts.
 
-Growing is done when update answers. Shrinking is a job: the partitions with the highest numbers take no items any
-more, what they hold is moved into the rest (`transfer.py`), and each of them is removed when it is empty. What it
-remembered (request ids, lost leases) stays known: a partition that remains takes it over.
+The partitions with the highest numbers take no more items. Their items move into the other partitions
+(`into_partition.py`), and each partition is removed when it is empty. A partition that stays takes over the request ids
+and lost leases that a removed one remembered.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _tell_progress(job: Job, movers: dict[Partition, Mover]) -> None:
 
 
 async def _keep(registry: Registry, logical: Logical) -> None:
-    """Given up: the queue has as many partitions as are left."""
+    """After a cancelled shrink, saves the number of partitions that are left."""
     async with registry.changing:
         queue = msgspec.structs.replace(logical.queue, requested_partitions=len(logical.partitions))
         await registry.blocking(registry.catalog.save_queues, [queue])
@@ -79,7 +79,7 @@ async def _keep(registry: Registry, logical: Logical) -> None:
 
 
 async def _remove(registry: Registry, logical: Logical, partition: Partition, job: Job) -> bool:
-    """Removes the last partition, which is empty. False if something got into it meanwhile."""
+    """Removes the last partition, which is empty. Returns False if it got items meanwhile."""
     async with partition_calls.closed(registry, logical, partition, "its removal") as wrong:
         if wrong or not partition.drained:
             return False
@@ -98,7 +98,7 @@ async def _remove(registry: Registry, logical: Logical, partition: Partition, jo
 
 
 async def _take_over(registry: Registry, logical: Logical, remaining: list[Partition], placement: Placement) -> bool:
-    """A partition that remains remembers what a closed file does; False if none can."""
+    """Copies the keys of a closed file to a partition that stays. Returns False if no partition can take them."""
     keeper = next((partition for partition in remaining if partition.allows.storage), None)
     if keeper is None:
         return False
@@ -116,7 +116,7 @@ def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], 
 
 
 def _remembered(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
-    """Blocking: the keys that a closed file remembers, and until when. A lost lease is remembered as a key, too."""
+    """Blocking. Yields the keys that a closed file remembers, with their expiry. A lost lease is a key, too."""
     yield from partition_calls.request_ids_in(registry, placement)
     prefix = int(placement.uuid.replace("-", "")[:16], 16)
     path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)

@@ -1,9 +1,9 @@
-"""partitions.restore: a backup's files in the place of partitions' files, verified first.
+"""partitions.restore: replaces partitions' files by verified copies of a backup's files.
 
-One partition after the other: the copy is made beside the partition's file and compared with what the manifest says
-while the partition still serves; then the partition is closed, the files are switched in one step, and it is read
-again. A queue that does not exist is created from the settings in the backup, whatever its name was then; nobody can
-use its partitions before they are restored, and if the restore fails the queue goes again.
+Partitions are restored one after the other. While a partition still serves, the backup's file is copied beside the
+partition's file and compared with the manifest. Then the partition is closed, the file is replaced in one step, and the
+partition is opened again. A queue that does not exist is created from the settings in the backup. Its partitions stay
+closed until they are restored, and if the restore fails the queue is removed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _chosen(found: manifest.Manifest, numbers: list[int]) -> list[manifest.Entry
 
 
 def _settings(found: manifest.Manifest, name: str) -> messages.QueueInfo:
-    """What the queue is created with: as it was, under its new name, with room for every partition of the backup."""
+    """The settings for the new queue: those of the backup, with the new name and a partition for every backed-up
+    one."""
     settings = found.settings
     settings.queue_name = name
     highest = max((entry.partition for entry in found.partitions), default=0)
@@ -86,7 +87,7 @@ def _settings(found: manifest.Manifest, name: str) -> messages.QueueInfo:
 def _placements(
     registry: Registry, logical: Logical, found: manifest.Manifest, entries: list[manifest.Entry], directory: Path
 ) -> list[Placement]:
-    """Those of a queue that exists; refuses what it must not be given."""
+    """Returns the placements of an existing queue. Refuses a backup that does not fit the queue."""
     backed_up = found.settings.queue_name
     if backed_up != logical.queue.name:
         raise InvalidRequest(
@@ -110,7 +111,7 @@ def _placements(
 
 
 def _prepare(registry: Registry, logical: Logical, job: Job) -> None:
-    """A partition whose files may be about to be switched stays closed until that is known."""
+    """A partition whose file the job may have been replacing stays closed until the job has resumed."""
     for partition in logical.partitions:
         is_concerned = job.details["is_new"] or partition.number == job.details["at"]
         if is_concerned and partition.number not in job.details["restored"]:
@@ -194,7 +195,7 @@ async def _as_it_was(registry: Registry, partition: Partition, entry: manifest.E
 
 
 async def _try(registry: Registry, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
-    """Everything that a restore does before it switches files, and then it is thrown away."""
+    """Does everything that a restore does before it replaces files, and discards the result."""
     storage = await partition_calls.usable(registry, placement.storage)
     staging = await registry.blocking(storage.staging, placement.uuid)
     fresh = staging / partition_calls.file_name(placement)
@@ -216,7 +217,7 @@ def _stage(
     placement: Placement,
     check: Callable[[int], None],
 ) -> None:
-    """Blocking: copies a file of the backup and makes sure that it is what the manifest says, and can be served."""
+    """Blocking. Copies a file of the backup, and checks it against the manifest."""
     try:
         copied = copies.copy_file(source, fresh, registry.config.limits.job_bytes_per_second, check)
         if copied != entry.sha256:

@@ -1,7 +1,7 @@
-"""Long work on partitions: recorded in the catalog, one job per partition at a time, resumed after a restart.
+"""Runs jobs: records them in the catalog, allows one per partition at a time, and resumes them after a restart.
 
-What a kind of job does is in a module of its own; each is written so that it can be started again from the beginning,
-whatever step the process was killed at. Here is what they have in common, and the calls jobs.*.
+Each kind of job has a module of its own, and can start again from the beginning, whatever step the process was killed
+at. The calls jobs.* are here, too.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Cancelled(Exception):
-    """Somebody has cancelled the job, or the daemon stops. The job undoes what is not finished, if it can."""
+    """The job was cancelled, or the daemon stops. The job undoes its unfinished work if it can."""
 
 
 class Kind(NamedTuple):
     run: Callable[[Registry, Job], Awaitable[None]]
-    """Does all of it, or what is left of it. May raise QueratorError, StorageError, OSError or Cancelled."""
+    """Does the job, or the rest of it after a restart. May raise QueratorError, StorageError, OSError or Cancelled."""
     prepare: Callable[[Registry, Logical, Job], None] = lambda registry, logical, job: None
-    """At a start, before any partition is opened: keeps those shut that the job needs shut."""
+    """Called at the start, before partitions open: keeps partitions closed that the job needs closed."""
 
 
 class Jobs:
@@ -53,7 +53,7 @@ class Jobs:
         self._jobs = {job.job_id: job for job in await self._registry.blocking(self._registry.catalog.jobs)}
 
     def prepare(self) -> None:
-        """Once the queues exist and before their partitions are opened."""
+        """Called after the queues exist and before their partitions open."""
         for job in self.running():
             logical = self._registry.logicals.get(job.queue)
             if logical is not None and job.kind in self._kinds:
@@ -65,7 +65,7 @@ class Jobs:
             self._run(job)
 
     async def stop(self) -> None:
-        """Lets jobs come to a step from which they can go on at the next start."""
+        """Waits until jobs reach a step from which the next start can resume them."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=JOB_STOP_SECONDS_MAX)
         for task in list(self._tasks.values()):
@@ -93,7 +93,7 @@ class Jobs:
                 )
 
     async def start(self, kind: str, queue: str, partitions: list[int], **details: Any) -> Job:
-        """Records a job and sets it going; refuses if another one works on a partition of it."""
+        """Records a job and starts it. Refuses if another job works on one of its partitions."""
         self.check_free(queue, partitions)
         self._registry.check_running()
         job = Job(
@@ -104,7 +104,7 @@ class Jobs:
             created_at=self._registry.clock.now_us(),
             details={"partitions": partitions, **details},
         )
-        # In memory first, so that the partitions are taken while it is recorded.
+        # In memory first, so that the partitions count as busy while the job is saved.
         self._jobs[job.job_id] = job
         try:
             await self._forget_old()
@@ -121,7 +121,8 @@ class Jobs:
         await self._registry.blocking(self._registry.catalog.save_job, job)
 
     def check(self, job: Job) -> None:
-        """Raises Cancelled if the job is to end here. Called where it can still be undone; from any thread."""
+        """Raises Cancelled if the job should end. Jobs call it, from any thread, where they can still undo their
+        work."""
         if self._registry.stopping or job.job_id in self._cancelled:
             raise Cancelled
 
@@ -130,14 +131,14 @@ class Jobs:
             raise Cancelled
 
     async def cancel(self, job: Job) -> None:
-        """Returns when the job has ended."""
+        """Cancels a job, and returns when it has ended."""
         self._cancelled.add(job.job_id)
         task = self._tasks.get(job.job_id)
         if task is not None:
             await asyncio.wait([task])
 
     async def abandon(self, queue: str) -> None:
-        """The queue is being deleted: its jobs end."""
+        """Cancels the jobs of a queue that is being deleted."""
         for job in self.running():
             if job.queue == queue:
                 await self.cancel(job)
@@ -156,7 +157,7 @@ class Jobs:
             await kind.run(self._registry, job)
         except Cancelled:
             if job.job_id not in self._cancelled:
-                return  # the daemon stops; the job goes on when it starts
+                return  # the daemon stops; the next start resumes the job
             state = CANCELLED
         except (QueratorError, StorageError, OSError) as error:
             if self._registry.stopping:

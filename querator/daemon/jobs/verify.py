@@ -1,4 +1,4 @@
-"""partitions.verify: reads every row of a partition and compares with what the daemon believes to be there."""
+"""partitions.verify: reads every row of a partition and compares the rows with the daemon's counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERIFY = "verify"
 
 
 class Believed(NamedTuple):
-    """A partition's counters at the moment when so many batches were durable."""
+    """A partition's counters at the moment when `record` was its last durable batch."""
 
     record: int
     items: int
@@ -51,7 +51,7 @@ async def _run(registry: Registry, job: Job) -> None:
 
 
 async def _check(registry: Registry, logical: Logical, partition: Partition, wrong: list[str]) -> int:
-    """Adds what is wrong with one partition. Returns how many items it has."""
+    """Adds one partition's defects to `wrong`. Returns its number of items."""
     while True:
         believed, snapshot = await _at_one_moment(logical, partition)
         reading = asyncio.ensure_future(registry.blocking(_compare, believed, snapshot))
@@ -64,7 +64,7 @@ async def _check(registry: Registry, logical: Logical, partition: Partition, wro
 
 
 async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believed, FileSnapshot]:
-    """The counters and the file at the same moment, though the queue goes on."""
+    """Returns counters and a snapshot of the file from the same moment, while the queue keeps working."""
     for _ in range(VERIFY_TRIES_MAX):
         await at_store(logical, partition, lambda store: store.flush())
         believed = await _count(logical, partition)
@@ -107,7 +107,7 @@ async def _count(logical: Logical, partition: Partition) -> Believed | None:
             if not counted.done():
                 counted.set_exception(result)
             return
-        # What this pass itself has changed, such as items that came due, counts as durable only after all answers.
+        # Changes of this pass itself, such as items that came due, count as durable only after all answers.
         loop.call_soon(count)
 
     logical.submit(Change(respond, [partition], lambda now_us: None))
@@ -120,7 +120,7 @@ def _apply(store: Store) -> FileSnapshot:
 
 
 def _compare(believed: Believed, snapshot: FileSnapshot) -> list[str]:
-    """Blocking: everything that is wrong."""
+    """Blocking. Returns every difference and defect."""
     try:
         audit = snapshot.audit()
     except SnapshotLost:
