@@ -7,7 +7,9 @@ import pytest
 from house import SECOND, House
 
 from querator import ids, limits
+from querator.daemon.engine.disks import Disk
 from querator.daemon.store.base import StorageError
+from querator.daemon.store.journal.head import Head
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
 
@@ -461,6 +463,18 @@ class TestError:
 
         assert house.run(look_after())
         assert house.begin_produce("y").result(5) is None
+
+    def test_what_is_acknowledged_is_noted_though_the_queue_is_never_idle(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Otherwise damage to the end of the journal passes for an append that was never acknowledged."""
+        monkeypatch.setattr(Disk, "begin_round", lambda disk: None)  # no round counts as idle
+        house.create(partitions=1)
+        journal = house.directory / "default" / "journal"
+        for text in ("a", "b"):
+            house.produce(text)
+            end = house.registry.turns.disks["default"].storage._journal.books.active.bytes
+            house.until(lambda end=end: Head(journal / "HEAD", journal.with_name("journal.head")).read().end == end)
 
     def test_files_catch_up_one_after_the_other(self, house: House):
         """A read of one partition must not wait until all the others have caught up."""

@@ -110,7 +110,7 @@ RESTING: dict[str, tuple[Damage, str]] = {
 @pytest.fixture(scope="module")
 def in_use(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("in_use")
-    in_a_process_that_is_killed(directory, JOURNAL_IN_USE + "    storage.prepare()\n")
+    in_a_process_that_is_killed(directory, JOURNAL_IN_USE + "    storage.note_acknowledged()\n")
     return directory
 
 

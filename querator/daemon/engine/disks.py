@@ -41,6 +41,7 @@ class Disk:
         self.storage = storage
         self.writing = False
         self.preparing = False
+        self.noting = False
         self.flights: list[Flight] = []
         """Passes that the next write makes durable."""
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="querator-writer")

@@ -44,6 +44,7 @@ class Upkeep:
         for disk in self._turns.disks.values():
             disk.begin_round()
             self.look_after(disk)
+            self._note_acknowledged(disk)
             if self._rounds % ROOM_CHECK_ROUNDS == 0:
                 self._check_room(disk)
         now_us = self._turns.clock.now_us()
@@ -51,6 +52,18 @@ class Upkeep:
             self._sampled_at_us = now_us
             for logical in self._turns.logicals:
                 logical.recent.sample(now_us, logical.counters)
+
+    def _note_acknowledged(self, disk: Disk) -> None:
+        """Has the storage note what was written since the last round. The first round without a write notes it again,
+        because a write may have ended after the last note.
+
+        Not on the keeper's thread: a note would wait there until a large file has caught up.
+        """
+        if disk.noting or disk.idle_rounds > 1:
+            return
+        disk.noting = True
+        future = self._loop.run_in_executor(self._turns.threads.pool, disk.storage.note_acknowledged)
+        future.add_done_callback(lambda done: _noted(disk, done))
 
     # -- room
 
@@ -113,9 +126,7 @@ class Upkeep:
             if can_add and (everyone or partition.placement.uuid in lagging):
                 disk.due.append((logical, partition))
         self._catch_up_next(disk)
-        # Also in the first round without a write, because the journal learns from its next write that the last one was
-        # acknowledged.
-        if (storage.wants_preparing or disk.idle_rounds == 1) and not disk.preparing:
+        if storage.wants_preparing and not disk.preparing:
             disk.preparing = True
             future = self._loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: _prepared(disk, done))
@@ -169,6 +180,12 @@ class Upkeep:
                 self._loop.call_soon(self.look_after, disk)
 
         self._turns.threads.run(Read(partition, store, work, done, failed, upkeep=True))
+
+
+def _noted(disk: Disk, future: asyncio.Future[None]) -> None:
+    disk.noting = False
+    if not future.cancelled() and (error := future.exception()):
+        log.warning("storage cannot note its writes", extra={"storage": disk.storage.name, "reason": str(error)})
 
 
 def _prepared(disk: Disk, future: asyncio.Future[None]) -> None:

@@ -321,8 +321,11 @@ class Storage(Protocol):
         """Whether `prepare` would make the next writes faster."""
 
     def prepare(self) -> None:
-        """Makes the next writes faster, and notes how much was acknowledged. Also called when writes pause. One call at
-        a time."""
+        """Makes the next writes faster. One call at a time."""
+
+    def note_acknowledged(self) -> None:
+        """Notes how much has been written, so that losing it is noticed. Called in every round of upkeep in which
+        there were writes, and in the round after."""
 
     def roll(self) -> None:
         """On idle: ends the active journal segment, so that it can go, and frees memory."""

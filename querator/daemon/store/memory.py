@@ -242,6 +242,9 @@ class MemoryStorage:
     def prepare(self) -> None:
         pass
 
+    def note_acknowledged(self) -> None:
+        pass
+
     def roll(self) -> None:
         pass
 

@@ -289,9 +289,11 @@ class DuckStorage:
         return self._journal.wants_spare
 
     def prepare(self) -> None:
-        self._journal.note_acknowledged()
         if self._journal.wants_spare:
             self._journal.make_spare()
+
+    def note_acknowledged(self) -> None:
+        self._journal.note_acknowledged()
 
     def roll(self) -> None:
         self._journal.roll()

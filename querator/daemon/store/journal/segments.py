@@ -289,7 +289,10 @@ class Journal:
         self._spares.reduce(limits.SPARES_AT_REST_MAX)
 
     def note_acknowledged(self) -> None:
-        """Notes in HEAD how far the active segment goes. A recovery can then tell a damaged append from a torn one."""
+        """Notes in HEAD how far the active segment is durable, so that a recovery can tell damage from a torn append.
+
+        `bytes` grows after the sync of an append, so the note never covers bytes that are not durable.
+        """
         segment = self.books.active
         if segment is not None:
             self._head.reached(segment.number, segment.bytes)
