@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.daemon.admin.placement import shares
+from querator.daemon.admin.partition_files import shares
 from querator.daemon.queue import distribution
 
 
