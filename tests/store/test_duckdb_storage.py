@@ -39,7 +39,7 @@ from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import records
-from querator.daemon.store.journal.segments import Journal
+from querator.daemon.store.journal.books import Books
 from querator.items import ZERO_TIME_US
 
 
@@ -840,8 +840,8 @@ def test_recovery_reads_the_journal_once(tmp_path: Path, monkeypatch: pytest.Mon
         """,
     )
     reads = []
-    original = Journal.history
-    monkeypatch.setattr(Journal, "history", lambda journal: (reads.append(1), original(journal))[1])
+    original = Books.history
+    monkeypatch.setattr(Books, "history", lambda books: (reads.append(1), original(books))[1])
     with opened(tmp_path) as storage:
         assert ready_seqs(storage.open(UUID, "orders")) == [1]
         assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [2]
