@@ -72,8 +72,21 @@ def zero(begin: Callable[[bytes], int]) -> Damage:
     return damage
 
 
+def emptied(name: str) -> Damage:
+    return lambda directory: os.truncate(directory / name, 0)
+
+
+def in_turn(*damages: Damage) -> Damage:
+    def damage(directory: Path) -> None:
+        for one in damages:
+            one(directory)
+
+    return damage
+
+
 WAL = f"{UUID}.duckdb.wal"
 HEAD, COPY = "journal/HEAD", "journal.head"
+TRIMMED, TRIMMED_COPY = "journal/TRIMMED", "journal.trimmed"
 IN_USE: dict[str, tuple[Damage, str]] = {
     "the segment is emptied": (cut_to(lambda data: 0), "told"),
     "the segment is cut to its header": (cut_to(lambda data: 44), "told"),
@@ -89,7 +102,10 @@ IN_USE: dict[str, tuple[Damage, str]] = {
     "HEAD and its copy are gone": (delete(HEAD, COPY), "told"),
     "HEAD and the segment are gone": (delete(HEAD, "segment"), "told"),
     "HEAD, its copy and the segment are gone": (delete(HEAD, COPY, "segment"), "told"),
-    "TRIMMED is gone": (delete("journal/TRIMMED"), "repaired"),
+    "TRIMMED is gone": (delete(TRIMMED), "repaired"),
+    "the copy of TRIMMED is gone": (delete(TRIMMED_COPY), "repaired"),
+    "TRIMMED and its copy are gone": (delete(TRIMMED, TRIMMED_COPY), "repaired"),
+    "TRIMMED and the log are gone": (delete(TRIMMED, WAL), "told"),
     "LOCK is gone": (delete("journal/LOCK"), "repaired"),
     "the journal is gone": (delete("journal"), "told"),
     "the journal and its note are gone": (delete("journal", COPY), "told"),
@@ -99,6 +115,14 @@ IN_USE: dict[str, tuple[Damage, str]] = {
 }
 RESTING: dict[str, tuple[Damage, str]] = {
     "HEAD is gone": (delete(HEAD), "repaired"),
+    "TRIMMED is gone": (delete(TRIMMED), "repaired"),
+    "the copy of TRIMMED is gone": (delete(TRIMMED_COPY), "repaired"),
+    "TRIMMED and its copy are gone": (delete(TRIMMED, TRIMMED_COPY), "told"),
+    "TRIMMED and the log are gone": (delete(TRIMMED, WAL), "told"),
+    "TRIMMED and all logs are gone": (delete(TRIMMED, WAL, f"{OTHER_UUID}.duckdb.wal"), "told"),
+    "TRIMMED is emptied and the log is gone": (in_turn(emptied(TRIMMED), delete(WAL)), "told"),
+    "the journal and the log are gone": (delete("journal", WAL), "told"),
+    "the journal, the log and the copy of TRIMMED are gone": (delete("journal", WAL, TRIMMED_COPY), "told"),
     "the journal is gone": (delete("journal"), "repaired"),
     "the journal and its note are gone": (delete("journal", COPY), "told"),
     "the log is gone": (delete(WAL), "told"),

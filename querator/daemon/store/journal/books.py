@@ -52,15 +52,24 @@ class Books:
         self.active: Segment | None = None
         """The segment to which records are appended, if there is one."""
         self._kept = Kept(directory)
-        self._trimmed = Trimmed(directory / "TRIMMED")
+        self._trimmed = Trimmed(directory / "TRIMMED", directory.with_name(directory.name + ".trimmed"))
 
-    def recover(self) -> History:
-        """Starts over: a history with the records that were copied out of their segments."""
+    def recover(self, has_trimmed: bool) -> History:
+        """Starts over: a history with the records that were copied out of their segments. `has_trimmed` says that
+        segments have gone."""
         self.segments = []
-        self._trimmed.recover()
+        is_known = self._trimmed.recover()
         history = History(self._trimmed.numbers)
+        if has_trimmed and not is_known:
+            # Before all records: a partition whose first record here follows its last applied one lacks nothing.
+            history.wound("TRIMMED and its copy are missing or damaged", None)
         self._kept.recover(history)
         return history
+
+    def seal(self, has_trimmed: bool) -> None:
+        """Writes TRIMMED or its copy again if one of them was lost."""
+        if has_trimmed and not self._trimmed.is_whole:
+            self._trimmed.write()
 
     def note(self, segment: Segment, record: Record) -> None:
         """Notes a record that was found in a segment."""

@@ -31,10 +31,10 @@ class Recovered(NamedTuple):
 
 def recover(directory: Path, books: Books, head_file: Head) -> Recovered:
     """Reads every segment. A torn append at the end is left out: it was never acknowledged."""
-    history = books.recover()
-    numbers = sorted(int(path.stem) for path in directory.glob("*.seg") if path.stem.isdigit())
     known = head_file.read()
     head = known or NO_SEGMENTS
+    history = books.recover(has_trimmed=head.first > 1)
+    numbers = sorted(int(path.stem) for path in directory.glob("*.seg") if path.stem.isdigit())
     while numbers and numbers[0] < head.first:
         # Nobody needed this segment. A crash undid its renaming, and it may be overwritten already.
         segment_path(directory, numbers.pop(0)).unlink()

@@ -89,7 +89,9 @@ class Journal:
         reported as missing again. Frees the space that was allocated for further records."""
         segments = self.books.segments
         last, end = self._last_number, segments[-1].bytes if segments else 0
-        self._head.is_now(Segments(segments[0].number if segments else last + 1, last, end, True))
+        first = segments[0].number if segments else last + 1
+        self.books.seal(has_trimmed=first > 1)
+        self._head.is_now(Segments(first, last, end, True))
         if segments and segments[-1].path.stat().st_size != end:
             os.truncate(segments[-1].path, end)
 

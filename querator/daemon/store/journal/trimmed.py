@@ -3,6 +3,8 @@
 A record is trimmed once the partition's file, or its kept file, contains it. DuckDB may have the record in the log of
 the file only, and an operator can delete or empty that log. A closed partition is forgotten here: its file needs no
 log, and may be replaced by an older file.
+
+A copy lies beside the journal's directory, so that the numbers are known when the directory, or the file, is lost.
 """
 
 from __future__ import annotations
@@ -22,28 +24,43 @@ _ENTRY: Final = struct.Struct("<16sQ")
 
 
 class Trimmed:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, copy: Path) -> None:
+        self._paths = (path, copy)
         self.numbers: dict[bytes, int] = {}
-        self._written: dict[bytes, int] = {}
+        self._written: dict[bytes, int] | None = None
+        """What both files contain; None if one of them is missing or damaged."""
 
-    def recover(self) -> None:
-        self.numbers = {}
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return
-        entries = data[_HEAD.size :]
-        if data[: _HEAD.size] != _HEAD.pack(_MAGIC, crc32(entries)) or len(entries) % _ENTRY.size:
-            # No record is lost by this. Only the check for lost logs is.
-            _log.error("%s is damaged: a file that lost its log may go unnoticed", self._path)
-            return
-        self.numbers = dict(_ENTRY.iter_unpack(entries))
-        self._written = dict(self.numbers)
+    def recover(self) -> bool:
+        """Reads the numbers, and returns whether the file or its copy has them."""
+        found = [_read(path) for path in self._paths]
+        readable = [numbers for numbers in found if numbers is not None]
+        self.numbers = dict(readable[0]) if readable else {}
+        self._written = dict(self.numbers) if found == [self.numbers] * 2 else None
+        return bool(readable)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file and its copy are there and agree."""
+        return self._written is not None
 
     def write(self) -> None:
         """Makes the numbers durable. Call this before the records go."""
         if self.numbers != self._written:
-            entries = b"".join(_ENTRY.pack(*entry) for entry in self.numbers.items())
-            replace_file(self._path, _HEAD.pack(_MAGIC, crc32(entries)) + entries)
-            self._written = dict(self.numbers)
+            self._written = None
+            numbers = dict(self.numbers)
+            entries = b"".join(_ENTRY.pack(*entry) for entry in numbers.items())
+            for path in self._paths:
+                replace_file(path, _HEAD.pack(_MAGIC, crc32(entries)) + entries)
+            self._written = numbers
+
+
+def _read(path: Path) -> dict[bytes, int] | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    entries = data[_HEAD.size :]
+    if data[: _HEAD.size] != _HEAD.pack(_MAGIC, crc32(entries)) or len(entries) % _ENTRY.size:
+        _log.error("%s is damaged", path)
+        return None
+    return dict(_ENTRY.iter_unpack(entries))
