@@ -273,7 +273,7 @@ def list_items(
     queue: str, *, partition: int = 0, pivot: str = "", limit: int = 0, timeout: float | None = None
 ) -> Call[list[m.StorageItem]]:
     """Stored items of one partition by id, from the pivot on. Scheduled items are not included."""
-    request = m.StorageItemsListRequest(queue_name=queue, partition=partition, pivot=pivot, limit=limit)
+    request = m.StorageItemsListRequest(queue_name=queue, partition=partition, pivot=pivot, limit=limit, extended=True)
     return Call("storage/items.list", request, _items(m.StorageItemsListResponse), timeout=timeout)
 
 
@@ -281,7 +281,7 @@ def list_scheduled(
     queue: str, *, partition: int = 0, pivot: str = "", limit: int = 0, timeout: float | None = None
 ) -> Call[list[m.StorageItem]]:
     """Scheduled items of one partition."""
-    request = m.StorageItemsListRequest(queue_name=queue, partition=partition, pivot=pivot, limit=limit)
+    request = m.StorageItemsListRequest(queue_name=queue, partition=partition, pivot=pivot, limit=limit, extended=True)
     return Call("storage/scheduled.list", request, _items(m.StorageItemsListResponse), timeout=timeout)
 
 
@@ -289,7 +289,7 @@ def import_items(
     queue: str, items: Iterable[m.StorageItem], *, partition: int = 0, timeout: float | None = None
 ) -> Call[list[m.StorageItem]]:
     """Add items to a partition unchanged. Items whose `source_id` is there already are skipped."""
-    request = m.StorageItemsImportRequest(queue_name=queue, partition=partition, items=list(items))
+    request = m.StorageItemsImportRequest(queue_name=queue, partition=partition, items=list(items), extended=True)
     return Call(
         "storage/items.import", request, _items(m.StorageItemsImportResponse), repeatable=False, timeout=timeout
     )

@@ -48,7 +48,8 @@ class Reply(Message):
     message: str = ""
     """What happened, in a sentence."""
     details: dict[str, str] = {}
-    """More about what was done: `repeated` if a produce was carried out before, under the same request id."""
+    """More about what was done, to requests that ask: `repeated` if a produce with this `request_id` was carried out
+    before; how many items of each state `queue.clear` deleted, with `counts`."""
 
 
 # -- queue.*
@@ -280,7 +281,8 @@ class QueueInfo(Message):
 class QueuesInfoRequest(Message):
     queue_name: str = ""
     extended: bool = False
-    """Also answer with fields that clients of the original service refuse, such as `figures`."""
+    """Also answer with fields that clients of the original service refuse: `figures` and `retention` of a queue,
+    `client_id` and `leased_at` of an item."""
 
 
 class QueuesListRequest(Message):
@@ -339,6 +341,7 @@ class StorageItemsListRequest(Message):
     partition: Int32 = 0
     pivot: str = ""
     limit: Int32 = 0
+    extended: bool = False
 
 
 class StorageItemsListResponse(Message):
@@ -349,6 +352,7 @@ class StorageItemsImportRequest(Message):
     queue_name: str = ""
     partition: Int32 = 0
     items: list[StorageItem] = []
+    extended: bool = False
 
 
 class StorageItemsImportResponse(Message):

@@ -531,6 +531,14 @@ class TestStorage:
         daemon.retry(q, leased["id"])
         assert daemon.items(q)[2]["lease_deadline"] == ZERO
 
+    def test_an_import_refuses_negative_attempts(self, daemon):
+        q = daemon.create()
+        for field in ("attempts", "max_attempts"):
+            items = [{"kind": "good"}, {field: -1}]
+            refusal = (400, f"{field} is invalid; cannot be negative")
+            assert daemon.error("storage/items.import", queue_name=q, items=items) == refusal
+        assert daemon.items(q) == []
+
     def test_import_wakes(self, daemon):
         q = daemon.create()
         lease = daemon.in_background(daemon.take, q)

@@ -81,6 +81,12 @@ class TestManifest:
         assert "cannot be read; manifest.json" in house.job_refusal("restore", from_=str(backup)).message
         assert "cannot be read; manifest.json" in house.job_refusal("backup", to=str(backup)).message
 
+    @pytest.mark.parametrize("queue", ["q", "copy"])
+    def test_one_without_partitions_is_refused(self, house: House, backup: Path, queue: str) -> None:
+        forge(backup, lambda content: content.update(partitions=[]))
+        refusal = house.job_refusal("restore", queue=queue, from_=str(backup))
+        assert isinstance(refusal, RequestFailed) and "manifest.json: it names no partitions" in refusal.message
+
     def test_settings_are_checked_like_those_of_a_request(self, house: House, backup: Path) -> None:
         forge(backup, lambda content: content["queue"].update(requested_partitions=2**31 - 1))
         refusal = house.job_refusal("restore", queue="copy", from_=str(backup))

@@ -28,9 +28,9 @@ QueuePartitionStats: 1 partition int32, 2 total int32, 3 total_leased int32, 4 f
 QueuesListRequest: 2 pivot string, 3 limit int32, 4 namespace string, 130 extended bool
 QueuesListResponse: 1 items QueueInfo[]
 QueuesDeleteRequest: 1 queue_name string, 2 force bool
-StorageItemsListRequest: 1 queue_name string, 2 partition int32, 3 pivot string, 4 limit int32
+StorageItemsListRequest: 1 queue_name string, 2 partition int32, 3 pivot string, 4 limit int32, 130 extended bool
 StorageItemsListResponse: 1 items StorageItem[]
-StorageItemsImportRequest: 1 queue_name string, 2 partition int32, 3 items StorageItem[]
+StorageItemsImportRequest: 1 queue_name string, 2 partition int32, 3 items StorageItem[], 130 extended bool
 StorageItemsImportResponse: 2 items StorageItem[]
 StorageItemsDeleteRequest: 1 queue_name string, 2 partition int32, 3 ids string[], 152 purpose string
 StorageItem: 1 id string, 2 source_id string, 3 is_leased bool, 4 lease_deadline timestamp, 5 expire_deadline timestamp, 6 dead_deadline timestamp, 7 created_at timestamp, 8 updated_at timestamp, 9 enqueue_at timestamp, 10 attempts int32, 11 max_attempts int32, 12 reference string, 13 encoding string, 14 kind string, 15 payload bytes, 140 client_id string, 141 leased_at timestamp

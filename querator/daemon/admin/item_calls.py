@@ -43,28 +43,34 @@ async def _list(registry: Registry, request: messages.StorageItemsListRequest, s
     if not validation.is_blank(request.pivot):
         decode(request.pivot)
         from_seq = ids.first_sequence_from(partition.prefix, request.pivot)
-    limit = request.limit or LIST_LIMIT_DEFAULT
-    if limit < 0:
+    if request.limit < 0:
         return messages.StorageItemsListResponse()
-    pages = _pages(logical, partition, scheduled, from_seq, limit)
+    pages = _pages(logical, partition, request, scheduled, from_seq)
     first = await anext(pages, messages.StorageItemsListResponse())
     second = await anext(pages, None)
     return first if second is None else AnswerInParts([first, second], pages)
 
 
 async def _pages(
-    logical: Logical, partition: Partition, scheduled: bool, from_seq: int, limit: int
+    logical: Logical,
+    partition: Partition,
+    request: messages.StorageItemsListRequest,
+    scheduled: bool,
+    from_seq: int,
 ) -> AsyncGenerator[messages.StorageItemsListResponse, None]:
     """Yields the items of a list, one page of the store at a time."""
-    flush = True
+    flush, limit = True, request.limit or LIST_LIMIT_DEFAULT
     while limit > 0:
         page = methodcaller("page", scheduled, from_seq, limit)
         rows: list[Leased] = await read(logical, partition, page, flush=flush)
         if not rows:
             return
         seqs = [row.item.seq for row in rows]
-        items = map(describe, ids.encode_many(partition.prefix, seqs), rows)
-        yield messages.StorageItemsListResponse(items=list(items))
+        items = [
+            _told(describe(*one), request.extended)
+            for one in zip(ids.encode_many(partition.prefix, seqs), rows, strict=True)
+        ]
+        yield messages.StorageItemsListResponse(items=items)
         from_seq, limit, flush = seqs[-1] + 1, limit - len(rows), False
 
 
@@ -93,6 +99,13 @@ def describe(item_id: str, row: Leased) -> StorageItem:
         kind=item.kind,
         payload=item.payload,
     )
+
+
+def _told(item: StorageItem, extended: bool) -> StorageItem:
+    """Clients of the original service refuse an answer with a field that they do not know."""
+    if not extended:
+        item.client_id, item.leased_at = "", None
+    return item
 
 
 async def inspect(registry: Registry, request: messages.ItemsInspectRequest) -> messages.ItemsInspectResponse:
@@ -151,6 +164,9 @@ async def import_items(
     for item in request.items:
         for field in _TIMES:
             validation.year(field, getattr(item, field))
+        for field in ("attempts", "max_attempts"):
+            if getattr(item, field) < 0:
+                raise InvalidRequest(f"{field} is invalid; cannot be negative")
     sources = [item.source_id for item in request.items if item.source_id]
     async with registry.importing[partition.placement.uuid]:
         here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
@@ -158,7 +174,7 @@ async def import_items(
     items, count = imported
     if count:
         logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
-    return messages.StorageItemsImportResponse(items=items)
+    return messages.StorageItemsImportResponse(items=[_told(item, request.extended) for item in items])
 
 
 def _import(

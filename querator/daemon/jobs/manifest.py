@@ -82,6 +82,8 @@ def read(directory: Path) -> Manifest:
             raise ValueError(f"its format is {format_}, not {FORMAT}")
         found = msgspec.json.decode(content, type=Manifest)
         numbers = [entry.partition for entry in found.partitions]
+        if not numbers:
+            raise ValueError("it names no partitions")
         if len(set(numbers)) < len(numbers):
             raise ValueError("it names a partition twice")
         if any(entry.state in (State.UNAVAILABLE, State.ERROR) for entry in found.partitions):
