@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -268,7 +269,8 @@ def test_what_cannot_be_completed_in_time_is_told_and_not_counted_as_completed(
     go.touch()
     out, told = worker.communicate(timeout=60)
     record = json.loads(out)
-    assert (worker.returncode, record["completed"], record["lost"]) == (3, 0, 2)
+    assert (worker.returncode, record["completed"], record["lost"], record["not_completed"]) == (3, 0, 0, 2)
+    assert b"partition '0' is offline" in told and b"failing" not in told
     assert b"could not complete 2 items; they will be leased again when their leases expire" in told
     client.reload_partitions(queue)
     assert totals(client, queue) == (0, 2, 0)
@@ -314,6 +316,27 @@ def test_a_command_that_ignores_sigterm_is_killed(
     command = "trap '' TERM; while :; do sleep 0.05; done"
     result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")
     assert "timed out after 0.2s, killed by SIGKILL" in result.stderr
+
+
+def test_an_item_is_handed_back_only_when_nothing_of_its_command_is_left(
+    cli: CommandLine, client: Client, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell dies of SIGTERM at once; what it started ignores the signal and would work on the item for ever."""
+    monkeypatch.setattr("querator.cli.queue.shell_command.GRACE_SECONDS", 0.2)
+    client.produce(queue, "x")
+    inner = "trap '' TERM; echo $$ > \"$GO\"; while :; do sleep 0.05; done"
+    words = ("queue", "consume", queue, "--exec", f"/bin/sh -c {shlex.quote(inner)}; exit $?")
+    result = cli(*words, "--until-empty", "--exec-timeout", "1s", "--backoff", "1h", env={"GO": str(tmp_path / "pid")})
+    assert "timed out after 1s, killed by SIGTERM; again in" in result.stderr
+    assert not runs(int((tmp_path / "pid").read_text()))
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize("text", ["x", "0s", "-1s"])

@@ -118,15 +118,17 @@ def consume(
         "dead": tally.dead,
         "handed_back": tally.handed_back,
         "lost": tally.lost,
+        "not_completed": tally.not_completed,
     }
     text = f"completed {count(tally.completed, 'item')}, {tally.retried:,} retried"
     text += f", {tally.dead:,} dead" if tally.dead else ""
     text += f", {tally.handed_back:,} handed back" if tally.handed_back else ""
     text += f", {tally.lost:,} lost their lease" if tally.lost else ""
+    text += f", {tally.not_completed:,} not completed" if tally.not_completed else ""
     failure = worker.failure
     if failure is None and signals[:1] == [signal.SIGINT]:
         failure = Interrupted("interrupted")
-    if failure is None and not signals and (tally.retried or tally.dead or tally.lost):
+    if failure is None and not signals and (tally.retried or tally.dead or tally.lost or tally.not_completed):
         failure = PartlyDone(text)
     if failure is None or session.format is not Format.TABLE or not isinstance(failure, PartlyDone):
         session.done(text, record, name="queue_name")

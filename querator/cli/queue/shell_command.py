@@ -17,6 +17,9 @@ from typing import Final
 
 GRACE_SECONDS: Final = 5.0
 """A command that is still running this long after SIGTERM gets SIGKILL."""
+KILLED_WAIT_SECONDS: Final = 1.0
+"""SIGKILL has ended every process by then. Only zombies that nobody reaps are still in the process group."""
+POLL_SECONDS: Final = 0.02
 TAIL_BYTES: Final = 1_800
 """Only the last bytes of standard error are kept, so that they fit into the reason of a retry."""
 TAIL_WAIT_SECONDS: Final = 1.0
@@ -49,13 +52,20 @@ class ShellCommand:
         self._end_at = None if timeout is None else time.monotonic() + timeout
         self._kill_at: float | None = None
         self._timed_out = False
+        self._has_ended = False
         self._tail = b""
         self._copier = threading.Thread(target=self._copy_stderr, args=(reading,), daemon=True)
         self._copier.start()
 
     def run(self, payload: bytes) -> int:
-        """The exit status, negative if a signal ended the command."""
+        """The exit status of the shell, negative if a signal ended it. A command that is ended returns only after every
+        process that it started has ended too."""
         self._process.communicate(payload)
+        while self._kill_at is not None and time.monotonic() < self._kill_at + KILLED_WAIT_SECONDS:
+            if not self._signal(0):
+                break
+            time.sleep(POLL_SECONDS)
+        self._has_ended = True
         self._copier.join(TAIL_WAIT_SECONDS)
         return self._process.returncode
 
@@ -72,10 +82,15 @@ class ShellCommand:
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+    def _signal(self, number: int) -> bool:
+        """Signal the whole process group, which may outlive its shell. Returns whether the group exists."""
+        if self._has_ended:
+            return False
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def _copy_stderr(self, reading: int) -> None:
         with open(reading, "rb", buffering=0) as source:

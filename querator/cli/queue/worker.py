@@ -73,6 +73,8 @@ class Tally:
     dead: int = 0
     handed_back: int = 0
     lost: int = 0
+    not_completed: int = 0
+    """Done and still leased; they come back when their leases run out."""
 
 
 @dataclass
@@ -307,7 +309,7 @@ class Worker:
         left = len(self._held)
         if left:
             self._note(f"could not complete {left} items; they will be leased again when their leases expire")
-            self._count(lost=left)
+            self._count(not_completed=left)
 
     def _ids_by_partition(self, *, only_done: bool) -> list[tuple[int, list[str]]]:
         """The held ids by partition, so that a failing partition does not delay the others."""
