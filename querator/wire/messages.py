@@ -434,7 +434,7 @@ class PartitionStatus(Message):
     drained: bool = False
     """Whether the partition is draining and nothing is left."""
     bytes_: Int64 = 0
-    """The size of the partition's file."""
+    """The size of the partition's file and of its write-ahead log."""
     job_id: str = ""
     """The job's id; empty if there is none."""
     file: str = ""
@@ -450,9 +450,9 @@ class StorageStatus(Message):
     directory: str = ""
     """The storage's directory on the daemon's machine."""
     partitions: Int32 = 0
-    """How many partitions the storage holds."""
+    """How many partitions of queues are placed in the storage, whether their files can be read or not."""
     partition_bytes: Int64 = 0
-    """The size of its partition files."""
+    """What the files of these partitions take on the disk; other files do not count."""
     journal_bytes: Int64 = 0
     """The size of its journal."""
     unapplied_bytes: Int64 = 0
@@ -462,7 +462,7 @@ class StorageStatus(Message):
     total_bytes: Int64 = 0
     """The size of its disk."""
     reason: str = ""
-    """What is wrong with the storage; empty if it works."""
+    """Why the storage cannot be used or takes no more items; empty if it works."""
 
 
 class StoragesListResponse(Message):

@@ -75,4 +75,4 @@ def test_a_partition_that_lost_nothing_is_refused(cli: CommandLine) -> None:
     cli.ok("queues", "create", "whole")
     refused = cli("partitions", "accept-loss", "whole", "0", "--yes")
     assert refused.exit_code == 1
-    assert "was not put aside" in refused.output
+    assert "loss cannot be accepted; partition '0' of queue 'whole' has lost nothing" in refused.output

@@ -124,6 +124,11 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
     assert health["status"] == "fail" and NO_SPACE in health["checks"]["queues:storage"][0]["output"]
     assert NO_SPACE in metrics.queues(client.metrics())["q"].partitions[0].trouble
     assert 'querator_partition_state{partition="0",queue="q",state="error"} 1.0' in client.metrics()
+    (storage,) = cli.json("storages", "list")
+    assert (
+        storage["reason"]
+        and storage["partition_bytes"] < STORAGE_BYTES / 2 < (disk.directory / "ballast").stat().st_size
+    )
     # What is there can be read as long as nobody has tried to write.
     assert [item.payload for item in client.list_items("idle")] == [b"a"]
     disk.empty()

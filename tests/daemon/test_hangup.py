@@ -200,3 +200,24 @@ def test_under_nohup_or_in_the_background_it_outlives_its_terminal(tmp_path: Pat
     os.kill(pid, signal.SIGTERM)
     until(lambda: messages(terminal.log)[-1] == "querator stopped")
     until(lambda: not terminal.pid)
+
+
+EARLY_HANGUP = """
+import os, signal, sys
+class Hangup:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Hangup())
+sys.argv = ["querator", "daemon", "run", "--help"]
+from querator.cli.main import main
+main()
+"""
+
+
+def test_sighup_does_not_end_a_daemon_that_is_still_importing_its_modules(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY_HANGUP], env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--log-file" in done.stdout

@@ -21,7 +21,7 @@ from querator.cli.terminal.render import Format, Moment, Payload
 from querator.cli.terminal.session import Session, duration, moment
 from querator.cli.terminal.waiting import poll, repeat
 from querator.errors import QueratorError, RetryRequest, UsageError
-from querator.limits import BATCH_ITEMS_MAX, US_PER_SECOND
+from querator.limits import BATCH_ITEMS_MAX, REASON_BYTES_MAX, US_PER_SECOND
 
 if TYPE_CHECKING:
     from querator.client import Client
@@ -132,11 +132,16 @@ def retry(
     ] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Move the items to the dead queue.")] = False,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why the attempt failed. The items keep the reason.")
+        str,
+        typer.Option(
+            "--reason", metavar="TEXT", help="Why the attempt failed, at most 2,000 bytes. The items keep the reason."
+        ),
     ] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Return leased items to the queue, for another attempt now or later."""
+    if (size := len(reason.encode(errors="surrogateescape"))) > REASON_BYTES_MAX:
+        raise UsageError(f"--reason: has {size:,} bytes, at most {REASON_BYTES_MAX:,} are allowed")
     if sum((at is not None, delay is not None, dead)) > 1:
         raise UsageError("--at, --delay and --dead exclude each other")
     when = later(at, delay, "--at")

@@ -175,9 +175,7 @@ class NounGroup(Group):
         other = OTHER_FORM.get(self.name or "")
         if other is None:
             return {}
-        group: Any = typer.main.get_command(importlib.import_module(NOUNS[other].module).app)
-        found: dict[str, Any] = group.commands
-        return found
+        return _verbs(other)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
@@ -186,9 +184,17 @@ class NounGroup(Group):
         return super().parse_args(ctx, args)
 
 
+def _verbs(noun: str) -> dict[str, Any]:
+    group: Any = typer.main.get_command(importlib.import_module(NOUNS[noun].module).app)
+    found: dict[str, Any] = group.commands
+    return found
+
+
 def unknown_command(word: str, known: Sequence[str], path: str) -> UsageError:
     from difflib import get_close_matches
 
+    if path in ("querator queue", "querator queues") and word in _verbs("partitions"):
+        return UsageError(f"there is no command '{path} {word}'", hint=f"did you mean 'querator partitions {word}'?")
     close = get_close_matches(word, known, n=1)
     hint = f"did you mean '{path} {close[0]}'?" if close else f"{path} --help"
     return UsageError(f"there is no command '{path} {word}'", hint=hint)

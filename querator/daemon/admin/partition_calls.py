@@ -303,6 +303,9 @@ async def accept_loss(
     uuid = partition.placement.uuid
     try:
         loss = await registry.blocking(storage.loss, uuid)
+        if loss is None:
+            which = f"partition '{partition.number}' of queue '{logical.queue.name}'"
+            raise Conflict(f"loss cannot be accepted; {which} has lost nothing")
         if not request.dry_run:
             async with closed(registry, logical, partition, "accepting a loss"):
                 loss = await registry.blocking(storage.accept_loss, uuid, logical.queue.name)

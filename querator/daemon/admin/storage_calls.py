@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from querator.config import StorageConfig
+from querator.daemon.admin import partition_calls
 from querator.daemon.registry import Registry
 from querator.wire import messages
 
@@ -15,35 +17,41 @@ from querator.wire import messages
 async def list_(registry: Registry, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
     placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
     partitions = Counter(placement.storage for placement in placed)
-    items = await registry.blocking(lambda: [_look(one) for one in registry.config.storages])
+    files = {partition_calls.file_name(placement) for placement in placed}
+    items = await registry.blocking(lambda: [_look(one, files) for one in registry.config.storages])
     for item in items:
         item.partitions = partitions[item.storage]
         storage = registry.storages.get(item.storage)
         if storage is None:
             item.reason = item.reason or "it cannot be used; the log says why"
         else:
-            item.reason = item.reason or storage.failure
+            is_full = "" if item.free_bytes else "no room is left on its disk"
+            item.reason = item.reason or storage.failure or storage.shortage or is_full
             item.unapplied_bytes = storage.unapplied_bytes
     return messages.StoragesListResponse(items=items)
 
 
-def _look(storage: StorageConfig) -> messages.StorageStatus:
+def _look(storage: StorageConfig, files: Collection[str]) -> messages.StorageStatus:
     """Blocking. Opens no file: closing a partition file again would drop DuckDB's lock on it."""
     status = messages.StorageStatus(storage=storage.name, directory=str(storage.directory))
     try:
         usage = shutil.disk_usage(storage.directory)
         status.free_bytes, status.total_bytes = usage.free, usage.total
-        status.partition_bytes = _occupied(storage.directory)
+        status.partition_bytes = _occupied(storage.directory, files)
         status.journal_bytes = _occupied(storage.directory / "journal")
     except OSError as error:
         status.reason = error.strerror or str(error)
     return status
 
 
-def _occupied(directory: Path) -> int:
-    """Disk space of the files directly in the directory."""
+def _occupied(directory: Path, files: Collection[str] | None = None) -> int:
+    """Bytes on the disk, of the files in a directory: all of them, or those named and their write-ahead logs."""
     with os.scandir(directory) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_blocks for entry in entries if entry.is_file()) * 512
+        return 512 * sum(
+            entry.stat(follow_symlinks=False).st_blocks
+            for entry in entries
+            if entry.is_file() and (files is None or entry.name.removesuffix(".wal") in files)
+        )
 
 
 CALLS = {"storages.list": list_}

@@ -88,10 +88,10 @@ class Disk:
 
     @property
     def warning(self) -> str:
-        """Says that the storage is nearly full, or is empty."""
+        """Says that the storage is full or nearly full; empty if it is not."""
         if self.room is None or not self.room.is_low:
             return ""
-        return f"storage '{self.storage.name}' is nearly full: {self.room}"
+        return f"storage '{self.storage.name}' {'is nearly full' if self.room.free_bytes else 'is full'}: {self.room}"
 
     @property
     def is_slow(self) -> bool:
@@ -101,11 +101,13 @@ class Disk:
         """Tells the log and the storage's partitions when the storage is full or nearly full, and when it no longer
         is."""
         shortage, warning = self.storage.shortage, self.warning
-        state = "is full" if shortage else "is nearly full" if warning else "has room again"
+        is_full = shortage or (self.room is not None and not self.room.free_bytes)
+        state = "is full" if is_full else "is nearly full" if warning else "has room again"
+        if bool(shortage) != bool(self.shortage_since):
+            self.shortage_since = now_us if shortage else 0
         if state != self.room_state:
             self.room_state = state
-            self.shortage_since = now_us if shortage else 0
-            level = logging.ERROR if shortage else logging.WARNING if warning else logging.INFO
+            level = logging.ERROR if is_full else logging.WARNING if warning else logging.INFO
             extra = {"storage": self.storage.name, "reason": shortage or str(self.room)}
             log.log(level, f"storage {state}", extra=extra)
         for partition in partitions:

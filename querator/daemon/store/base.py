@@ -276,9 +276,9 @@ class Storage(Protocol):
         Raises StorageError when the partition cannot be trusted.
         """
 
-    def loss(self, uuid: str) -> Loss:
+    def loss(self, uuid: str) -> Loss | None:
         """What a partition that was put aside has lost. Changes nothing. Counts the items in the file, without the
-        records of the journal. Raises StorageError when the partition was not put aside."""
+        records of the journal. Returns None when the partition was not put aside."""
 
     def accept_loss(self, uuid: str, queue: str) -> Loss:
         """Accepts the loss of a partition that was put aside, for good, and leaves the partition closed. Copies of the

@@ -183,10 +183,10 @@ class DuckStorage:
             else self._journal.books.no_history()
         )
 
-    def loss(self, uuid: str) -> Loss:
+    def loss(self, uuid: str) -> Loss | None:
         reason = self._files.quarantine.reason(uuid)
         if not reason:
-            raise StorageError(f"partition {uuid} was not put aside", [uuid])
+            return None
         path = self._files.path(uuid)
         if not path.is_file():
             raise StorageError(f"{path} is missing", [uuid])
@@ -197,6 +197,8 @@ class DuckStorage:
 
     def accept_loss(self, uuid: str, queue: str) -> Loss:
         loss = self.loss(uuid)
+        if loss is None:
+            raise StorageError(f"partition {uuid} was not put aside", [uuid])
         store = self.open(uuid, queue, accept_loss=True)
         left = store.summary()
         store.close()
