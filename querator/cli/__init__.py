@@ -4,6 +4,6 @@
 is in `queue/produce.py`. What all nouns share is in `terminal/` (what a person sees and types), `shell/` (the command
 tree, its options, completions and manual pages) and `lookups/` (what several nouns ask the daemon).
 
-A noun imports no other noun. Only `daemon.py` and `doctor.py` import parts of the daemon. Imports that take long stay
-inside the functions that need them, because a command pays for them each time it runs.
+Only `daemon.py` and `doctor.py` import parts of the daemon. Imports that take long stay inside the functions that need
+them, because a command pays for them each time it runs.
 """
