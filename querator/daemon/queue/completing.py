@@ -20,7 +20,6 @@ from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store import Found
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
-from querator.items import State
 from querator.limits import SCHEDULE_AHEAD_MIN_US
 
 LOST = Found("lost", None, 0, 0)
@@ -208,8 +207,7 @@ def _find(
                 # Its partition may have been removed; what it remembered is known by a key.
                 found: Found | None = LOST if LOST_PREFIX + item_id in this.remembered.exact else None
             elif not partition.allows.complete:
-                state = "offline" if partition.placement.requested is State.UNAVAILABLE else "failing"
-                unavailable = unavailable or RetryRequest(failing(partition.number, state))
+                unavailable = unavailable or RetryRequest(failing(partition.number))
                 if ignore_absent:
                     continue
                 break

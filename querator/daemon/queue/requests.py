@@ -298,5 +298,5 @@ class Move:
         self.tries = 0
 
 
-def failing(number: int, state: str = "failing") -> str:
-    return f"partition not available; partition '{number}' is {state}, retry again"
+def failing(number: int) -> str:
+    return f"partition not available; partition '{number}' is failing, retry again"
