@@ -294,7 +294,7 @@ def test_a_redrive_that_broke_off_adds_nothing_even_if_items_are_done_and_batche
 ) -> None:
     name, dead = dead_pair(client)
     kill(client, name, "a", "b", "c")
-    monkeypatch.setattr("querator.cli.items.redrive.Run._delete", lambda *_: None)
+    monkeypatch.setattr("querator.cli.items.redrive.RedriveRun._delete", lambda *_: None)
     cli.ok("items", "redrive", dead, "--limit", "2")
     monkeypatch.undo()
     client.complete(name, [item.id for item in client.lease(name, 2).items])

@@ -17,9 +17,7 @@ class BreakableDuckStorage(DuckStorage):
     """A write can be refused, as if the disk had been full."""
 
     def drop(self, taken: object) -> None:
-        with self._lock:
-            for store, batch, _ in taken:
-                store.drop_staged(batch)
+        self._staged.drop(taken)
 
 
 class DuckQueueMachine(QueueMachine):

@@ -68,7 +68,7 @@ def test_asking_for_the_state_that_it_has_changes_nothing(event):
 def test_what_each_state_allows():
     allowed = {state: {name for name, yes in ALLOWS[state]._asdict().items() if yes} for state in State}
     assert allowed == {
-        A: {"produce", "lease", "complete", "lifecycle", "due", "storage"},
+        A: {"produce", "lease", "complete", "lifecycle", "storage"},
         P: {"complete", "lifecycle", "storage"},
         D: {"lease", "complete", "lifecycle", "storage"},
         U: set(),
