@@ -314,9 +314,7 @@ def test_a_command_that_ignores_sigterm_is_killed(
     monkeypatch.setattr("querator.cli.queue.shell_command.GRACE_SECONDS", 0.2)
     client.produce(queue, "x")
     command = "trap '' TERM; while :; do sleep 0.05; done"
-    result = cli(
-        "queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms", "--backoff", "1h"
-    )
+    result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")
     assert "timed out after 0.2s, killed by SIGKILL" in result.stderr
 
 
