@@ -355,7 +355,7 @@ def test_a_lost_lease_ends_its_command_and_is_told_once(cli: CommandLine, client
         assert worker.poll() is None
     # Well past every extension that may be under way; nobody gets the item back, so that the worker has lost it.
     client.pause_partitions(queue)
-    client.advance_clock("1h")
+    client.advance_clock("1m")
     out, told = worker.communicate(timeout=60)
     assert (worker.returncode, json.loads(out)["lost"], told.count(b"its lease was lost")) == (3, 1, 1)
     assert b"its command is stopped" in told
