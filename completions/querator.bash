@@ -6,7 +6,7 @@ _querator_commands() {
     '') echo 'daemon queues queue partitions storages jobs items sql pipeline top check doctor context config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
-    'queue') echo 'produce lease complete retry extend consume leases release stats clear wait' ;;
+    'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
     'partitions') echo 'list show pause resume drain offline reload migrate backup restore accept-loss verify compact jobs cancel' ;;
     'storages') echo 'list' ;;
     'jobs') echo 'list show cancel' ;;
@@ -41,6 +41,7 @@ _querator_options() {
     'queue leases') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue release') echo '--client --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue stats') echo '--watch -w --interval --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'queue history') echo '--last --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue clear') echo '--queue --scheduled --destructive --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queue wait') echo '--for --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'partitions') echo '--help -h' ;;
@@ -282,6 +283,15 @@ _querator_value() {
     'queue stats --context') echo 'contexts' ;;
     'queue stats --token-file') echo 'files' ;;
     'queue stats --timeout') echo 'none' ;;
+    'queue history --last') echo 'none' ;;
+    'queue history --output') echo '=table json ndjson name' ;;
+    'queue history -o') echo '=table json ndjson name' ;;
+    'queue history --columns') echo 'none' ;;
+    'queue history --endpoint') echo 'none' ;;
+    'queue history --socket') echo 'files' ;;
+    'queue history --context') echo 'contexts' ;;
+    'queue history --token-file') echo 'files' ;;
+    'queue history --timeout') echo 'none' ;;
     'queue clear --output') echo '=table json ndjson name' ;;
     'queue clear -o') echo '=table json ndjson name' ;;
     'queue clear --columns') echo 'none' ;;
@@ -755,6 +765,7 @@ _querator_argument() {
     'queue leases 0') echo 'queues' ;;
     'queue release 0') echo 'queues' ;;
     'queue stats 0') echo 'queues' ;;
+    'queue history 0') echo 'queues' ;;
     'queue clear 0') echo 'queues' ;;
     'queue wait 0') echo 'queues' ;;
     'partitions list 0') echo 'queues' ;;

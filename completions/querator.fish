@@ -1,8 +1,8 @@
 # Written by packaging/generate.py from the command tree; do not edit.
 # fish completion for querator
 
-set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --option --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
+set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue history' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'config' 'config show' 'version' 'completion' 'help'
+set -g __querator_valued --age-critical --age-warn --at --backoff --batch-size --by --checkpoint --client --client-id --columns --complete --concurrency --conf --config --context --data --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --file --for --format --from --html --http --interval --kind --last --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --only --option --output --partition --partition-by --partitions --payload --rate --reason --reference --request-id --retention --socket --sort --splits --state --timeout --to --to-storage --token-file --transform --trigger --where -f -n -o -p
 
 # Whether the words so far name this command and, if a number is given, that argument of it.
 function __querator_at
@@ -183,6 +183,7 @@ complete -c querator -n '__querator_at '\''queue'\''' -a consume -d 'Run a shell
 complete -c querator -n '__querator_at '\''queue'\''' -a leases -d 'List the clients that hold items of a queue: how many, since when, and until when.'
 complete -c querator -n '__querator_at '\''queue'\''' -a release -d 'Take back all items that a client holds, so that others can lease them now.'
 complete -c querator -n '__querator_at '\''queue'\''' -a stats -d 'Count the items of a queue by partition, and the requests that wait.'
+complete -c querator -n '__querator_at '\''queue'\''' -a history -d 'Show what a queue held and did over time.'
 complete -c querator -n '__querator_at '\''queue'\''' -a clear -d 'Delete items of a queue, after a confirmation. The queue itself stays.'
 complete -c querator -n '__querator_at '\''queue'\''' -a wait -d 'Wait until a queue is empty or idle, without a limit unless --timeout is given.'
 complete -c querator -n '__querator_at '\''queue'\''' -l help -s h -d 'Show this message and exit.'
@@ -321,6 +322,18 @@ complete -c querator -n '__querator_at '\''queue stats'\''' -l token-file -r -F 
 complete -c querator -n '__querator_at '\''queue stats'\''' -l timeout -x -d 'Give up after this time (30s). If given, also wait this long for a daemon that does not answer.'
 complete -c querator -n '__querator_at '\''queue stats'\''' -l debug -d 'Print a traceback if the command fails.'
 complete -c querator -n '__querator_at '\''queue stats'\''' -l help -s h -d 'Show this message and exit.'
+complete -c querator -n '__querator_at '\''queue history'\'' 0' -a '(__querator_ask queues)'
+complete -c querator -n '__querator_at '\''queue history'\''' -l last -x -d 'How far back to go, at most 168h, a week.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l quiet -s q -d 'Print only ids if the command lists, and nothing if it changes something.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l columns -x -d 'Print only these fields, in this order.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l endpoint -x -d 'Connect to the daemon at http://host:port.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l socket -r -F -d 'Connect to the daemon at this Unix socket.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l context -x -a '(__querator_ask contexts)' -d 'Connect to the daemon of this context.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l token-file -r -F -d 'Read the API key from this file.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l timeout -x -d 'Give up after this time (30s). If given, also wait this long for a daemon that does not answer.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l debug -d 'Print a traceback if the command fails.'
+complete -c querator -n '__querator_at '\''queue history'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''queue clear'\'' 0' -a '(__querator_ask queues)'
 complete -c querator -n '__querator_at '\''queue clear'\''' -l queue -d 'Delete the items that are ready.'
 complete -c querator -n '__querator_at '\''queue clear'\''' -l scheduled -d 'Delete the scheduled items.'

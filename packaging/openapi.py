@@ -46,6 +46,11 @@ CALLS: dict[str, Summary] = {
     ),
     "queues.delete": Summary("Delete a queue and its items. A queue that is in use as a dead queue needs `force`."),
     "queues.info": Summary("The settings of one queue.", m.QueueInfo),
+    "queues.history": Summary("What a queue held and did over time.", m.QueuesHistoryResponse),
+    "queues.overview": Summary(
+        "One page of all queues, sorted, with their figures and their depths of the last 15 minutes.",
+        m.QueuesOverviewResponse,
+    ),
     "storage/items.list": Summary("Stored items of a partition by id, leased or not.", m.StorageItemsListResponse),
     "storage/items.import": Summary(
         "Put items into a partition with their state. Items whose `source_id` is already there are skipped.",

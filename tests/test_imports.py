@@ -56,8 +56,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
     **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
     **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
+    **dict.fromkeys(_daemon("trends"), (*BELOW_CALLS, *_daemon("registry", "trends", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("http", "queue"))),
-    **dict.fromkeys(_daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "validation"))),
+    **dict.fromkeys(
+        _daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "trends", "validation"))
+    ),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
 CLOSED = (
@@ -67,6 +70,7 @@ CLOSED = (
     "querator.daemon.engine",
     "querator.daemon.queue",
     "querator.daemon.store",
+    "querator.daemon.trends",
 )
 """Packages of which others may import only what `__all__` names."""
 SHELLS = ("querator", "querator.daemon")

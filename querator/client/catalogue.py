@@ -197,6 +197,12 @@ def stats(queue: str, *, timeout: float | None = None) -> Call[m.QueueStatsRespo
     return Call("queue.stats", m.QueueStatsRequest(queue_name=queue), _message(m.QueueStatsResponse), timeout=timeout)
 
 
+def queue_history(queue: str, *, last: str = "", timeout: float | None = None) -> Call[m.QueuesHistoryResponse]:
+    """What a queue held and did over time, such as the last `24h`; the last 15 minutes by default."""
+    request = m.QueuesHistoryRequest(queue_name=queue, last=last)
+    return Call("queues.history", request, _message(m.QueuesHistoryResponse), timeout=timeout)
+
+
 def clear(
     queue: str, *, items: bool = False, scheduled: bool = False, destructive: bool = False, timeout: float | None = None
 ) -> Call[dict[str, int]]:

@@ -79,6 +79,7 @@ class _Calls:
     retry = Method(catalogue.retry)
     extend = Method(catalogue.extend)
     stats = Method(catalogue.stats)
+    queue_history = Method(catalogue.queue_history)
     clear = Method(catalogue.clear)
     create_queue = Method(catalogue.create_queue)
     update_queue = Method(catalogue.update_queue)

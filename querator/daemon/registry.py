@@ -25,6 +25,7 @@ from querator.items import Placement, Queue
 
 if TYPE_CHECKING:
     from querator.daemon.jobs.runner import Jobs
+    from querator.daemon.trends import Trends
 
 log = logging.getLogger("querator.service")
 deaths = logging.getLogger("querator.deaths")
@@ -46,6 +47,7 @@ class Registry:
         self.turns: Turns
         self.upkeep: Upkeep
         self.jobs: Jobs
+        self.trends: Trends
         self.changing = asyncio.Lock()
         """Held while the set of queues or partitions changes."""
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

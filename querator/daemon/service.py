@@ -38,6 +38,8 @@ from querator.daemon.queue import (
     key_of,
 )
 from querator.daemon.registry import SHUTTING_DOWN, Calls, Registry
+from querator.daemon.trends import CALLS as TREND_CALLS
+from querator.daemon.trends import Trends
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Room, State
 from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
@@ -59,6 +61,7 @@ class Service:
             self.registry,
             to_storage.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS,
         )
+        self.registry.trends = Trends(config.data / "history", clock)
         self._find = self.registry.find
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
@@ -73,6 +76,7 @@ class Service:
             **item_calls.CALLS,
             **partition_calls.CALLS,
             **storage_calls.CALLS,
+            **TREND_CALLS,
             **runner.CALLS,
             **to_storage.CALLS,
             **backup.CALLS,
@@ -118,6 +122,7 @@ class Service:
         registry.jobs.resume()
         await resizing.catch_up(registry)
         registry.run(compaction.watch(registry))
+        registry.run(registry.trends.watch(registry))
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes what is open. Ends in time, whatever hangs."""

@@ -298,6 +298,95 @@ class QueuesListResponse(Message):
     items: list[QueueInfo] = []
 
 
+class QueuesHistoryRequest(Message):
+    queue_name: str = ""
+    last: str = ""
+    """How far back, as a duration up to 168h; 15m if absent. The steps are 10s for up to 15m, 5m for up to 24h, and 30m
+    beyond."""
+
+
+class HistorySample(Message):
+    """One step of a queue's history. Counts are what happened within the step; the rest is the most seen in it."""
+
+    at: Timestamp | None = None
+    """When the step began."""
+    seconds: Int32 = 0
+    """How many seconds of the step were observed."""
+    ready: Int64 = 0
+    leased: Int64 = 0
+    scheduled: Int64 = 0
+    produced: Int64 = 0
+    """How many items were added."""
+    leases: Int64 = 0
+    """How many leases were given out."""
+    completed: Int64 = 0
+    """How many items consumers completed."""
+    dead: Int64 = 0
+    """How many items died."""
+    oldest_age_ms: Int64 = 0
+    """The age of the oldest item among those next to be leased."""
+    wait_ms: Int64 | None = None
+    """How long an item waits for its lease: the items that are ready, divided by the leases per second. Absent if items
+    waited and none was leased."""
+    held_ms: Int64 | None = None
+    """How long a consumer holds an item: the items that are leased, divided by the completions per second. Absent if
+    items were leased and none was completed."""
+
+
+class QueuesHistoryResponse(Message):
+    queue_name: str = ""
+    step: str = ""
+    """The time between two samples, as a duration."""
+    samples: list[HistorySample] = []
+    """The samples, oldest first. Times at which the daemon did not run are left out."""
+
+
+class QueuesOverviewRequest(Message):
+    contains: str = ""
+    """Only queues with this text in their name, in upper or lower case."""
+    sort: str = ""
+    """`trouble` (the default), `name`, `ready`, `leased`, `scheduled`, `in`, `out`, `age` or `dead`; the largest
+    first."""
+    offset: Int32 = 0
+    """How many queues to skip."""
+    limit: Int32 = 0
+
+
+class QueueOverview(Message):
+    queue_name: str = ""
+    state: str = ""
+    """The worst state of its partitions."""
+    reason: str = ""
+    """What is wrong with one of its partitions, or empty."""
+    ready: Int64 = 0
+    leased: Int64 = 0
+    scheduled: Int64 = 0
+    produced_last_minute: Int64 = 0
+    completed_last_minute: Int64 = 0
+    died: Int64 = 0
+    """How many items died in this queue in the last 15 minutes."""
+    oldest_age_ms: Int64 = 0
+    dead_queue: str = ""
+    is_dead_queue: bool = False
+    """Whether another queue uses it as its dead queue."""
+    depths: list[Int64] = []
+    """Ready and leased items over the last 15 minutes, oldest first."""
+
+
+class QueuesOverviewResponse(Message):
+    queues: Int32 = 0
+    """How many queues there are."""
+    matching: Int32 = 0
+    """How many of them match the request."""
+    troubled: Int32 = 0
+    """How many of those have a partition that is not available."""
+    ready: Int64 = 0
+    """The sums over all queues that match, as of the last sample, which is at most some ten seconds old."""
+    leased: Int64 = 0
+    scheduled: Int64 = 0
+    items: list[QueueOverview] = []
+
+
 class QueuesDeleteRequest(Message):
     queue_name: str = ""
     force: bool = False

@@ -251,3 +251,10 @@ def test_quiet_commands_that_list_print_ids(cli: CommandLine, client: Client, qu
     job = cli.json("partitions", "verify", queue)["job_id"]
     assert cli.ok("jobs", "show", job, "--wait", "-q") == ""
     assert job in cli.ok("jobs", "list", "-q").splitlines()
+
+
+def test_history_says_its_step_and_refuses_what_is_no_duration(cli: CommandLine, queue: str) -> None:
+    found = cli.json("queue", "history", queue, "--last", "24h")
+    assert found == {"queue_name": queue, "step": "5m0s", "samples": []}
+    assert cli("queue", "history", queue, "--last", "soon").exit_code == 2
+    assert "no history" in cli("queue", "history", queue, terminals=TERMINAL).output

@@ -17,7 +17,7 @@ from querator.cli.terminal import id_lists
 from querator.cli.terminal.confirm import confirm_by_name
 from querator.cli.terminal.id_lists import Ids, Verdicts
 from querator.cli.terminal.progress import Progress
-from querator.cli.terminal.render import Format, Moment, Payload
+from querator.cli.terminal.render import Format, Moment, Payload, message_record, short_duration
 from querator.cli.terminal.session import Session, duration, moment
 from querator.cli.terminal.waiting import poll, repeat
 from querator.errors import QueratorError, RetryRequest, UsageError
@@ -269,6 +269,41 @@ def _show_stats(session: Session, record: dict[str, Any]) -> None:
         f"{record['scheduled']:,} scheduled; "
         f"waiting: {record['produce_waiting']} produce, {record['lease_waiting']} lease"
     )
+
+
+HISTORY_COLUMNS = ("at", "ready", "leased", "scheduled", "produced", "completed", "dead", "oldest", "wait", "held")
+
+
+@command(app, "history")
+def history(
+    session: Session,
+    queue: Queue,
+    last: Annotated[
+        str, typer.Option("--last", metavar="DURATION", help="How far back to go, at most 168h, a week.")
+    ] = "15m",
+) -> None:
+    """Show what a queue held and did over time.
+
+    Steps are 10 seconds long for the last 15 minutes, 5 minutes for the last day, and 30 minutes for the last week. The
+    daemon keeps the history itself, also over a restart. WAIT is how long an item waits for its lease, HELD how long a
+    consumer holds it; both follow from the counts of the step.
+    """
+    duration(last, "--last")
+    reply = session.client.queue_history(queue, last=last)
+    if session.output.form in (Format.JSON, Format.NDJSON):
+        samples = [message_record(one, "at") for one in reply.samples]
+        session.output.record({"queue_name": queue, "step": reply.step, "samples": samples}, name="queue_name")
+        return
+    records = [
+        message_record(one, "at")
+        | {
+            "oldest": short_duration(one.oldest_age_ms / 1_000),
+            "wait": "" if one.wait_ms is None else short_duration(one.wait_ms / 1_000),
+            "held": "" if one.held_ms is None else short_duration(one.held_ms / 1_000),
+        }
+        for one in reply.samples
+    ]
+    session.output.records(records, HISTORY_COLUMNS, name="at", empty=f"no history of '{queue}' yet")
 
 
 @command(app, "clear")

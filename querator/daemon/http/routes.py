@@ -54,6 +54,8 @@ _TABLE: Final[tuple[Route, ...]] = (
     Route("queues.update", messages.QueueInfo, limits.UPDATE_BODY_BYTES_MAX),
     Route("queues.delete", messages.QueuesDeleteRequest, limits.BODY_BYTES_MAX),
     Route("queues.info", messages.QueuesInfoRequest, limits.BODY_BYTES_MAX),
+    Route("queues.history", messages.QueuesHistoryRequest, _SMALL),
+    Route("queues.overview", messages.QueuesOverviewRequest, _SMALL),
     # What is stored
     Route("storage/items.list", messages.StorageItemsListRequest, limits.BODY_BYTES_MAX),
     Route("storage/items.import", messages.StorageItemsImportRequest, limits.IMPORT_BODY_BYTES_MAX),

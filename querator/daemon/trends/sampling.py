@@ -1,0 +1,220 @@
+"""Samples every queue every ten seconds, and has the samples written and down-sampled in a thread.
+
+A round looks at queues for at most `SLICE_SECONDS` at a time and lets the loop go on in between. A round that has used
+up `ROUND_SECONDS_MAX` stops, and the next one begins with the queues that were left out: with very many busy queues
+the samples become rarer, but never more expensive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from querator.clock import Clock
+from querator.daemon.queue import Logical
+from querator.daemon.registry import Registry
+from querator.daemon.trends import rings
+from querator.daemon.trends.rings import COARSER, FINE, SLOTS_PER_FILE, Resolution, Sample
+from querator.daemon.trends.slots import Slots, tag_of
+from querator.items import State
+from querator.limits import US_PER_SECOND
+
+log = logging.getLogger("querator.trends")
+
+LOOK_SECONDS: Final = 0.5
+"""How often the clock is looked at. Sampling follows the daemon's clock, which a test may move."""
+SLICE_SECONDS: Final = 0.001
+ROUND_SECONDS_MAX: Final = 0.1
+"""A hundredth of the ten seconds between two rounds."""
+REST_SECONDS: Final = 0.01
+SEVERITY: Final = {State.AVAILABLE: 0, State.DRAINING: 1, State.PAUSED: 2, State.UNAVAILABLE: 3, State.ERROR: 4}
+
+
+class Standing(NamedTuple):
+    """One queue when it was last sampled."""
+
+    name: str
+    at_us: int
+    state: str
+    """The worst state of its partitions."""
+    severity: int
+    reason: str
+    ready: int
+    leased: int
+    scheduled: int
+    produced: int
+    leases: int
+    completed: int
+    dead: int
+    """The counters since the queue was loaded, which begin at 0 after a restart."""
+    oldest_created_at: int | None
+    rate_in: float
+    rate_out: float
+
+
+class Trends:
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.directory = directory
+        self.clock = clock
+        self.slots = Slots(directory / "slots.json")
+        self.standings: dict[str, Standing] = {}
+        self._step = 0
+        self._next = 0
+        """The number of the queue with which the next round begins."""
+        self._due: deque[tuple[Resolution, Resolution, int, int]] = deque()
+        """Steps that are to be down-sampled: from, to, file, time."""
+
+    async def watch(self, registry: Registry) -> None:
+        """Samples for as long as the daemon runs."""
+        await registry.blocking(self._open)
+        while True:
+            try:
+                await self.look(registry)
+            except OSError as error:
+                log.warning("the history of the queues cannot be written", extra={"reason": str(error)})
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _open(self) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        self.slots.load()
+
+    async def look(self, registry: Registry) -> None:
+        """Samples all queues if a step has passed since the last round."""
+        now_us = self.clock.now_us()
+        step = now_us // US_PER_SECOND // FINE.step_seconds
+        if step == self._step:
+            return
+        last, self._step = self._step, step
+        samples = await self._sample(registry, step * FINE.step_seconds)
+        names = self.slots.changes()
+        self._plan_coarser(last, step)
+        share = -(-len(self._due) // 20)
+        work = [self._due.popleft() for _ in range(share)]
+        await registry.blocking(self._write, step * FINE.step_seconds, samples, names, work)
+
+    async def _sample(self, registry: Registry, at: int) -> dict[int, Sample]:
+        logicals = list(registry.logicals.values())
+        self.slots.keep_only(registry.logicals)
+        if len(self.standings) > len(logicals):
+            self.standings = {name: one for name, one in self.standings.items() if name in registry.logicals}
+        found: dict[int, Sample] = {}
+        used = 0.0
+        started = time.perf_counter()
+        for number in range(len(logicals)):
+            place = (self._next + number) % len(logicals)
+            logical = logicals[place]
+            self._sample_one(logical, at, found)
+            elapsed = time.perf_counter() - started
+            if elapsed > SLICE_SECONDS:
+                used += elapsed
+                if used > ROUND_SECONDS_MAX:
+                    self._next = place + 1
+                    return found
+                await asyncio.sleep(REST_SECONDS)
+                started = time.perf_counter()
+        self._next = 0
+        return found
+
+    def stand(self, logical: Logical) -> Standing:
+        """How a queue stands now. Its rates are those of the last sample."""
+        before = self.standings.get(logical.queue.name)
+        return _standing(logical, self.clock.now_us(), before)
+
+    def stand_in(self, registry: Registry) -> None:
+        """Looks at queues that were created since the last round."""
+        if len(self.standings) < len(registry.logicals):
+            for name, logical in registry.logicals.items():
+                if name not in self.standings:
+                    self.standings[name] = self.stand(logical)
+
+    def _sample_one(self, logical: Logical, at: int, found: dict[int, Sample]) -> None:
+        queue = logical.queue
+        before = self.standings.get(queue.name)
+        now_us = self.clock.now_us()
+        standing = self.standings[queue.name] = _standing(logical, now_us, before)
+        slot = self.slots.of(queue.name)
+        if before is None or standing.produced < before.produced or standing.completed < before.completed:
+            return  # a queue that was just loaded or replaced: there is nothing to compare with yet
+        oldest = standing.oldest_created_at
+        found[slot] = Sample(
+            at=at,
+            tag=tag_of(queue),
+            seconds=max(1, round((now_us - before.at_us) / US_PER_SECOND)),
+            ready=standing.ready,
+            leased=standing.leased,
+            scheduled=standing.scheduled,
+            produced=standing.produced - before.produced,
+            leases=standing.leases - before.leases,
+            completed=standing.completed - before.completed,
+            dead=standing.dead - before.dead,
+            oldest_age_us=0 if oldest is None else max(0, now_us - oldest),
+        )
+
+    def _plan_coarser(self, last: int, step: int) -> None:
+        """Notes which steps of coarser resolutions have ended since the last round; after a start, the last two."""
+        now = step * FINE.step_seconds
+        for finer, coarser in COARSER:
+            ended = now // coarser.step_seconds
+            first = max(last * FINE.step_seconds // coarser.step_seconds, ended - 2)
+            for number in range(first, ended):
+                for file in range(-(-len(self.slots) // SLOTS_PER_FILE)):
+                    self._due.append((finer, coarser, file, number * coarser.step_seconds))
+
+    def _write(
+        self,
+        at: int,
+        samples: dict[int, Sample],
+        names: bytes,
+        work: Iterable[tuple[Resolution, Resolution, int, int]],
+    ) -> None:
+        rings.write(self.directory, FINE, at, samples)
+        self.slots.save(names)
+        for finer, coarser, file, time_ in work:
+            rings.coarsen(self.directory, finer, coarser, file, time_)
+
+
+def _standing(logical: Logical, now_us: int, before: Standing | None) -> Standing:
+    counters = logical.counters
+    total = leased = scheduled = severity = 0
+    state, reason = State.AVAILABLE, ""
+    for partition in logical.partitions:
+        total += partition.total
+        leased += partition.total_leased
+        scheduled += partition.scheduled_count
+        told = partition.told_state
+        if told is not State.AVAILABLE and SEVERITY[told] > severity:
+            state, severity = told, SEVERITY[told]
+        reason = reason or partition.trouble
+    ready, dead = total - leased, sum(counters.dead.values())
+    is_idle = (
+        before is not None
+        and (before.produced, before.leases, before.completed, before.ready, before.leased, before.dead)
+        == (counters.produced, counters.leased, counters.completed, ready, leased, dead)
+    )  # fmt: skip
+    if before is not None and is_idle:
+        oldest = before.oldest_created_at
+    else:
+        oldest = min([at for one in logical.partitions if (at := one.oldest()) is not None], default=None)
+    seconds = (now_us - before.at_us) / US_PER_SECOND if before is not None else 0.0
+    return Standing(
+        name=logical.queue.name,
+        at_us=now_us,
+        state=state.value,
+        severity=severity,
+        reason=reason,
+        ready=ready,
+        leased=leased,
+        scheduled=scheduled,
+        produced=counters.produced,
+        leases=counters.leased,
+        completed=counters.completed,
+        dead=dead,
+        oldest_created_at=oldest,
+        rate_in=max(0, counters.produced - before.produced) / seconds if before is not None and seconds > 0 else 0.0,
+        rate_out=max(0, counters.completed - before.completed) / seconds if before is not None and seconds > 0 else 0.0,
+    )

@@ -1,0 +1,183 @@
+"""The calls `queues.history`, what a queue held and did over time, and `queues.overview`, one page of all queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from querator import durations
+from querator.daemon.registry import Calls, Registry
+from querator.daemon.trends import rings
+from querator.daemon.trends.rings import FINE, RESOLUTIONS, Resolution, Sample
+from querator.daemon.trends.sampling import Standing, Trends
+from querator.daemon.trends.slots import tag_of
+from querator.errors import InvalidRequest
+from querator.limits import NS_PER_SECOND, US_PER_SECOND
+from querator.wire import messages
+
+OVERVIEW_LIMIT_DEFAULT: Final = 50
+OVERVIEW_LIMIT_MAX: Final = 500
+SPARK_POINTS: Final = 30
+_US_PER_MS: Final = 1_000
+
+_ORDERS: Final[Mapping[str, Callable[[Standing], Any]]] = {
+    "trouble": lambda one: (-bool(one.reason), -one.severity, -one.ready),
+    "name": lambda one: one.name.encode(),
+    "ready": lambda one: -one.ready,
+    "leased": lambda one: -one.leased,
+    "scheduled": lambda one: -one.scheduled,
+    "in": lambda one: -one.rate_in,
+    "out": lambda one: -one.rate_out,
+    "age": lambda one: one.oldest_created_at or 1 << 62,
+    "dead": lambda one: -one.dead,
+}
+
+
+async def history(registry: Registry, request: messages.QueuesHistoryRequest) -> messages.QueuesHistoryResponse:
+    logical = registry.find(request.queue_name)
+    seconds = _seconds(request.last) if request.last else FINE.covered_seconds
+    resolution = next((one for one in RESOLUTIONS if seconds <= one.covered_seconds), None)
+    if resolution is None:
+        raise InvalidRequest(f"last is invalid; the history covers {durations.text_days(_covered_ns())}")
+    samples = (await _read(registry, resolution, seconds, [logical.queue.name]))[logical.queue.name]
+    return messages.QueuesHistoryResponse(
+        queue_name=logical.queue.name,
+        step=durations.text(resolution.step_seconds * NS_PER_SECOND),
+        samples=_told(samples),
+    )
+
+
+def _seconds(text: str) -> int:
+    try:
+        seconds = durations.parse(text) // NS_PER_SECOND
+    except ValueError as error:
+        raise InvalidRequest(f"last is invalid; {error} - expected format: 15m, 24h or 168h") from None
+    if seconds <= 0:
+        raise InvalidRequest("last is invalid; must be at least a second")
+    return seconds
+
+
+def _covered_ns() -> int:
+    return RESOLUTIONS[-1].covered_seconds * NS_PER_SECOND
+
+
+async def _read(
+    registry: Registry, resolution: Resolution, seconds: int, names: Sequence[str]
+) -> dict[str, list[Sample]]:
+    """The samples of queues, by name. The steps of a coarser resolution that is not made yet are left out."""
+    trends: Trends = registry.trends
+    slots = {name: slot for name in names if (slot := trends.slots.find(name)) is not None}
+    tags = {slot: tag_of(registry.queues[name]) for name, slot in slots.items() if name in registry.queues}
+    until = trends.clock.now_us() // US_PER_SECOND + 1
+    found = await registry.blocking(rings.read, trends.directory, resolution, tags, until - seconds, until)
+    return {name: found.get(slots.get(name, -1), []) for name in names}
+
+
+def _told(samples: Sequence[Sample]) -> list[messages.HistorySample]:
+    """With the two times that follow from the figures by Little's law: how long items wait, and how long they are held.
+
+    The number of items in a place is the rate at which they leave it times how long each stays.
+    """
+    told = []
+    for sample in samples:
+        told.append(
+            messages.HistorySample(
+                at=sample.at * US_PER_SECOND,
+                seconds=sample.seconds,
+                ready=sample.ready,
+                leased=sample.leased,
+                scheduled=sample.scheduled,
+                produced=sample.produced,
+                leases=sample.leases,
+                completed=sample.completed,
+                dead=sample.dead,
+                oldest_age_ms=sample.oldest_age_us // _US_PER_MS,
+                wait_ms=_stay_ms(sample.ready, sample.leases, sample.seconds),
+                held_ms=_stay_ms(sample.leased, sample.completed, sample.seconds),
+            )
+        )
+    return told
+
+
+def _stay_ms(items: int, left: int, seconds: int) -> int | None:
+    """None if nothing left: then nothing is known about how long it takes."""
+    if left:
+        return items * seconds * 1_000 // left
+    return None if items else 0
+
+
+async def overview(registry: Registry, request: messages.QueuesOverviewRequest) -> messages.QueuesOverviewResponse:
+    """Sorts by the last samples, which takes no look at the queues, and then looks at the chosen ones only."""
+    order = _ORDERS.get(request.sort or "trouble")
+    if order is None:
+        raise InvalidRequest(f"sort is invalid; '{request.sort}' is none of {', '.join(_ORDERS)}")
+    if request.offset < 0 or not 0 <= request.limit <= OVERVIEW_LIMIT_MAX:
+        raise InvalidRequest(f"limit is invalid; it must be from 0 to {OVERVIEW_LIMIT_MAX}, and offset not negative")
+    trends: Trends = registry.trends
+    trends.stand_in(registry)
+    text = request.contains.lower()
+    found = [one for one in trends.standings.values() if text in one.name.lower() and one.name in registry.queues]
+    first, limit = request.offset, request.limit or OVERVIEW_LIMIT_DEFAULT
+    chosen = sorted(found, key=order)[first : first + limit]
+    names = [one.name for one in chosen]
+    fresh = [trends.stand(registry.logicals[name]) for name in names]
+    samples = await _read(registry, FINE, FINE.covered_seconds, names)
+    dead_queues = {queue.dead_queue for queue in registry.queues.values() if queue.dead_queue}
+    now_us = trends.clock.now_us()
+    return messages.QueuesOverviewResponse(
+        queues=len(registry.queues),
+        matching=len(found),
+        troubled=sum(1 for one in found if one.severity or one.reason),
+        ready=sum([one.ready for one in found]),
+        leased=sum([one.leased for one in found]),
+        scheduled=sum([one.scheduled for one in found]),
+        items=[
+            _row(registry, one, samples[one.name], one.name in dead_queues, now_us)
+            for one in fresh
+            if one.name in registry.queues
+        ],
+    )
+
+
+def _row(
+    registry: Registry, one: Standing, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
+) -> messages.QueueOverview:
+    logical = registry.logicals[one.name]
+    done = logical.recent.last_minute(now_us, logical.counters)
+    oldest = one.oldest_created_at
+    return messages.QueueOverview(
+        queue_name=one.name,
+        state=one.state,
+        reason=one.reason,
+        ready=one.ready,
+        leased=one.leased,
+        scheduled=one.scheduled,
+        produced_last_minute=done.produced,
+        completed_last_minute=done.completed,
+        died=sum([sample.dead for sample in samples]),
+        oldest_age_ms=0 if oldest is None else max(0, now_us - oldest) // _US_PER_MS,
+        dead_queue=registry.queues[one.name].dead_queue,
+        is_dead_queue=is_dead_queue,
+        depths=_spark(samples, now_us),
+    )
+
+
+def _spark(samples: Sequence[Sample], now_us: int) -> list[int]:
+    """Depths over the last quarter of an hour, each the largest of its share; a share without a sample repeats the last
+    one."""
+    width = FINE.covered_seconds // SPARK_POINTS
+    begin = now_us // US_PER_SECOND - FINE.covered_seconds
+    shares: dict[int, int] = {}
+    for sample in samples:
+        share = min(SPARK_POINTS - 1, max(0, (sample.at - begin) // width))
+        shares[share] = max(shares.get(share, 0), sample.ready + sample.leased)
+    points: list[int] = []
+    for number in range(SPARK_POINTS):
+        if number in shares:
+            points.append(shares[number])
+        elif points:
+            points.append(points[-1])
+    return points
+
+
+CALLS: Calls = {"queues.history": history, "queues.overview": overview}
