@@ -41,19 +41,14 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
     from querator.wire.messages import Reply
 
     class Idle:
-        stopping = False
-
         def call(self, route: str, request: Any, respond: Any) -> None:
             respond(Reply(code=200))
 
         def health(self) -> tuple[bool, str]:
             return True, ""
 
-        def statistics(self) -> dict[str, Any]:
-            return {}
-
     service = Idle()
-    metrics = Metrics(service.statistics, lambda: 0)
+    metrics = Metrics(dict, lambda: 0)
     calls = Calls(service, routes.routes_by_path(), metrics.http)
     gate = Gate(calls)
     if way == "asgi":

@@ -46,6 +46,8 @@ ATTEMPTS_MAX = (1 << 31) - 1
 """The attempts of an item stop counting here."""
 SEQUENCE_MAX = (1 << 62) - 1
 """A restored file with a higher sequence is refused. A new sequence is the time in microseconds, or the last plus 1."""
+PURPOSE_CHARACTERS_MAX = 256
+"""The log shows this many characters of the purpose that a request names, and cuts off the rest."""
 CLIENT_ID_TOLD_MAX = 256
 """The history of an item keeps this many characters of a client id and cuts off the rest."""
 HISTORY_ATTEMPTS_MAX = 10
@@ -61,6 +63,8 @@ LIFECYCLE_ITEMS_PER_PASS_MAX = 1_000
 """Ended leases and due items that one pass handles, each. The next pass handles the rest, after waiting requests."""
 LEASE_ENDS_IDS_MIN = 4_096
 """The heap of lease deadlines is rebuilt when it has more ids than this plus twice the number of leased items."""
+MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
+"""An item that its dead queue does not take within this time stays where it is and is sent again later."""
 RECOVERY_BACKOFF_MIN_NS = 500 * NS_PER_MS
 RECOVERY_BACKOFF_MAX_NS = 30 * NS_PER_SECOND
 """A failed partition is tried again after the first; each failure doubles the wait, up to the second."""
@@ -158,6 +162,9 @@ UNREAD_SECONDS_MAX = 60.0
 """A client that reads nothing of a long answer for this long loses its connection."""
 LINGER_SECONDS = 2.0
 """A connection that the daemon ends stays open this long for a client that is still sending."""
+HEALTH_REASONS_MAX = 5
+HEALTH_PARTITIONS_MAX = 5
+"""`/health` names this many reasons, and this many partitions for each reason. Of the rest it gives the number."""
 DURATION_SAMPLES_MAX = 1_024
 """Quantiles of durations come from this many of the latest requests of a path."""
 DURATION_PATHS_MAX = 256

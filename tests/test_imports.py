@@ -64,15 +64,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
 CLOSED = (
-    "querator.daemon.bulk",
-    "querator.daemon.http",
     "querator.client",
-    "querator.daemon.engine",
-    "querator.daemon.queue",
-    "querator.daemon.store",
-    "querator.daemon.trends",
+    "querator.spark",
+    "querator.wire",
+    *_daemon("admin", "bulk", "engine", "http", "jobs", "queue", "store", "store.duck", "store.journal", "trends"),
 )
 """Packages of which others may import only what `__all__` names."""
+OF_MODULES = ("querator.spark", "querator.wire")
+"""Closed packages whose `__all__` names modules without importing them, so that a command imports only what it uses."""
 SHELLS = ("querator", "querator.daemon")
 """Packages whose own `__init__` imports nothing at run time."""
 
@@ -120,14 +119,48 @@ def test_a_module_imports_only_what_its_rule_allows(module: str) -> None:
 def test_others_import_of_a_closed_package_only_what_it_offers(package: str) -> None:
     offered = set(importlib.import_module(package).__all__)
     for module, path in MODULES.items():
-        if fits(module, package):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                assert [alias.name for alias in node.names if fits(alias.name, package)] == [], module
-            elif isinstance(node, ast.ImportFrom) and node.module and fits(node.module, package):
-                assert node.module == package, f"{module} imports from inside {package}"
-                assert {alias.name for alias in node.names} <= offered, module
+        if not fits(module, package):
+            assert list(_private_uses(ast.parse(path.read_text()), package, offered)) == [], module
+
+
+def _private_uses(tree: ast.AST, package: str, offered: set[str]) -> Iterator[str]:
+    """What a module uses of a package although the package does not offer it."""
+    above, _, own_name = package.rpartition(".")
+    has_name = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if fits(alias.name, package))
+        elif isinstance(node, ast.ImportFrom) and node.module == above:
+            has_name = has_name or own_name in [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and fits(node.module, package):
+            inside = node.module.removeprefix(package).removeprefix(".")
+            if not inside:
+                yield from (alias.name for alias in node.names if alias.name not in offered)
+            elif package not in OF_MODULES or inside not in offered:
+                yield node.module
+    if has_name:
+        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+        yield from (node.attr for node in uses if ast.unparse(node.value) == own_name and node.attr not in offered)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import querator.wire.strict",
+        "from querator.wire.strict import compile",
+        "from querator.wire import strict",
+        "from querator import wire\nwire.strict",
+    ],
+)
+def test_a_use_of_a_private_module_is_noticed(code: str) -> None:
+    assert len(list(_private_uses(ast.parse(code), "querator.wire", {"messages"}))) == 1
+
+
+@pytest.mark.parametrize("package", OF_MODULES)
+def test_a_package_that_offers_modules_has_them(package: str) -> None:
+    offering = importlib.import_module(package)
+    names = [name for name in offering.__all__ if f"{package}.{name}" not in MODULES]
+    assert [name for name in names if not hasattr(offering, name)] == []
 
 
 @pytest.mark.parametrize("prefix", MAY_IMPORT)
@@ -146,11 +179,19 @@ def test_what_a_queue_decides_knows_no_threads_and_no_wall_clock(module: str) ->
     assert external(module).isdisjoint({"asyncio", "threading", "time", "concurrent", "duckdb"})
 
 
-@pytest.mark.parametrize(
-    "layer", ["querator.cli", "querator.client", "querator.daemon", "querator.spark", "querator.wire"]
-)
+LAYERS = ("querator.cli", "querator.client", "querator.daemon", "querator.spark", "querator.wire")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_no_two_modules_of_a_layer_share_a_name(layer: str) -> None:
     names = Counter(module.rpartition(".")[2] for module in MODULES if fits(module, layer))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_two_classes_of_a_layer_share_a_name(layer: str) -> None:
+    trees = [ast.parse(path.read_text()) for module, path in MODULES.items() if fits(module, layer)]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 

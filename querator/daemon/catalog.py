@@ -1,7 +1,7 @@
-"""The catalog: which queues and partitions exist, and the states operators asked for, in one small DuckDB file.
+"""The catalog: which queues, partitions and jobs exist, and which states operators requested, in one small DuckDB file.
 
-Every change is one transaction, durable when the method returns. All methods block; the service calls them in a worker
-thread, and one waits for the other. The service keeps the same facts in memory and reads them only at the start.
+Every change is one transaction, which is durable when the method returns. All methods block and run in worker threads,
+one at a time. The registry keeps the same facts in memory, and reads them from the catalog only at the start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 
-from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending
+from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending, sync_directory
 from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, State
 
@@ -32,12 +32,12 @@ create table if not exists queues (
 create table if not exists partitions (
     queue varchar, number integer, uuid varchar, storage varchar, requested varchar, since bigint, resume_at bigint,
     reason varchar);
--- What was counted in partitions when they were taken offline.
+-- The numbers of items in each partition that is offline.
 create table if not exists counts (
     uuid varchar, ready bigint, leased bigint, scheduled bigint, created_sum hugeint, is_remembered boolean);
--- The request ids that these remember; all of them where is_remembered says so.
+-- The request ids that offline partitions remember. They are complete if counts.is_remembered is true.
 create table if not exists remembered (uuid varchar, request_id varchar, until bigint);
--- Files of partitions that are no longer in use and are to be deleted.
+-- Partition files that are no longer in use and have to be deleted.
 create table if not exists leftovers (uuid varchar, storage varchar);
 create table if not exists jobs (
     job_id varchar, kind varchar, queue varchar, partition integer, state varchar, done bigint, total bigint,
@@ -73,14 +73,14 @@ class Catalog:
             raise CatalogError(f"catalog {path} cannot be opened: {error}") from error
         if is_new:
             os.chmod(path, 0o600)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         # With this setting a damaged log is an error, instead of a catalog that silently lost its last changes.
         return duckdb.connect(str(self._path), config={"debug_abort_on_wal_failure": True})
 
     def _usable(self) -> duckdb.DuckDBPyConnection:
-        """Opens the file again: after a full disk DuckDB is unusable until it does."""
+        """The connection, opened again if DuckDB has given it up, as it does when the disk was full."""
         try:
             self._connection.execute("select 1").fetchall()
         except duckdb.Error:
@@ -101,9 +101,9 @@ class Catalog:
         return {row.pop("uuid"): Counts(**row) for row in self._rows("select * exclude (is_remembered) from counts")}
 
     def offline_keys(self, uuid: str, always: tuple[str, ...]) -> tuple[list[tuple[str, int]], Fingerprints] | None:
-        """What a partition that is offline remembers: what begins with one of `always`, and fingerprints of everything.
+        """The request ids of an offline partition that begin with one of `always`, and fingerprints of all of them.
 
-        None if that is not known, because its file could not be read when it was taken offline.
+        None if they are not known, because the file could not be read when the partition was taken offline.
         """
         is_always = " or ".join(f"starts_with(request_id, '{prefix}')" for prefix in always)
         with self._lock:
@@ -117,14 +117,14 @@ class Catalog:
         return exact, Fingerprints(ascending(values.column(0)), until)
 
     def remembered(self, uuid: str, request_ids: Sequence[str], now_us: int) -> set[str]:
-        """Which of these request ids a partition that is offline remembers."""
+        """Which of these request ids an offline partition remembers."""
         query = "select request_id from remembered where uuid = ? and until >= ? and list_contains(?, request_id)"
         with self._lock:
             rows = self._usable().execute(query, [uuid, now_us, list(request_ids)]).fetchall()
         return {request_id for (request_id,) in rows}
 
     def save_offline(self, uuid: str, counts: Counts, remembered: Iterable[Sequence[tuple[str, int]]] | None) -> None:
-        """What is known of a partition while its file is not ours. Its request ids come in pages; None if unknown."""
+        """Saves the counts and the request ids of an offline partition. The ids come in pages; None if unknown."""
         with self._transaction():
             self._forget_offline(uuid)
             self._connection.execute(
@@ -157,9 +157,7 @@ class Catalog:
 
     def save_queues(self, queues: Sequence[Queue]) -> None:
         with self._transaction():
-            for queue in queues:
-                self._connection.execute("delete from queues where name = ?", [queue.name])
-            self._insert("queues", queues)
+            self._replace_queues([queue.name for queue in queues], queues)
 
     def save_placements(self, placements: Sequence[Placement]) -> None:
         """Saves the requested states of partitions. Skips partitions that were removed meanwhile."""
@@ -173,8 +171,7 @@ class Catalog:
     def grow(self, queue: Queue, placements: Sequence[Placement]) -> None:
         """Saves a queue's settings together with its additional partitions."""
         with self._transaction():
-            self._connection.execute("delete from queues where name = ?", [queue.name])
-            self._insert("queues", [queue])
+            self._replace_queues([queue.name], [queue])
             self._insert_placements(placements)
 
     def shrink(self, placement: Placement) -> None:
@@ -185,7 +182,7 @@ class Catalog:
             self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
 
     def switch_storage(self, placement: Placement, storage: str) -> None:
-        """The partition's file is in another storage from now on; the old file becomes a leftover."""
+        """Records that the partition's file is in another storage now. The old file becomes a leftover."""
         with self._transaction():
             self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [placement.uuid, storage])
             self._connection.execute("insert into leftovers values (?, ?)", [placement.uuid, placement.storage])
@@ -216,9 +213,7 @@ class Catalog:
                     f"delete from {table} where uuid in (select uuid from partitions where queue = ?)", [name]
                 )
             self._connection.execute("delete from partitions where queue = ?", [name])
-            for queue in [name, *(queue.name for queue in changed)]:
-                self._connection.execute("delete from queues where name = ?", [queue])
-            self._insert("queues", changed)
+            self._replace_queues([name, *(queue.name for queue in changed)], changed)
 
     def forget_leftovers(self, leftovers: Iterable[Leftover]) -> None:
         with self._transaction():
@@ -226,7 +221,7 @@ class Catalog:
                 self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [uuid, storage])
 
     def close(self) -> None:
-        # DuckDB's log keeps what the file lacks.
+        # If the checkpoint fails, DuckDB's log keeps the changes that the file lacks.
         with suppress(duckdb.Error):
             self._connection.execute("checkpoint")
         self._connection.close()
@@ -236,6 +231,10 @@ class Catalog:
             cursor = self._usable().execute(query)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _replace_queues(self, names: list[str], queues: Sequence[Queue]) -> None:
+        self._connection.execute("delete from queues where name in (select unnest(?::varchar[]))", [names])
+        self._insert("queues", queues)
 
     def _insert_placements(self, placements: Sequence[Placement]) -> None:
         uuids = [one.uuid for one in placements]
@@ -269,11 +268,3 @@ class Catalog:
             # A checkpoint puts everything into the file. If the disk is too full for it, DuckDB's log keeps the rest.
             with suppress(duckdb.Error):
                 self._connection.execute("checkpoint")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

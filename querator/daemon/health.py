@@ -7,12 +7,9 @@ if none of the partitions works that should be open.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from querator.daemon.queue import Partition
-
-REASONS_MAX: Final = 5
-NAMES_MAX: Final = 5
+from querator.limits import HEALTH_PARTITIONS_MAX, HEALTH_REASONS_MAX
 
 
 def judge(partitions: Iterable[Partition], storage_warnings: Iterable[str]) -> tuple[bool, str]:
@@ -23,12 +20,12 @@ def judge(partitions: Iterable[Partition], storage_warnings: Iterable[str]) -> t
         if reason := partition.blocked or partition.apply_error:
             by_reason.setdefault(reason, []).append(f"{partition.placement.queue}/{partition.number}")
     told = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
-    if len(told) > REASONS_MAX:
-        told[REASONS_MAX:] = [f"and {len(told) - REASONS_MAX} more"]
+    if len(told) > HEALTH_REASONS_MAX:
+        told[HEALTH_REASONS_MAX:] = [f"and {len(told) - HEALTH_REASONS_MAX} more"]
     is_healthy = not wanted or not all(partition.blocked for partition in wanted)
     return is_healthy, "; ".join(told)
 
 
 def _listed(names: list[str]) -> str:
-    more = len(names) - NAMES_MAX
-    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - HEALTH_PARTITIONS_MAX
+    return ", ".join(names[:HEALTH_PARTITIONS_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""What the daemon counts, and how a scrape reads it.
+"""The daemon's metrics: what it counts for them, and how a scrape of `/metrics` reads them.
 
-Counting happens on the event loop's thread with plain integers, because it is on the hot path; Prometheus' own types
-appear only when someone scrapes. Queue figures are not counted here at all: they are read from the service.
+The event loop's thread counts with plain integers, because it is on the hot path. A scrape builds Prometheus' own types
+from them. Figures of queues are not counted here: a scrape asks the service for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -37,57 +37,32 @@ SECONDS_BOUNDS: Final = (
 )  # fmt: skip
 
 
-class PartitionStatistics(Protocol):
-    @property
-    def number(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def trouble(self) -> str:
-        """A warning for operators, or empty."""
-        ...
-
-    @property
-    def ready(self) -> int: ...
-    @property
-    def leased(self) -> int: ...
-    @property
-    def scheduled(self) -> int: ...
+class PartitionStatistics(NamedTuple):
+    number: int
+    state: str
+    trouble: str
+    """A warning for operators, or empty."""
+    ready: int
+    leased: int
+    scheduled: int
 
 
-class QueueStatistics(Protocol):
-    """One queue at the time of a scrape; totals since the daemon started."""
+class QueueStatistics(NamedTuple):
+    """One queue at the time of a scrape. The totals start at 0 when the daemon starts."""
 
-    @property
-    def produced(self) -> int: ...
-    @property
-    def leased(self) -> int: ...
-    @property
-    def completed(self) -> int: ...
-    @property
-    def retried(self) -> int: ...
-    @property
-    def expired(self) -> int:
-        """Leases that ran out."""
-        ...
-
-    @property
-    def dead_lettered(self) -> Mapping[str, int]:
-        """By reason: max_attempts, expired, client."""
-        ...
-
-    @property
-    def waiting(self) -> Mapping[str, int]:
-        """By kind: produce, lease, complete."""
-        ...
-
-    @property
-    def oldest_created_at(self) -> int | None:
-        """When the oldest of the items that are next to be leased was created (µs), or None if no item waits."""
-        ...
-
-    @property
-    def partitions(self) -> Iterable[PartitionStatistics]: ...
+    produced: int
+    leased: int
+    completed: int
+    retried: int
+    expired: int
+    """Leases that expired."""
+    dead_lettered: Mapping[str, int]
+    """By reason: max_attempts, expired, client."""
+    waiting: Mapping[str, int]
+    """By kind: produce, lease, complete."""
+    oldest_created_at: int | None
+    """When the oldest of the items that are next to be leased was created (µs), or None if no item waits."""
+    partitions: Sequence[PartitionStatistics]
 
 
 class Durations:
@@ -98,7 +73,7 @@ class Durations:
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
-        # Not a thousand float objects: each would keep a piece of memory in use among items that are long gone.
+        # An array, because a thousand float objects would be scattered over memory and keep its pages in use.
         self._latest = array("d", bytes(8 * limits.DURATION_SAMPLES_MAX))
 
     def observe(self, seconds: float) -> None:
@@ -141,7 +116,7 @@ class Histogram:
 
 PASS_SECONDS: Final = Histogram("querator_pass_seconds", "Planning and settling one pass of a queue's loop.")
 COMMIT_SECONDS: Final = Histogram("querator_commit_seconds", "Making the batches of one pass durable.")
-CHECKPOINT_SECONDS: Final = Histogram("querator_checkpoint_seconds", "Moving what is durable into partition files.")
+CHECKPOINT_SECONDS: Final = Histogram("querator_checkpoint_seconds", "Applying the journal to partition files.")
 
 
 class HttpMetrics:
@@ -269,7 +244,7 @@ class QueueMetrics:
         yield troubles
 
     def _storages(self) -> Iterator[Metric]:
-        free = GaugeMetricFamily("querator_storage_free_bytes", "What is left of a storage.", labels=["storage"])
+        free = GaugeMetricFamily("querator_storage_free_bytes", "Free bytes of a storage.", labels=["storage"])
         size = GaugeMetricFamily("querator_storage_size_bytes", "Size of its file system.", labels=["storage"])
         for name, room in self._rooms().items():
             free.add_metric([name], room.free_bytes)

@@ -24,7 +24,7 @@ from querator.errors import InternalError, InvalidRequest, QueratorError, Reques
 from querator.items import Placement, Queue
 
 if TYPE_CHECKING:
-    from querator.daemon.jobs.runner import Jobs
+    from querator.daemon.jobs import Jobs
     from querator.daemon.trends import Trends
 
 log = logging.getLogger("querator.service")

@@ -1,7 +1,7 @@
-"""The calls of one daemon: checks a request, finds its queue, and hands it to the queue's Logical.
+"""The calls of one daemon: the service checks a request, finds its queue, and submits it to the queue's Logical.
 
 Calls on the hot path (produce, lease, complete, retry, extend) are answered by the Logical through a callback, without
-a task. All other calls are coroutines in `admin/` and `jobs/`. Starting and stopping the queues is here, too.
+a task. All other calls are coroutines in `admin/` and `jobs/`. The service also starts and stops the queues.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import Any
 from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
-from querator.daemon import health, logs, metrics, validation
-from querator.daemon.admin import item_calls, partition_calls, partition_files, queue_calls, resizing, storage_calls
+from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
-from querator.daemon.jobs import backup, compaction, resize, restore, runner, to_storage, verify
 from querator.daemon.queue import (
     EXACT_PREFIXES,
     Arrival,
@@ -38,16 +36,13 @@ from querator.daemon.queue import (
     key_of,
 )
 from querator.daemon.registry import SHUTTING_DOWN, Calls, Registry
-from querator.daemon.trends import CALLS as TREND_CALLS
-from querator.daemon.trends import Trends
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Room, State
-from querator.limits import NS_PER_SECOND, NS_PER_US, SHUTDOWN_SECONDS_MAX
+from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
 
 log = logging.getLogger("querator.service")
 
-MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
 Abandon = Callable[[], None]
 
 _enqueue_at_of = attrgetter("enqueue_at")
@@ -57,11 +52,8 @@ _UNTIMED = {None}
 class Service:
     def __init__(self, config: DaemonConfig, clock: Clock) -> None:
         self.registry = Registry(config, clock)
-        self.registry.jobs = runner.Jobs(
-            self.registry,
-            to_storage.KINDS | resize.KINDS | backup.KINDS | restore.KINDS | verify.KINDS | compaction.KINDS,
-        )
-        self.registry.trends = Trends(config.data / "history", clock)
+        self.registry.jobs = jobs.Jobs(self.registry, jobs.KINDS)
+        self.registry.trends = trends.Trends(config.data / "history", clock)
         self._find = self.registry.find
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
@@ -72,17 +64,9 @@ class Service:
             "queue.extend": self._extend,
         }
         self._calls: Calls = {
-            **queue_calls.CALLS,
-            **item_calls.CALLS,
-            **partition_calls.CALLS,
-            **storage_calls.CALLS,
-            **TREND_CALLS,
-            **runner.CALLS,
-            **to_storage.CALLS,
-            **backup.CALLS,
-            **restore.CALLS,
-            **verify.CALLS,
-            **compaction.CALLS,
+            **admin.CALLS,
+            **jobs.CALLS,
+            **trends.CALLS,
             "clock.advance": _advance_clock,
             "clock.set": _set_clock,
         }
@@ -90,7 +74,8 @@ class Service:
     # -- start and stop
 
     async def start(self) -> None:
-        """Opens everything. A partition that cannot be opened is in error and does not stop the others."""
+        """Opens the catalog, the storages and the queues, and resumes jobs. A partition that cannot be opened goes into
+        error and does not stop the others."""
         registry = self.registry
         catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
         await registry.blocking(registry.storages.open_all)
@@ -117,15 +102,16 @@ class Service:
                         logical.remembered.read(partition, *noted)
         registry.jobs.prepare()
         await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
-        await partition_files.delete_leftovers(registry)
-        await queue_calls.create_configured(registry)
+        await admin.delete_leftovers(registry)
+        await admin.create_configured(registry)
         registry.jobs.resume()
-        await resizing.catch_up(registry)
-        registry.run(compaction.watch(registry))
+        await admin.resume_shrinking(registry)
+        registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
 
     async def stop(self) -> None:
-        """Answers every waiting client, then closes what is open. Ends in time, whatever hangs."""
+        """Answers every waiting client, then closes all files. Does not wait longer than its bound for a storage that
+        hangs."""
         registry = self.registry
         registry.refuse_calls()
         await registry.jobs.stop()
@@ -135,7 +121,7 @@ class Service:
         try:
             await asyncio.wait_for(registry.turns.drain(), SHUTDOWN_SECONDS_MAX / 2)
         except TimeoutError:
-            log.warning("storage did not come to rest in time; what is durable is safe")
+            log.warning("a storage did not finish its writes in time; what was acknowledged is durable")
         registry.upkeep.close()
         registry.turns.close()
         for storage in registry.storages.values():
@@ -221,7 +207,7 @@ class Service:
 
         def logged(result: Any) -> None:
             if retry.handed_back and (result is None or isinstance(result, InvalidRequest)):
-                purpose = request.purpose[: item_calls.PURPOSE_CHARACTERS_MAX]
+                purpose = request.purpose[:PURPOSE_CHARACTERS_MAX]
                 details = {"items": retry.handed_back, "purpose": purpose}
                 logs.changed("items handed back", logical.queue.name, details=details)
             respond(result)
@@ -251,7 +237,7 @@ class Service:
     # -- dead letters
 
     def _deliver(self, source: Logical, move: Move) -> None:
-        """Produces what leaves one queue to another one, like any client."""
+        """Produces the items of a move to its target queue, like any client."""
         target = self.registry.logicals.get(move.target)
 
         def ended(result: Any) -> None:
@@ -263,11 +249,7 @@ class Service:
         deadline_ns = time.monotonic_ns() + MOVE_TIMEOUT_NS
         target.submit(Arrival(ended, deadline_ns, move.copies, move.keys, move.uncertain))
 
-    # -- what others read
-
-    @property
-    def stopping(self) -> bool:
-        return self.registry.stopping
+    # -- health and metrics
 
     def health(self) -> tuple[bool, str]:
         """Whether the daemon is healthy, and what is wrong. A healthy daemon with a text has a warning."""
@@ -283,7 +265,7 @@ class Service:
         return self.registry.upkeep.rooms()
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
-        return {name: item_calls.Statistics(logical) for name, logical in self.registry.logicals.items()}
+        return {name: admin.statistics_of(logical) for name, logical in self.registry.logicals.items()}
 
 
 def _ignore(result: Any) -> None:

@@ -281,7 +281,8 @@ def ids(count: int) -> None:
         raise InvalidRequest(f"ids is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {count}")
 
 
-def complete(timeout_text: str, count: int) -> int:
+def complete(timeout_text: str, count: int) -> None:
+    """Checks the timeout because the contract does. A complete never waits, so nothing uses it."""
     timeout_ns = request_timeout(timeout_text)
     ids(count)
     if timeout_ns > REQUEST_TIMEOUT_MAX_NS:
@@ -290,7 +291,6 @@ def complete(timeout_text: str, count: int) -> int:
         raise InvalidRequest(TIMEOUT_REQUIRED)
     if timeout_ns < 0:
         raise _too_short(timeout_ns)
-    return timeout_ns
 
 
 def retry_items(count: int) -> None:

@@ -10,7 +10,7 @@ from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator import limits
 from querator.config_file import LimitsConfig
-from querator.daemon.admin.item_calls import Statistics
+from querator.daemon.admin.figures import oldest_created_at
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
@@ -196,10 +196,10 @@ def test_the_oldest_age_is_that_of_waiting_items_and_a_scrape_walks_no_leases(d,
     assert len(d.lease(1_000).leases) == 1_000
     (partition,) = logical.partitions
     monkeypatch.setattr(partition, "leased", Leases(partition.leased))
-    assert Statistics(logical).oldest_created_at == d.now_us  # the item of a minute ago is leased
+    assert oldest_created_at(logical) == d.now_us  # the item of a minute ago is leased
     monkeypatch.undo()
     d.lease()
-    assert Statistics(logical).oldest_created_at is None
+    assert oldest_created_at(logical) is None
 
 
 def test_an_empty_partition_is_opened_without_looking_for_its_items(d, monkeypatch):

@@ -21,6 +21,10 @@ class TestHealth:
     def test_without_queues_all_is_well(self, house: House):
         assert house.service.health() == (True, "")
 
+    def test_a_daemon_that_stops_is_not_healthy(self, house: House):
+        house.registry.refuse_calls()
+        assert house.service.health() == (False, "service is shutting down")
+
     def test_one_partition_of_two_in_error_is_a_warning(self, house: House):
         house.create(partitions=2)
         assert house.service.health() == (True, "")

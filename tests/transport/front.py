@@ -38,7 +38,6 @@ class StandIn:
         self.reset()
 
     def reset(self) -> None:
-        self.stopping = False
         self.requests: list[tuple[str, Any]] = []
         self.parked: list[Respond] = []
         self.abandoned = 0
@@ -84,9 +83,6 @@ class StandIn:
 
     def health(self) -> tuple[bool, str]:
         return True, ""
-
-    def statistics(self) -> dict[str, Any]:
-        return {}
 
 
 class Answer(NamedTuple):
@@ -165,7 +161,7 @@ class Front:
     def __init__(self, way: str, directory: Path) -> None:
         self.way = way
         self.service = StandIn()
-        self.metrics = Metrics(self.service.statistics, lambda: 0)
+        self.metrics = Metrics(dict, lambda: 0)
         self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http)
         self.gate = Gate(self.calls)
         if way == "asgi":

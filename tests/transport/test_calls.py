@@ -276,13 +276,6 @@ def test_health_says_what_is_wrong(
     assert check["output"] == "q/0: No space left on device"
 
 
-def test_health_fails_while_stopping(front: Front) -> None:
-    front.service.stopping = True
-    response = front.get("/health")
-    body = json.loads(response.read())
-    assert (response.status, body["status"], body["checks"]["queues:storage"][0]["status"]) == (503, "fail", "fail")
-
-
 def test_health_and_metrics_ignore_accept_and_authorization(front: Front) -> None:
     for path in ("/health", "/metrics"):
         answer = front.ask(request(path, b"", "Accept: text/x", "Authorization: x", method="GET"))

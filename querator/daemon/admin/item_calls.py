@@ -1,4 +1,4 @@
-"""Calls that read and change stored items directly: storage/*, items.inspect, queue.clear; and figures for metrics."""
+"""Calls that read and change stored items directly: storage/*, items.inspect, queue.clear."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from operator import methodcaller
 
 from querator import durations, ids
 from querator.daemon import logs, validation
+from querator.daemon.admin.figures import count_by_state
 from querator.daemon.engine import change, read
 from querator.daemon.queue import AnswerInParts, Logical, Partition, lifecycle
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import Found, Leased
 from querator.errors import InvalidRequest
 from querator.items import ZERO_TIME_US, Hold, Item
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US, PURPOSE_CHARACTERS_MAX
 from querator.wire import messages
 from querator.wire.messages import StorageItem
 
-PURPOSE_CHARACTERS_MAX = 256
 _TIMES = ("lease_deadline", "expire_deadline", "dead_deadline", "created_at", "updated_at", "enqueue_at", "leased_at")
 
 
@@ -102,7 +102,7 @@ def describe(item_id: str, row: Leased) -> StorageItem:
 
 
 def _told(item: StorageItem, extended: bool) -> StorageItem:
-    """Clients of the original service refuse an answer with a field that they do not know."""
+    """Drops our own fields unless the request asks for them, because existing clients refuse unknown fields."""
     if not extended:
         item.client_id, item.leased_at = "", None
     return item
@@ -180,8 +180,7 @@ async def import_items(
 def _import(
     logical: Logical, partition: Partition, wanted: Sequence[StorageItem], here: set[str], now: int
 ) -> tuple[list[StorageItem], int]:
-    """Takes items in as they are told, those whose source is not here yet; returns all, as stored or as sent, and how
-    many were new."""
+    """Adds the items whose source is not here yet. Returns all items, as stored or as sent, and how many were added."""
     known = set(here)
     fresh: list[StorageItem] = []
     for one in wanted:
@@ -277,45 +276,6 @@ async def clear(registry: Registry, request: messages.QueueClearRequest) -> mess
     logs.changed("queue cleared", logical.queue.name, details=deleted)
     details = {state: str(number) for state, number in deleted.items()} if request.counts else {}
     return messages.Reply(code=200, details=details)
-
-
-def count_by_state(*partitions: Partition) -> Counter[str]:
-    """Counts the ready, leased and scheduled items of the partitions."""
-    counts = Counter(ready=0, leased=0, scheduled=0)
-    for partition in partitions:
-        leased = partition.total_leased
-        counts.update(ready=partition.total - leased, leased=leased, scheduled=partition.scheduled_count)
-    return counts
-
-
-# -- figures
-
-
-class PartitionFigures:
-    def __init__(self, partition: Partition) -> None:
-        self.number = partition.number
-        self.state = str(partition.told_state)
-        self.trouble = partition.trouble
-        self.ready = partition.total - partition.total_leased
-        self.leased = partition.total_leased
-        self.scheduled = partition.scheduled_count
-
-
-class Statistics:
-    """One queue at the time of a scrape."""
-
-    def __init__(self, logical: Logical) -> None:
-        counters = logical.counters
-        self.produced = counters.produced
-        self.leased = counters.leased
-        self.completed = counters.completed
-        self.retried = counters.retried
-        self.expired = counters.expired
-        self.dead_lettered = dict(counters.dead)
-        self.waiting = logical.waiting_requests()
-        oldest = [created_at for p in logical.partitions if (created_at := p.oldest()) is not None]
-        self.oldest_created_at = min(oldest, default=None)
-        self.partitions = [PartitionFigures(partition) for partition in logical.partitions]
 
 
 CALLS: Calls = {

@@ -7,23 +7,31 @@ request sees half of it. The answer comes when the state is reached. Long work i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from querator import durations, times
 from querator.daemon import logs
-from querator.daemon.admin.item_calls import count_by_state
+from querator.daemon.admin.figures import count_by_state
+from querator.daemon.admin.partition_access import (
+    check_free,
+    check_open,
+    chosen_partitions,
+    closed_partition,
+    request_ids_in_file,
+    save_state_after_reload,
+    usable_storage,
+)
+from querator.daemon.admin.partition_files import file_name, file_sizes
 from querator.daemon.engine import change, close_partition, open_partition
 from querator.daemon.queue import Event, Logical, Partition, Standing, states
 from querator.daemon.registry import Calls, Registry
-from querator.daemon.store import Storage, StorageError, copies
+from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement, State
-from querator.limits import NS_PER_US, REQUEST_IDS_PAGE
+from querator.limits import NS_PER_US
 from querator.wire import messages
 from querator.wire.messages import PartitionStatus, Reply
 
@@ -38,46 +46,12 @@ STATE_CHANGES: Final = {
 }
 
 
-# -- which partitions
-
-
-def chosen(registry: Registry, logical: Logical, numbers: Sequence[int]) -> list[Partition]:
-    """The partitions that a request names, each once; none named means all."""
-    if not numbers:
-        return list(logical.partitions)
-    return [registry.partition(logical, number) for number in dict.fromkeys(numbers)]
-
-
-def check_free(registry: Registry, partitions: Sequence[Partition]) -> None:
-    """Refuses if a job works on one of the partitions, or if one is closed already."""
-    check_open(partitions)
-    if partitions:
-        registry.jobs.check_free(partitions[0].placement.queue, [partition.number for partition in partitions])
-
-
-def check_open(partitions: Sequence[Partition]) -> None:
-    """Refuses if one of the partitions is closed for a job or a reload."""
-    for partition in partitions:
-        if partition.closed_for:
-            raise Conflict(
-                f"partition is busy; partition '{partition.number}' is closed for {partition.closed_for},"
-                " try again when that has ended"
-            )
-
-
-def check_readable(verb: str, partitions: Sequence[Partition]) -> None:
-    """Refuses if the file of one of the partitions is not open."""
-    for partition in partitions:
-        if not partition.allows.storage:
-            raise states.refusal(verb, partition.number, partition.state)
-
-
 # -- state changes
 
 
 async def pause(registry: Registry, request: messages.PartitionsPauseRequest) -> Reply:
     logical = registry.find(request.queue_name)
-    partitions = chosen(registry, logical, request.partitions)
+    partitions = chosen_partitions(registry, logical, request.partitions)
     resume_at = 0
     if request.for_:
         try:
@@ -92,17 +66,17 @@ async def pause(registry: Registry, request: messages.PartitionsPauseRequest) ->
 
 async def resume(registry: Registry, request: messages.PartitionsRequest) -> Reply:
     logical = registry.find(request.queue_name)
-    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.RESUME)
+    return await _alter(registry, logical, chosen_partitions(registry, logical, request.partitions), Event.RESUME)
 
 
 async def drain(registry: Registry, request: messages.PartitionsRequest) -> Reply:
     logical = registry.find(request.queue_name)
-    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.DRAIN)
+    return await _alter(registry, logical, chosen_partitions(registry, logical, request.partitions), Event.DRAIN)
 
 
 async def offline(registry: Registry, request: messages.PartitionsRequest) -> Reply:
     logical = registry.find(request.queue_name)
-    return await _alter(registry, logical, chosen(registry, logical, request.partitions), Event.OFFLINE)
+    return await _alter(registry, logical, chosen_partitions(registry, logical, request.partitions), Event.OFFLINE)
 
 
 async def _alter(
@@ -157,15 +131,7 @@ def _warning(logical: Logical) -> str:
     return ""
 
 
-# -- closing and opening
-
-
-async def usable(registry: Registry, name: str) -> Storage:
-    """Returns the storage. Refuses if it does not exist or cannot be opened."""
-    try:
-        return await registry.blocking(registry.storages.opened, name)
-    except StorageError as error:
-        raise RequestFailed(str(error)) from error
+# -- what the catalog keeps of an offline partition
 
 
 def _note_offline(registry: Registry, partition: Partition) -> None:
@@ -173,7 +139,7 @@ def _note_offline(registry: Registry, partition: Partition) -> None:
     back."""
     uuid, counts = partition.placement.uuid, partition.settled_counts
     try:
-        registry.catalog.save_offline(uuid, counts, request_ids_in(registry, partition.placement))
+        registry.catalog.save_offline(uuid, counts, request_ids_in_file(registry, partition.placement))
     except StorageError as error:
         log.warning(
             "the request ids of a partition that goes offline cannot be read",
@@ -184,46 +150,13 @@ def _note_offline(registry: Registry, partition: Partition) -> None:
         partition.keys_noted()
 
 
-def request_ids_in(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
-    """Blocking. Yields pages of the request ids that a closed file remembers, with their expiry."""
-    path = registry.storages.opened(placement.storage).directory / file_name(placement)
-    query = "SELECT request_id, epoch_us(until) FROM file.requests WHERE epoch_us(until) >= ?"
-    with copies.inspected(path) as cursor:
-        rows = cursor.execute(query, [registry.clock.now_us()])
-        while page := rows.fetchmany(REQUEST_IDS_PAGE):
-            yield page
-
-
-@contextlib.asynccontextmanager
-async def closed(registry: Registry, logical: Logical, partition: Partition, reason: str) -> AsyncIterator[str]:
-    """Closes a partition for the time of a block, and then opens it again if it should be open.
-
-    Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
-    """
-    async with registry.altering[logical.queue.name]:
-        was_closed = partition.store is None
-
-        def run(now_us: int) -> None:
-            partition.keep_closed(reason, now_us)
-
-        await change(logical, [], run)
-        wrong = await close_partition(logical, partition)
-    try:
-        yield wrong or ("it was closed already" if was_closed else "")
-    finally:
-        if registry.stopping or partition.placement.requested is State.UNAVAILABLE:
-            partition.allow_opening()
-        else:
-            await open_partition(logical, partition)
-
-
 # -- reload
 
 
 async def reload(registry: Registry, request: messages.PartitionsReloadRequest) -> Reply:
     """With `keep_states`, each partition keeps its requested state, and offline partitions are skipped."""
     logical = registry.find(request.queue_name)
-    partitions = chosen(registry, logical, request.partitions)
+    partitions = chosen_partitions(registry, logical, request.partitions)
     if request.keep_states:
         partitions = [one for one in partitions if one.placement.requested is not State.UNAVAILABLE]
     return await _reload(registry, logical, partitions, keep_states=request.keep_states)
@@ -264,7 +197,7 @@ async def _reload_one(registry: Registry, logical: Logical, partition: Partition
         if keep_states and partition.placement.requested is State.UNAVAILABLE:
             return ""  # it was taken offline while other partitions were reloaded
         check_free(registry, [partition])
-        new = partition.placement if keep_states else await reloaded(registry, partition)
+        new = partition.placement if keep_states else await save_state_after_reload(registry, partition)
 
         def run(now_us: int) -> None:
             partition.change_placement(new)
@@ -279,17 +212,6 @@ async def _reload_one(registry: Registry, logical: Logical, partition: Partition
             partition.allow_opening()
 
 
-async def reloaded(registry: Registry, partition: Partition) -> Placement:
-    """Saves the state that a partition has after a reload, and returns its placement."""
-    old = partition.placement
-    requested = states.after(Event.RELOAD, Standing(old.requested), partition.number).requested
-    since = old.since if requested is old.requested else registry.clock.now_us()
-    new = msgspec.structs.replace(old, requested=requested, since=since, resume_at=0, reason="")
-    if new != old:
-        await registry.blocking(registry.catalog.save_placements, [new])
-    return new
-
-
 # -- loss
 
 
@@ -299,7 +221,7 @@ async def accept_loss(
     logical = registry.find(request.queue_name)
     partition = registry.partition(logical, request.partition)
     check_free(registry, [partition])
-    storage = await usable(registry, partition.placement.storage)
+    storage = await usable_storage(registry, partition.placement.storage)
     uuid = partition.placement.uuid
     try:
         loss = await registry.blocking(storage.loss, uuid)
@@ -307,7 +229,7 @@ async def accept_loss(
             which = f"partition '{partition.number}' of queue '{logical.queue.name}'"
             raise Conflict(f"loss cannot be accepted; {which} has lost nothing")
         if not request.dry_run:
-            async with closed(registry, logical, partition, "accepting a loss"):
+            async with closed_partition(registry, logical, partition, "accepting a loss"):
                 loss = await registry.blocking(storage.accept_loss, uuid, logical.queue.name)
             logs.changed("loss accepted", logical.queue.name, [partition.number], loss._asdict())
     except StorageError as error:
@@ -325,32 +247,13 @@ async def list_(registry: Registry, request: messages.PartitionsListRequest) -> 
         logicals = [registry.logicals[name] for name in sorted(registry.logicals, key=str.encode)]
     found = [(logical, partition) for logical in logicals for partition in logical.partitions]
     placements = [partition.placement for _, partition in found]
-    bytes_ = await registry.blocking(sizes, registry, placements)
+    bytes_ = await registry.blocking(file_sizes, registry, placements)
     return messages.PartitionsListResponse(
         items=[
             describe(partition, size, registry.jobs.on(logical.queue.name, partition.number))
             for (logical, partition), size in zip(found, bytes_, strict=True)
         ]
     )
-
-
-def sizes(registry: Registry, placements: Sequence[Placement]) -> list[int]:
-    """Blocking. Uses stat and never opens a file: closing it again would drop DuckDB's lock on it."""
-    directories = {storage.name: storage.directory for storage in registry.config.storages}
-    found = []
-    for placement in placements:
-        size = 0
-        for name in (file_name(placement), file_name(placement) + ".wal"):
-            try:
-                size += (directories[placement.storage] / name).stat().st_size
-            except (OSError, KeyError):
-                continue
-        found.append(size)
-    return found
-
-
-def file_name(placement: Placement) -> str:
-    return f"{placement.uuid}.duckdb"
 
 
 def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:

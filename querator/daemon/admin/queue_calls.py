@@ -9,8 +9,8 @@ import msgspec
 from querator import durations
 from querator.config_file import QueueConfig
 from querator.daemon import logs, validation
-from querator.daemon.admin import item_calls, partition_files, resizing
-from querator.daemon.admin.item_calls import count_by_state
+from querator.daemon.admin import partition_files, resizing
+from querator.daemon.admin.figures import count_by_state, oldest_created_at
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Calls, Registry
 from querator.errors import InvalidRequest, QueratorError
@@ -20,11 +20,11 @@ from querator.wire import messages
 
 log = logging.getLogger("querator.queues")
 
-DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
+_DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
 SYSTEM_NAMESPACE = "_system"
 
 
-async def create(registry: Registry, request: messages.QueueInfo, closed_for: str = "") -> None:
+async def create_queue(registry: Registry, request: messages.QueueInfo, closed_for: str = "") -> None:
     """Creates a queue. With `closed_for`, its partitions stay closed until the caller allows opening them."""
     async with registry.changing:
         queue = _new_queue(registry, request, is_restored=bool(closed_for))
@@ -40,7 +40,7 @@ async def create(registry: Registry, request: messages.QueueInfo, closed_for: st
     logs.changed("queue created", queue.name, range(len(placements)))
 
 
-def check_restored(registry: Registry, settings: messages.QueueInfo) -> list[Placement]:
+def check_restorable(registry: Registry, settings: messages.QueueInfo) -> list[Placement]:
     """Refuses what `create` would refuse for a restore. Returns the placements that it would choose."""
     queue = _new_queue(registry, settings, is_restored=True)
     return partition_files.place(registry, queue.name, queue.requested_partitions, first=0)
@@ -82,7 +82,7 @@ async def create_configured(registry: Registry) -> None:
     for wanted in registry.config.queues:
         if wanted.name not in registry.queues:
             try:
-                await create(registry, _as_request(wanted))
+                await create_queue(registry, _as_request(wanted))
             except QueratorError as error:
                 log.error(
                     "queue of the config file cannot be created", extra={"queue": wanted.name, "reason": str(error)}
@@ -141,7 +141,7 @@ async def update(registry: Registry, request: messages.QueueInfo) -> None:
 
 def _differences(old: Queue, new: Queue) -> dict[str, str]:
     """Each setting that differs, as `old to new`, by its name on the wire."""
-    before, after = msgspec.structs.asdict(describe(old)), msgspec.structs.asdict(describe(new))
+    before, after = msgspec.structs.asdict(queue_info(old)), msgspec.structs.asdict(queue_info(new))
     return {
         name: f"{before[name] or '-'} to {value or '-'}"
         for name, value in after.items()
@@ -159,7 +159,7 @@ async def delete(registry: Registry, request: messages.QueuesDeleteRequest) -> N
         await _remove(registry, _check_deletable(registry, request))
 
 
-async def remove(registry: Registry, logical: Logical) -> None:
+async def remove_queue(registry: Registry, logical: Logical) -> None:
     """Removes a queue that a restore created and could not fill."""
     async with registry.changing:
         if registry.logicals.get(logical.queue.name) is logical:
@@ -231,9 +231,9 @@ def _figures(registry: Registry, name: str) -> messages.QueueFigures:
     """From memory alone."""
     logical = registry.logicals[name]
     now = registry.clock.now_us()
-    counts = item_calls.count_by_state(*logical.partitions)
+    counts = count_by_state(*logical.partitions)
     done = logical.recent.last_minute(now, logical.counters)
-    oldest = item_calls.Statistics(logical).oldest_created_at
+    oldest = oldest_created_at(logical)
     return messages.QueueFigures(
         ready=counts["ready"],
         leased=counts["leased"],
@@ -244,7 +244,7 @@ def _figures(registry: Registry, name: str) -> messages.QueueFigures:
     )
 
 
-def describe(queue: Queue) -> messages.QueueInfo:
+def queue_info(queue: Queue) -> messages.QueueInfo:
     return messages.QueueInfo(
         queue_name=queue.name,
         created_at=queue.created_at,
@@ -262,7 +262,7 @@ def describe(queue: Queue) -> messages.QueueInfo:
 
 def _told(registry: Registry, queue: Queue, extended: bool) -> messages.QueueInfo:
     """Adds our own fields only on request, because existing clients refuse unknown fields."""
-    info = describe(queue)
+    info = queue_info(queue)
     if extended:
         info.figures = _figures(registry, queue.name)
     else:
@@ -299,13 +299,13 @@ def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionS
         total_leased=partition.total_leased,
         failures=partition.failures,
         average_age=durations.text(age_us * NS_PER_US),
-        average_leased_age=durations.text(min(left_us, DURATION_US_MAX) * NS_PER_US),
+        average_leased_age=durations.text(min(left_us, _DURATION_US_MAX) * NS_PER_US),
         scheduled=partition.scheduled_count,
     )
 
 
 CALLS: Calls = {
-    "queues.create": create,
+    "queues.create": create_queue,
     "queues.update": update,
     "queues.delete": delete,
     "queues.list": list_,

@@ -5,7 +5,8 @@ Growing is done when the update is answered. Shrinking is a job, which is only s
 
 from __future__ import annotations
 
-from querator.daemon.admin import partition_calls, partition_files
+from querator.daemon.admin import partition_files
+from querator.daemon.admin.partition_access import check_free, check_readable
 from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.queue import Logical
@@ -26,8 +27,8 @@ def check(registry: Registry, logical: Logical, count: int) -> None:
                 " wait for its end or cancel it"
             )
     leaving = logical.partitions[count:]
-    partition_calls.check_free(registry, leaving)
-    partition_calls.check_readable("remove", leaving)  # items of an unreadable partition cannot be moved
+    check_free(registry, leaving)
+    check_readable("remove", leaving)  # items of an unreadable partition cannot be moved
     if leaving and not any(partition.allows.storage for partition in logical.partitions[:count]):
         raise InvalidRequest(
             f"cannot remove partition; of queue '{name}' no partition that stays is open, reload one first"
@@ -56,7 +57,7 @@ async def shrink(registry: Registry, logical: Logical, count: int) -> None:
     await registry.jobs.start(RESIZE, logical.queue.name, numbers, to=count)
 
 
-async def catch_up(registry: Registry) -> None:
+async def resume_shrinking(registry: Registry) -> None:
     """At the start, shrinks queues whose process ended after it saved the new count and before it recorded the job."""
     for logical in registry.logicals.values():
         wanted = logical.queue.requested_partitions

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from querator.config import StorageConfig
-from querator.daemon.admin import partition_calls
+from querator.daemon.admin.partition_files import file_name
 from querator.daemon.registry import Registry
 from querator.wire import messages
 
@@ -17,7 +17,7 @@ from querator.wire import messages
 async def list_(registry: Registry, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
     placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
     partitions = Counter(placement.storage for placement in placed)
-    files = {partition_calls.file_name(placement) for placement in placed}
+    files = {file_name(placement) for placement in placed}
     items = await registry.blocking(lambda: [_look(one, files) for one in registry.config.storages])
     for item in items:
         item.partitions = partitions[item.storage]

@@ -21,7 +21,7 @@ from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
 from querator.daemon.engine import read
-from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, send_reply, wait_until_read
+from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, read_body, send_reply, wait_until_read
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
@@ -84,21 +84,11 @@ class Endpoint:
         await send_reply(send, content.JSON, error, close=True)
 
 
-async def read_request(type_: type[T], receive: Receive) -> T:
-    """The JSON body of a request. Raises ClientGone, InvalidRequest or ContentError."""
-    chunks, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > BODY_BYTES_MAX:
-            raise InvalidRequest(f"request body exceeds {BODY_BYTES_MAX} bytes")
-        if not message.get("more_body", False):
-            break
+async def read_request(type_: type[T], scope: Scope, receive: Receive) -> T:
+    """The JSON body of a request. Raises ClientGone, Refused, InvalidRequest or ContentError."""
+    body = await read_body(scope, receive, BODY_BYTES_MAX)
     try:
-        return msgspec.json.decode(b"".join(chunks), type=type_)
+        return msgspec.json.decode(body, type=type_)
     except msgspec.MsgspecError as error:
         raise ContentError(str(error)) from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -113,7 +103,7 @@ class Reads:
         self._workers = Workers()
 
     async def plan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await read_request(bulk_messages.PlanRequest, receive)
+        request = await read_request(bulk_messages.PlanRequest, scope, receive)
         logical = self._registry.find(request.queue_name)
         table, _ = _table(request.state)
         if not 1 <= request.splits <= SPLITS_MAX:
@@ -125,7 +115,7 @@ class Reads:
         await send_json(send, bulk_messages.PlanResponse(list(planned)))
 
     async def scan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await read_request(bulk_messages.ScanRequest, receive)
+        request = await read_request(bulk_messages.ScanRequest, scope, receive)
         logical = self._registry.find(request.queue_name)
         partition = self._registry.partition(logical, request.partition)
         table, state = _table(request.state)

@@ -253,7 +253,7 @@ class SqlEndpoint:
         try:
             call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
             codec = call.codec
-            body = await read_body(call, scope, receive)
+            body = await read_body(scope, receive, call.route.body_bytes_max, codec)
             if call.content_error is not None:
                 raise call.content_error
             await self._answer(call.decode(SqlRequest, body), receive, answer)

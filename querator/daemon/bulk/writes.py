@@ -27,7 +27,7 @@ from querator.daemon.bulk.body_file import BodyFile
 from querator.daemon.bulk.pacing import Pace
 from querator.daemon.bulk.stream_chunks import StreamChunk
 from querator.daemon.engine import read
-from querator.daemon.http import NOSNIFF
+from querator.daemon.http import send_body
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical
 from querator.daemon.registry import Registry
@@ -46,10 +46,7 @@ _ORDINARY_PATHS = ("/v1/queue.produce", "/v1/queue.lease")
 
 
 async def send_json(send: Send, result: Any) -> None:
-    body = msgspec.json.encode(result)
-    headers = [(b"content-type", content.JSON.content_type.encode()), NOSNIFF, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_body(send, 200, content.JSON.content_type, msgspec.json.encode(result))
 
 
 class Writes:

@@ -11,6 +11,7 @@ from querator.daemon.http.asgi import (
     application,
     cut_off,
     read_body,
+    send_body,
     send_reply,
     wait_until_read,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "cut_off",
     "read_body",
     "routes_by_path",
+    "send_body",
     "send_reply",
     "wait_until_read",
 ]

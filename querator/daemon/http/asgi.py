@@ -1,7 +1,4 @@
-"""The ASGI app. It answers `/health`, `/metrics` and every call that our protocol class does not answer itself.
-
-It turns bytes into requests and results into bytes. The service decides; nothing here knows a queue.
-"""
+"""The ASGI app. It answers `/health`, `/metrics` and every call that our protocol class does not answer itself."""
 
 from __future__ import annotations
 
@@ -104,7 +101,8 @@ class CallEndpoint:
         try:
             call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
             codec = call.codec
-            result = await self._result(call, await read_body(call, scope, receive), receive)
+            body = await read_body(scope, receive, call.route.body_bytes_max, codec)
+            result = await self._result(call, body, receive)
         except Refused as refused:
             result, codec, close = refused.error, refused.codec, refused.close
         except ClientGone:
@@ -143,12 +141,11 @@ class CallEndpoint:
                     abandon()
 
 
-async def read_body(call: Call, scope: Scope, receive: Receive) -> bytes:
+async def read_body(scope: Scope, receive: Receive, bytes_max: int, codec: Codec = content.JSON) -> bytes:
     """The whole body. Raises Refused as soon as the body is known to be too long."""
-    bytes_max = call.route.body_bytes_max
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > bytes_max:
-            raise over_limit(call)
+            raise over_limit(bytes_max, codec)
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -157,18 +154,18 @@ async def read_body(call: Call, scope: Scope, receive: Receive) -> bytes:
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > bytes_max:
-            raise over_limit(call)
+            raise over_limit(bytes_max, codec)
         if not message.get("more_body", False):
             return b"".join(chunks)
 
 
 async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = False) -> None:
     status, body = encode(codec, result)
-    headers = [
-        (b"content-type", codec.content_type.encode()),
-        NOSNIFF,
-        (b"content-length", b"%d" % len(body)),
-    ]
+    await send_body(send, status, codec.content_type, body, close=close)
+
+
+async def send_body(send: Send, status: int, content_type: str, body: bytes, *, close: bool = False) -> None:
+    headers = [(b"content-type", content_type.encode()), NOSNIFF, (b"content-length", b"%d" % len(body))]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -245,13 +242,11 @@ class Health:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_healthy, output = self._service.health()
-        if self._service.stopping:
-            is_healthy, output = False, output or "shutting down"
         status = ("warn" if output else "pass") if is_healthy else "fail"
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         check = {"componentType": "datastore", "status": status, "time": now}
         if status != "pass":
-            check["output"] = output or "storage check failed"
+            check["output"] = output
         body = {"status": status, "version": __version__, "checks": {"queues:storage": [check]}}
         text = msgspec.json.encode(body) + b"\n"
         await Response(text, 200 if is_healthy else 503, media_type="application/health+json")(scope, receive, send)

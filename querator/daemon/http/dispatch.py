@@ -39,9 +39,6 @@ LARGE_BODY_BYTES: Final = 65_536
 class CallHandler(Protocol):
     """What this package knows of the service behind it."""
 
-    @property
-    def stopping(self) -> bool: ...
-
     def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
         """Starts a request. Calls `respond` exactly once, on this thread, perhaps before this method returns.
 
@@ -52,8 +49,6 @@ class CallHandler(Protocol):
     def health(self) -> tuple[bool, str]:
         """Whether the service works, and what is wrong. A text together with True is a warning."""
         ...
-
-    def statistics(self) -> Mapping[str, Any]: ...
 
 
 class Refused(Exception):
@@ -148,9 +143,9 @@ def reply_codec(headers: Headers) -> Codec:
         return content.JSON
 
 
-def over_limit(call: Call) -> Refused:
+def over_limit(bytes_max: int, codec: Codec) -> Refused:
     """The refusal of a body that is too long. It also ends the connection, because the rest of the body is not read."""
-    return Refused(InvalidRequest(over_limit_text(call.route.body_bytes_max)), call.codec, close=True)
+    return Refused(InvalidRequest(over_limit_text(bytes_max)), codec, close=True)
 
 
 def encode(codec: Codec, result: Any) -> tuple[int, bytes]:

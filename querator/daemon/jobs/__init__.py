@@ -1,4 +1,29 @@
 """Long work on partitions: migrate, resize, backup, restore, verify, compact; and the runner that resumes it.
 
-Each kind of job has a module with its `CALLS` and `KINDS`. Jobs work on the registry and never import the service.
+Each kind of job has a module with its `CALLS` and `KINDS`. Jobs work on the registry and never import the service,
+which needs only the names below.
 """
+
+from querator.daemon.jobs import backup, compaction, resize, restore, runner, to_storage, verify
+from querator.daemon.jobs.compaction import watch_free_space
+from querator.daemon.jobs.runner import Jobs, Kind
+from querator.daemon.registry import Calls
+
+CALLS: Calls = {
+    **runner.CALLS,
+    **to_storage.CALLS,
+    **backup.CALLS,
+    **restore.CALLS,
+    **verify.CALLS,
+    **compaction.CALLS,
+}
+KINDS: dict[str, Kind] = {
+    **to_storage.KINDS,
+    **resize.KINDS,
+    **backup.KINDS,
+    **restore.KINDS,
+    **verify.KINDS,
+    **compaction.KINDS,
+}
+
+__all__ = ["CALLS", "KINDS", "Jobs", "watch_free_space"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from querator import __version__, times
-from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.admin import check_readable, chosen_partitions, queue_info
 from querator.daemon.engine import at_store
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
@@ -32,8 +32,8 @@ BACKUP = "backup"
 
 async def backup(registry: Registry, request: messages.PartitionsBackupRequest) -> messages.JobReply:
     logical = registry.find(request.queue_name)
-    partitions = partition_calls.chosen(registry, logical, request.partitions)
-    partition_calls.check_readable("back up", partitions)
+    partitions = chosen_partitions(registry, logical, request.partitions)
+    check_readable("back up", partitions)
     to = await registry.blocking(manifest.target_directory, request.to, "to")
     _check_unused(registry, to)
     replaced = await registry.blocking(_check_target, registry, to, request.queue_name)
@@ -91,7 +91,7 @@ async def _run(registry: Registry, job: Job) -> None:
             job.total += partition.total + partition.scheduled_count
             placement = partition.placement
             snapshots.append((placement, await at_store(logical, partition, _take)))
-        settings = queue_calls.describe(logical.queue)
+        settings = queue_info(logical.queue)
         entries: list[manifest.Entry] = []
         while len(entries) < len(snapshots):
             placement, snapshot = snapshots[len(entries)]

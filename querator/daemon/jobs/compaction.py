@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from querator import limits
-from querator.daemon.admin import partition_calls
+from querator.daemon.admin import check_readable, chosen_partitions, file_sizes
 from querator.daemon.engine import at_store
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue import Partition
@@ -27,8 +27,8 @@ COMPACT = "compact"
 
 async def compact(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
     logical = registry.find(request.queue_name)
-    partitions = partition_calls.chosen(registry, logical, request.partitions)
-    partition_calls.check_readable("compact", partitions)
+    partitions = chosen_partitions(registry, logical, request.partitions)
+    check_readable("compact", partitions)
     job = await registry.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 
@@ -45,7 +45,7 @@ async def _run(registry: Registry, job: Job) -> None:
         job.done += 1
 
 
-async def watch(registry: Registry) -> None:
+async def watch_free_space(registry: Registry) -> None:
     """Checks large files at intervals for as long as the daemon runs."""
     while True:
         await asyncio.sleep(COMPACT_CHECK_SECONDS)
@@ -61,7 +61,7 @@ async def watch(registry: Registry) -> None:
 
 async def _look(registry: Registry, partition: Partition) -> None:
     placement = partition.placement
-    (size,) = await registry.blocking(partition_calls.sizes, registry, [placement])
+    (size,) = await registry.blocking(file_sizes, registry, [placement])
     logical = registry.logicals.get(placement.queue)
     if logical is None or size < limits.COMPACT_FILE_BYTES_MIN or not partition.allows.storage:
         return

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from querator.daemon.admin import partition_calls
+from querator.daemon.admin import check_free
 from querator.daemon.engine import change, read
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.runner import Kind
@@ -233,7 +233,7 @@ def _sequences(key: str) -> list[int]:
 async def start(registry: Registry, logical: Logical, source: Partition, destination: Partition) -> Job:
     if source is destination:
         raise InvalidRequest(f"cannot migrate partition; partition '{source.number}' cannot be moved into itself")
-    partition_calls.check_free(registry, [source, destination])
+    check_free(registry, [source, destination])
     for partition in (source, destination):
         if not partition.allows.storage or (partition is destination and partition.state is State.DRAINING):
             raise refusal("migrate", partition.number, partition.state)

@@ -15,8 +15,7 @@ import msgspec
 
 from querator import ids
 from querator.daemon import logs
-from querator.daemon.admin import partition_calls, partition_files
-from querator.daemon.admin.resizing import RESIZE
+from querator.daemon.admin import RESIZE, closed_partition, delete_leftovers, file_name, request_ids_in_file
 from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs.into_partition import Mover
@@ -80,7 +79,7 @@ async def _keep(registry: Registry, logical: Logical) -> None:
 
 async def _remove(registry: Registry, logical: Logical, partition: Partition, job: Job) -> bool:
     """Removes the last partition, which is empty. Returns False if it got items meanwhile."""
-    async with partition_calls.closed(registry, logical, partition, "its removal") as wrong:
+    async with closed_partition(registry, logical, partition, "its removal") as wrong:
         if wrong or not partition.drained:
             return False
         failpoint("resize.emptied")
@@ -93,7 +92,7 @@ async def _remove(registry: Registry, logical: Logical, partition: Partition, jo
             failpoint("resize.removed")
             await change(logical, [], lambda now_us: logical.remove_partition(partition))
             logs.changed("partition removed", logical.queue.name, [partition.number], {"job": job.job_id})
-            await partition_files.delete_leftovers(registry)
+            await delete_leftovers(registry)
     return True
 
 
@@ -117,9 +116,9 @@ def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], 
 
 def _remembered(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
     """Blocking. Yields the keys that a closed file remembers, with their expiry. A lost lease is a key, too."""
-    yield from partition_calls.request_ids_in(registry, placement)
+    yield from request_ids_in_file(registry, placement)
     prefix = int(placement.uuid.replace("-", "")[:16], 16)
-    path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)
+    path = registry.storages[placement.storage].directory / file_name(placement)
     with copies.inspected(path) as cursor:
         rows = cursor.execute(
             "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [registry.clock.now_us()]

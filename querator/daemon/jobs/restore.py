@@ -14,7 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from querator.daemon.admin import partition_calls, queue_calls
+from querator.daemon.admin import (
+    check_free,
+    check_restorable,
+    closed_partition,
+    create_queue,
+    file_name,
+    remove_queue,
+    save_state_after_reload,
+    usable_storage,
+)
 from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import manifest
@@ -37,14 +46,14 @@ async def restore(registry: Registry, request: messages.PartitionsRestoreRequest
     entries = _chosen(found, request.partitions)
     if is_new:
         settings = _settings(found, request.queue_name)
-        placements = queue_calls.check_restored(registry, settings)
+        placements = check_restorable(registry, settings)
     else:
         logical = registry.find(request.queue_name)
         placements = _placements(registry, logical, found, entries, directory)
     for entry in entries:
         if not await registry.blocking((directory / entry.file).is_file):
             raise RequestFailed(f"the backup in {directory} is not whole; {entry.file} is missing")
-        storage = await partition_calls.usable(registry, placements[entry.partition].storage)
+        storage = await usable_storage(registry, placements[entry.partition].storage)
         await registry.blocking(check_room, storage, placements[entry.partition], entry.bytes)
     if request.dry_run:
         for entry in entries:
@@ -52,7 +61,7 @@ async def restore(registry: Registry, request: messages.PartitionsRestoreRequest
         return messages.JobReply()
     numbers = [entry.partition for entry in entries]
     if is_new:
-        await queue_calls.create(registry, settings, closed_for="a restore")
+        await create_queue(registry, settings, closed_for="a restore")
         logical = registry.logicals[settings.queue_name]
     try:
         job = await registry.jobs.start(
@@ -60,7 +69,7 @@ async def restore(registry: Registry, request: messages.PartitionsRestoreRequest
         )
     except BaseException:
         if is_new:
-            await queue_calls.remove(registry, logical)
+            await remove_queue(registry, logical)
         raise
     return messages.JobReply(job_id=job.job_id)
 
@@ -106,7 +115,7 @@ def _placements(
                     f"cannot restore partition; the backup of partition '{entry.partition}' is of what is partition"
                     f" '{other.number}' now"
                 )
-    partition_calls.check_free(registry, [logical.partitions[entry.partition] for entry in entries])
+    check_free(registry, [logical.partitions[entry.partition] for entry in entries])
     return [partition.placement for partition in logical.partitions]
 
 
@@ -133,7 +142,7 @@ async def _run(registry: Registry, job: Job) -> None:
                 await _restore_one(registry, logical, logical.partitions[number], directory, entries[number], job)
     except BaseException:
         if is_new and not registry.stopping:
-            await queue_calls.remove(registry, logical)
+            await remove_queue(registry, logical)
         raise
     finally:
         if registry.logicals.get(job.queue) is logical:
@@ -149,7 +158,7 @@ async def _restore_one(
     registry: Registry, logical: Logical, partition: Partition, directory: Path, entry: manifest.Entry, job: Job
 ) -> None:
     placement = partition.placement
-    storage = await partition_calls.usable(registry, placement.storage)
+    storage = await usable_storage(registry, placement.storage)
     staging = await registry.blocking(storage.staging, placement.uuid)
     before = job.done
 
@@ -158,13 +167,13 @@ async def _restore_one(
         registry.jobs.check(job)
 
     try:
-        fresh = staging / partition_calls.file_name(placement)
+        fresh = staging / file_name(placement)
         await registry.blocking(_stage, registry, directory / entry.file, fresh, entry, placement, check)
         job.done = before + entry.bytes
         failpoint("restore.staged")
         job.details["at"] = partition.number
         await registry.jobs.save(job)
-        async with partition_calls.closed(registry, logical, partition, "a restore"):
+        async with closed_partition(registry, logical, partition, "a restore"):
             failpoint("restore.closed")
             registry.jobs.check(job)
             await registry.blocking(storage.adopt, placement.uuid, fresh)
@@ -172,7 +181,7 @@ async def _restore_one(
             if job.details["is_new"]:
                 new = await _as_it_was(registry, partition, entry)
             else:
-                new = await partition_calls.reloaded(registry, partition)
+                new = await save_state_after_reload(registry, partition)
             job.details["restored"].append(partition.number)
             await registry.jobs.save(job)
             failpoint("restore.recorded")
@@ -196,9 +205,9 @@ async def _as_it_was(registry: Registry, partition: Partition, entry: manifest.E
 
 async def _try(registry: Registry, placement: Placement, directory: Path, entry: manifest.Entry) -> None:
     """Does everything that a restore does before it replaces files, and discards the result."""
-    storage = await partition_calls.usable(registry, placement.storage)
+    storage = await usable_storage(registry, placement.storage)
     staging = await registry.blocking(storage.staging, placement.uuid)
-    fresh = staging / partition_calls.file_name(placement)
+    fresh = staging / file_name(placement)
 
     def check(done: int) -> None:
         registry.check_running()

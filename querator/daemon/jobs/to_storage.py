@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from querator.daemon.admin import partition_calls, partition_files
+from querator.daemon.admin import check_free, closed_partition, delete_leftovers, file_name, file_sizes, usable_storage
 from querator.daemon.engine import change
 from querator.daemon.failpoints import failpoint
 from querator.daemon.jobs import into_partition
@@ -50,9 +50,9 @@ async def _start(registry: Registry, logical: Logical, partition: Partition, to_
         raise InvalidRequest(f"storage does not exist; no such storage '{to_storage}', there are {known}")
     if partition.placement.storage == to_storage:
         raise InvalidRequest(f"cannot migrate partition; partition '{number}' is in storage '{to_storage}' already")
-    partition_calls.check_free(registry, [partition])
-    storage = await partition_calls.usable(registry, to_storage)
-    (size,) = await registry.blocking(partition_calls.sizes, registry, [partition.placement])
+    check_free(registry, [partition])
+    storage = await usable_storage(registry, to_storage)
+    (size,) = await registry.blocking(file_sizes, registry, [partition.placement])
     await registry.blocking(check_room, storage, partition.placement, size)
     return await registry.jobs.start(TO_STORAGE, logical.queue.name, [number], to_storage=to_storage)
 
@@ -84,7 +84,7 @@ async def _run(registry: Registry, job: Job) -> None:
     partition = logical.partitions[job.partition]
     target = await _target(registry, job, logical, partition)
     if partition.placement.storage != target.name:  # an earlier process may have switched already
-        async with partition_calls.closed(registry, logical, partition, "a migration") as unclean:
+        async with closed_partition(registry, logical, partition, "a migration") as unclean:
             failpoint("migrate.closed")
             placement = partition.placement
             if unclean:
@@ -101,7 +101,7 @@ async def _run(registry: Registry, job: Job) -> None:
         if partition.error:
             raise RequestFailed(f"partition cannot be opened in storage '{target.name}'; {partition.error}")
     async with registry.changing:
-        await partition_files.delete_leftovers(registry)
+        await delete_leftovers(registry)
     failpoint("migrate.deleted")
 
 
@@ -112,7 +112,7 @@ def _moved(partition: Partition, target: Storage) -> None:
 async def _target(registry: Registry, job: Job, logical: Logical, partition: Partition) -> Storage:
     """The target storage. If it cannot be used, the partition opens again where it is."""
     try:
-        return await partition_calls.usable(registry, job.details["to_storage"])
+        return await usable_storage(registry, job.details["to_storage"])
     except RequestFailed:
         partition.allow_opening()
         logical.wake()
@@ -121,7 +121,7 @@ async def _target(registry: Registry, job: Job, logical: Logical, partition: Par
 
 def _copy_verified(registry: Registry, job: Job, placement: Placement, target: Storage, staging: Path) -> Path:
     """Blocking. Copies the partition's file to the target storage, and compares its bytes and its rows."""
-    path = registry.storages[placement.storage].directory / partition_calls.file_name(placement)
+    path = registry.storages[placement.storage].directory / file_name(placement)
     fresh = staging / path.name
     job.total = path.stat().st_size
 
@@ -150,7 +150,7 @@ async def _switch(
         if registry.logicals.get(job.queue) is not logical:
             raise RequestFailed(f"queue '{job.queue}' is gone")
         registry.jobs.check(job)
-        await partition_files.delete_leftovers(registry)
+        await delete_leftovers(registry)
         await registry.blocking(target.adopt, placement.uuid, fresh)
         failpoint("migrate.placed")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from querator.daemon.admin import partition_calls
+from querator.daemon.admin import check_readable, chosen_partitions
 from querator.daemon.engine import at_store
 from querator.daemon.jobs.runner import Kind
 from querator.daemon.queue import Change, Logical, Partition
@@ -31,8 +31,8 @@ class Believed(NamedTuple):
 
 async def verify(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
     logical = registry.find(request.queue_name)
-    partitions = partition_calls.chosen(registry, logical, request.partitions)
-    partition_calls.check_readable("verify", partitions)
+    partitions = chosen_partitions(registry, logical, request.partitions)
+    check_readable("verify", partitions)
     job = await registry.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
     return messages.JobReply(job_id=job.job_id)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from querator.limits import RATE_WINDOW_US
 
 
-class Counters(Protocol):
+class ItemTotals(Protocol):
     produced: int
     completed: int
 
@@ -26,7 +26,7 @@ class Recent:
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Done]] = deque()
 
-    def sample(self, now_us: int, counters: Counters) -> None:
+    def sample(self, now_us: int, counters: ItemTotals) -> None:
         samples = self._samples
         # What a queue did before its first sample, it did just now: it was loaded a few seconds ago at most.
         done = Done(counters.produced, counters.completed) if samples else Done(0, 0)
@@ -36,7 +36,7 @@ class Recent:
         while len(samples) > 1 and samples[1][0] <= now_us - RATE_WINDOW_US:
             samples.popleft()
 
-    def last_minute(self, now_us: int, counters: Counters) -> Done:
+    def last_minute(self, now_us: int, counters: ItemTotals) -> Done:
         """What was done in the last minute, or since the queue was loaded if that is less."""
         if not self._samples:
             return Done(counters.produced, counters.completed)

@@ -22,10 +22,18 @@ from querator.daemon.store.base import (
     is_harmless,
 )
 from querator.daemon.store.columnar import items_from, items_in
-from querator.daemon.store.duck import copies
-from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, SCHEMAS, Scan, Slice, SlicedStore
-from querator.daemon.store.duck.snapshot import FileSnapshot, SnapshotLost
-from querator.daemon.store.duck.storage import open_storage
+from querator.daemon.store.duck import (
+    ITEMS,
+    SCHEDULED,
+    SCHEMAS,
+    FileSnapshot,
+    Scan,
+    Slice,
+    SlicedStore,
+    SnapshotLost,
+    copies,
+    open_storage,
+)
 from querator.daemon.store.files import open_regular, replace_file, sync_directory
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
 

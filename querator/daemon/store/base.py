@@ -29,7 +29,7 @@ import msgspec
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
-    from querator.daemon.store.duck.snapshot import FileSnapshot
+    from querator.daemon.store.duck import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
 
 

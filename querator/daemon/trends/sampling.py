@@ -35,7 +35,7 @@ REST_SECONDS: Final = 0.01
 SEVERITY: Final = {State.AVAILABLE: 0, State.DRAINING: 1, State.PAUSED: 2, State.UNAVAILABLE: 3, State.ERROR: 4}
 
 
-class Standing(NamedTuple):
+class LatestSample(NamedTuple):
     """One queue when it was last sampled."""
 
     name: str
@@ -62,7 +62,7 @@ class Trends:
         self.directory = directory
         self.clock = clock
         self.slots = Slots(directory / "slots.json")
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, LatestSample] = {}
         self._step = 0
         self._next = 0
         """The number of the queue with which the next round begins."""
@@ -120,7 +120,7 @@ class Trends:
         self._next = 0
         return found
 
-    def stand(self, logical: Logical) -> Standing:
+    def stand(self, logical: Logical) -> LatestSample:
         """How a queue stands now. Its rates are those of the last sample."""
         before = self.standings.get(logical.queue.name)
         return _standing(logical, self.clock.now_us(), before)
@@ -178,7 +178,7 @@ class Trends:
             rings.coarsen(self.directory, finer, coarser, file, time_)
 
 
-def _standing(logical: Logical, now_us: int, before: Standing | None) -> Standing:
+def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> LatestSample:
     counters = logical.counters
     total = leased = scheduled = severity = 0
     state, reason = State.AVAILABLE, ""
@@ -201,7 +201,7 @@ def _standing(logical: Logical, now_us: int, before: Standing | None) -> Standin
     else:
         oldest = min([at for one in logical.partitions if (at := one.oldest()) is not None], default=None)
     seconds = (now_us - before.at_us) / US_PER_SECOND if before is not None else 0.0
-    return Standing(
+    return LatestSample(
         name=logical.queue.name,
         at_us=now_us,
         state=state.value,

@@ -9,7 +9,7 @@ from querator import durations
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.trends import rings
 from querator.daemon.trends.rings import FINE, RESOLUTIONS, Resolution, Sample
-from querator.daemon.trends.sampling import Standing, Trends
+from querator.daemon.trends.sampling import LatestSample, Trends
 from querator.daemon.trends.slots import tag_of
 from querator.errors import InvalidRequest
 from querator.limits import NS_PER_SECOND, US_PER_SECOND
@@ -20,7 +20,7 @@ OVERVIEW_LIMIT_MAX: Final = 500
 SPARK_POINTS: Final = 30
 _US_PER_MS: Final = 1_000
 
-_ORDERS: Final[Mapping[str, Callable[[Standing], Any]]] = {
+_ORDERS: Final[Mapping[str, Callable[[LatestSample], Any]]] = {
     "trouble": lambda one: (-bool(one.reason), -one.severity, -one.ready),
     "name": lambda one: one.name.encode(),
     "ready": lambda one: -one.ready,
@@ -140,7 +140,7 @@ async def overview(registry: Registry, request: messages.QueuesOverviewRequest) 
 
 
 def _row(
-    registry: Registry, one: Standing, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
+    registry: Registry, one: LatestSample, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
 ) -> messages.QueueOverview:
     logical = registry.logicals[one.name]
     done = logical.recent.last_minute(now_us, logical.counters)

@@ -27,8 +27,7 @@ from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.quarantine import Quarantine
 from querator.daemon.store.duck.snapshot import FileContents, read_contents
 from querator.daemon.store.files import sync_directory, sync_file, write_file
-from querator.daemon.store.journal.history import History
-from querator.daemon.store.journal.segments import Journal
+from querator.daemon.store.journal import History, Journal
 from querator.daemon.store.stretches import stretches
 
 _log = logging.getLogger(__name__)

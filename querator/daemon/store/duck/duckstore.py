@@ -18,7 +18,7 @@ from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.slices import Scan, Slice, Split, read_slice, split_table
 from querator.daemon.store.duck.snapshot import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints
-from querator.daemon.store.journal.segments import Journal
+from querator.daemon.store.journal import Journal
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import Item
 

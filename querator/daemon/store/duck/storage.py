@@ -17,9 +17,7 @@ from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.journal import records
-from querator.daemon.store.journal.history import History
-from querator.daemon.store.journal.segments import Journal, NewRecord
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, NewRecord
 from querator.daemon.store.unapplied import StagedBatches, Taken
 from querator.items import Room
 
@@ -164,7 +162,7 @@ class DuckStorage:
         while places := history.replay(store.partition, store.record_written):
             try:
                 for number, payload in self._journal.payloads(places):
-                    store.absorb(_decode(payload), number, len(payload) + records.RECORD_HEADER_BYTES)
+                    store.absorb(_decode(payload), number, len(payload) + RECORD_HEADER_BYTES)
                     if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
                         store.flush()
             except FileNotFoundError:
@@ -263,7 +261,7 @@ class DuckStorage:
         for store, _, payload in batches:
             partition = store.partition
             number = numbers[partition] = numbers.get(partition, store.record_written) + 1
-            entries.append(NewRecord(records.BATCH, number, partition, payload))
+            entries.append(NewRecord(BATCH, number, partition, payload))
             if store.is_closed:
                 closed.append(store.uuid)
         try:
@@ -279,7 +277,7 @@ class DuckStorage:
         batches: Taken = taken
         with self._staged.lock:
             for store, batch, payload in batches:
-                store.absorb_staged(batch, store.record_written + 1, len(payload) + records.RECORD_HEADER_BYTES)
+                store.absorb_staged(batch, store.record_written + 1, len(payload) + RECORD_HEADER_BYTES)
 
     # Upkeep.
 

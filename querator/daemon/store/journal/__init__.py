@@ -1,4 +1,10 @@
 """The journal of a storage: durable batches that are not in the partition files yet.
 
-Nothing here knows what a batch contains, and nothing here uses SQL.
+Nothing here knows what a batch contains, and nothing here uses SQL. The rest of `store/` imports the names below only.
 """
+
+from querator.daemon.store.journal.history import History
+from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES
+from querator.daemon.store.journal.segments import Journal, NewRecord
+
+__all__ = ["BATCH", "RECORD_HEADER_BYTES", "History", "Journal", "NewRecord"]
