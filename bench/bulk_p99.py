@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+from tests.bulk.daemons import Daemon
 
 from querator.client.bulk_client import BulkClient
 from querator.client.clients import Client
-from tests.bulk.daemons import Daemon
 
 ROWS_PER_REQUEST = 10_000
 IDLE_SECONDS = 5.0

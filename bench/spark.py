@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.bulk.daemons import Daemon
+
 from querator.spark.moving import copied, read_queue, write_items
 from querator.spark.session import session
-from tests.bulk.daemons import Daemon
 
 
 class Memory:

@@ -2,85 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PATIENCE_SECONDS = 30
+from tests.daemons import Daemon
+from tests.waiting import PATIENCE_SECONDS, until
+
 _names = itertools.count(1)
 
 
-class Daemon:
-    """A daemon, and shortcuts for what tests ask of it. Calls are safe from several threads."""
+class ApiDaemon(Daemon):
+    """A daemon, and shortcuts for what tests ask of it on the wire. Calls are safe from several threads."""
 
-    def __init__(self, *words: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="querator-test-"))
-        self.words = words
+    def start(self, failpoint: str = "") -> None:
         self._local = threading.local()
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "querator.cli.main", "daemon", "run", "--http", "127.0.0.1:0"]
-        paths = ["--data", str(self.directory / "data"), "--socket", str(self.directory / "s")]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("QUERATOR_", "XDG_"))}
-        self.process = subprocess.Popen(
-            [*command, *paths, *self.words],
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**environment, "HOME": str(self.directory)},
-        )
-        self.log: list[dict[str, Any]] = []
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(json.loads(line))
-            if "http" in self.log[-1]:
-                self.port = int(self.log[-1]["http"].rpartition(":")[2])
-                break
-        else:
-            raise AssertionError(f"it did not start: {self.log}")
-        threading.Thread(target=self._read_log, args=(self.process,), daemon=True).start()
-        self._local = threading.local()
-
-    def _read_log(self, process: subprocess.Popen[str]) -> None:
-        for line in process.stderr or ():
-            if line.startswith("{"):
-                self.log.append(json.loads(line))
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(PATIENCE_SECONDS)
-
-    def restart(self, number: signal.Signals = signal.SIGTERM) -> None:
-        self.stop(number)
-        self.start()
-
-    def destroy(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(PATIENCE_SECONDS)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        super().start(failpoint)
 
     # -- calls
 
     def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = http.client.HTTPConnection(
-                "127.0.0.1", self.port, timeout=PATIENCE_SECONDS
-            )
+            connection = self._local.connection = http.client.HTTPConnection(self.http, timeout=PATIENCE_SECONDS)
         connection.request("POST", "/v1/" + path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, json.loads(response.read())
@@ -153,15 +103,8 @@ class Daemon:
     def stats(self, queue: str) -> dict[str, Any]:
         return self.ok("queue.stats", queue_name=queue)["logicalQueues"][0]  # type: ignore[no-any-return]
 
-    def until(self, check: Callable[[], Any]) -> None:
-        """Until something that another connection causes can be seen."""
-        for _ in range(20_000):
-            if check():
-                return
-        raise AssertionError("it never happened")
-
     def until_parked(self, queue: str, count: int = 1) -> None:
-        self.until(lambda: self.stats(queue).get("lease_waiting", 0) == count)
+        until(lambda: self.stats(queue).get("lease_waiting", 0) == count)
 
     def advance(self, by: str) -> str:
         return self.ok("clock.advance", by=by)["now"]  # type: ignore[no-any-return]
@@ -171,20 +114,14 @@ class Daemon:
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    started = Daemon("--test-clock")
-    yield started
-    started.destroy()
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiDaemon]:
+    """One daemon for the tests of a module. Each test has queues of its own; the clock is everybody's."""
+    with ApiDaemon(tmp_path_factory.mktemp("d"), "--test-clock", http=True) as daemon:
+        yield daemon
 
 
 @pytest.fixture
-def fresh() -> Iterator[Callable[..., Daemon]]:
-    started: list[Daemon] = []
-
-    def start(*words: str) -> Daemon:
-        started.append(Daemon(*(words or ("--test-clock",))))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.destroy()
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], ApiDaemon]]:
+    """Starts a daemon that no other test sees, for tests that set the clock or restart it."""
+    with contextlib.ExitStack() as started:
+        yield lambda: started.enter_context(ApiDaemon(tmp_path_factory.mktemp("d"), "--test-clock", http=True))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import http.client
+import json
+import signal
 import time
 
 import pytest
+
+from tests.waiting import until
 
 ZERO = "0001-01-01T00:00:00Z"
 
@@ -71,10 +75,9 @@ class TestProduceAndLease:
         assert (status, reply["message"]) == (454, "request timeout; no items are in the queue, try again")
 
     def test_a_closed_connection_frees_its_client_id(self, daemon):
-        import json
 
         q = daemon.create()
-        gone = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        gone = http.client.HTTPConnection(daemon.http)
         body = {"queue_name": q, "batch_size": 1, "client_id": "me", "request_timeout": "1m"}
         gone.request("POST", "/v1/queue.lease", json.dumps(body), {"Content-Type": "application/json"})
         daemon.until_parked(q)
@@ -193,7 +196,7 @@ class TestRetry:
         request = messages.QueueProduceRequest(
             queue_name=q, request_timeout="5s", items=[messages.QueueProduceItem(enqueue_at=10**18)]
         )
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        connection = http.client.HTTPConnection(daemon.http)
         body = protobuf.encode(request)
         connection.request("POST", "/v1/queue.produce", body, {"Content-Type": "application/protobuf"})
         reply = connection.getresponse().read()
@@ -261,7 +264,7 @@ class TestDeadLetters:
         assert (counts(daemon, q), counts(daemon, dead)) == ([(1, 1, 0)], [(0, 0, 0)])
         assert "its lease was lost" in daemon.complete(q, [item])[1]["message"]
         daemon.ok("partitions.resume", queue_name=dead, partitions=[0])
-        daemon.until(lambda: counts(daemon, q) == [(0, 0, 0)])
+        until(lambda: counts(daemon, q) == [(0, 0, 0)])
         assert texts(daemon.items(dead)) == ["x"]
 
     def test_dead_by_its_consumer(self, daemon):
@@ -453,8 +456,6 @@ class TestExtend:
 
 class TestRequestIds:
     def test_a_repeated_produce_adds_nothing_also_after_kill_9(self, fresh):
-        import signal
-
         daemon = fresh()
         q = daemon.create(requested_partitions=2)
         body = {"queue_name": q, "request_timeout": "5s", "items": [{"utf8": "x"}], "request_id": "r"}
@@ -637,8 +638,6 @@ class TestQueues:
 class TestRestart:
     @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
     def test_everything_acknowledged_is_there_again(self, fresh, how):
-        import signal
-
         daemon = fresh()
         q = daemon.create(requested_partitions=2)
         daemon.produce(q, *"abc")
@@ -691,7 +690,7 @@ class TestClock:
 class TestMetrics:
     @staticmethod
     def oldest_age(daemon, queue) -> float:
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        connection = http.client.HTTPConnection(daemon.http)
         connection.request("GET", "/metrics")
         name = f'querator_oldest_item_age_seconds{{queue="{queue}"}} '
         lines = connection.getresponse().read().decode().splitlines()

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 import pytest
 
 from querator.client.clients import Client
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("daemon"))
-    yield running
-    running.stop()
+    with Daemon(tmp_path_factory.mktemp("daemon"), http=True) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def client(daemon: Daemon) -> Iterator[Client]:
-    with daemon.client() as one:
+    with daemon.connect() as one:
         yield one
 
 

@@ -16,7 +16,7 @@ from querator.client.catalogue import produce_item
 from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, QueratorError, RetryRequest
 from querator.wire import arrow
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 
 @pytest.fixture

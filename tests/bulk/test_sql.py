@@ -15,7 +15,7 @@ from querator.client.catalogue import produce_item
 from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.wire.messages import QueueProduceItem
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 
 def rows(client: Client, queue: str, query: str, **more: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 from querator.client.clients import Client
 from querator.errors import RequestFailed
 from querator.wire import messages, protobuf
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 PAYLOAD = b"0123456789" * 4_000
 ITEMS = 800
@@ -23,15 +23,14 @@ READERS = 12
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    running = Daemon(tmp_path)
-    yield running
-    running.stop()
+    with Daemon(tmp_path, http=True) as running:
+        yield running
 
 
 @pytest.fixture
 def filled(daemon: Daemon) -> Daemon:
     """A partition with 32 MB of items."""
-    with daemon.client() as client:
+    with daemon.connect() as client:
         client.create_queue("q", partitions=1)
         for _ in range(ITEMS // 50):
             client.produce("q", [PAYLOAD] * 50)
@@ -49,7 +48,7 @@ def ids_in_pages(client: Client) -> list[str]:
 
 
 def test_a_long_list_is_whole_in_json_and_in_protobuf(filled: Daemon) -> None:
-    with filled.client() as client, httpx.Client(base_url=filled.endpoint, timeout=60) as plain:
+    with filled.connect() as client, httpx.Client(base_url=filled.endpoint, timeout=60) as plain:
         wanted = ids_in_pages(client)
         assert len(wanted) == ITEMS
         answer = plain.post("/v1/storage/items.list", json={"queue_name": "q", "limit": ITEMS + 1})
@@ -73,7 +72,7 @@ SCANNED = {"queue_name": "q", "partition": 0}
 def test_memory_does_not_follow_what_clients_do_not_read(filled: Daemon, path: str, asked: dict[str, object]) -> None:
     body = json.dumps(asked).encode()
     request = b"POST /v1/%s HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
-    with ExitStack() as stack, filled.client() as client:
+    with ExitStack() as stack, filled.connect() as client:
         # DuckDB and the allocators have what they keep after this.
         assert len(client.list_items("q", limit=ITEMS)) == ITEMS
         before = memory_bytes(filled)
@@ -94,14 +93,13 @@ def test_memory_does_not_follow_what_clients_do_not_read(filled: Daemon, path: s
 @pytest.mark.parametrize("form", ["json", "csv", "arrow"])
 def test_a_result_that_is_cut_off_in_the_middle_ends_with_its_error(daemon: Daemon, form: str) -> None:
     endless = "select range as n, repeat('x', 1000) as text from range(1000000000000)"
-    with daemon.client() as client:
+    with daemon.connect() as client:
         client.create_queue("q", partitions=1)
         with pytest.raises(RequestFailed, match="query is not done; it was given 4s"):
             client.sql_bytes("q", endless, format=form, timeout=4)
         assert client.sql_bytes("q", "select 1 as one", format="json") == b'[{"one":1}]'
-    daemon.process.terminate()
-    assert daemon.process.stderr is not None
-    log = daemon.process.stderr.read()
+    daemon.stop()
+    log = daemon.output
     assert "an answer was cut off" in log and "Traceback" not in log
 
 

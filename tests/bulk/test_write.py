@@ -17,7 +17,7 @@ from querator.client.bulk_client import BulkClient
 from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, RetryRequest
 from querator.wire import arrow
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 
 @pytest.fixture
@@ -105,38 +105,32 @@ def test_a_repetition_may_come_in_other_batches_and_other_bytes(bulk: BulkClient
 
 
 def test_request_ids_outlive_a_crash(tmp_path_factory: pytest.TempPathFactory) -> None:
-    daemon = Daemon(tmp_path_factory.mktemp("crash"))
-    try:
-        with daemon.client() as client, BulkClient(daemon.endpoint) as bulk:
-            client.create_queue("q", partitions=2)
-            rows = batch(payload=[str(n) for n in range(6_000)])
-            assert bulk.produce("q", [rows], "kept").added == 6_000
-            daemon.kill()
-            daemon.start()
-            assert bulk.produce("q", [rows], "kept").added == 0
-            assert len(payloads(bulk, "q")) == 6_000
-    finally:
-        daemon.stop()
+    with Daemon(tmp_path_factory.mktemp("crash"), http=True) as daemon, BulkClient(daemon.endpoint) as bulk:
+        client = daemon.client
+        client.create_queue("q", partitions=2)
+        rows = batch(payload=[str(n) for n in range(6_000)])
+        assert bulk.produce("q", [rows], "kept").added == 6_000
+        daemon.kill()
+        daemon.start()
+        assert bulk.produce("q", [rows], "kept").added == 0
+        assert len(payloads(bulk, "q")) == 6_000
 
 
 def test_a_daemon_that_goes_away_in_the_middle_is_waited_for(tmp_path_factory: pytest.TempPathFactory) -> None:
-    daemon = Daemon(tmp_path_factory.mktemp("away"))
-    try:
-        with daemon.client() as client, BulkClient(daemon.endpoint, patience=60) as bulk:
-            client.create_queue("q", partitions=2)
-            rows = batch(payload=[str(n) * 20 for n in range(60_000)])
-            answers = []
-            writing = threading.Thread(target=lambda: answers.append(bulk.produce("q", [rows], "w")))
-            writing.start()
-            while client.stats("q").logical_queues[0].partitions[0].total == 0:
-                pass
-            daemon.kill()
-            daemon.start()
-            writing.join(60)
-            assert answers[0].items == 60_000
-            assert len(set(payloads(bulk, "q"))) == len(payloads(bulk, "q")) == 60_000
-    finally:
-        daemon.stop()
+    with Daemon(tmp_path_factory.mktemp("away"), http=True) as daemon, BulkClient(daemon.endpoint, patience=60) as bulk:
+        client = daemon.client
+        client.create_queue("q", partitions=2)
+        rows = batch(payload=[str(n) * 20 for n in range(60_000)])
+        answers = []
+        writing = threading.Thread(target=lambda: answers.append(bulk.produce("q", [rows], "w")))
+        writing.start()
+        while client.stats("q").logical_queues[0].partitions[0].total == 0:
+            pass
+        daemon.kill()
+        daemon.start()
+        writing.join(60)
+        assert answers[0].items == 60_000
+        assert len(set(payloads(bulk, "q"))) == len(payloads(bulk, "q")) == 60_000
 
 
 def test_leases_that_wait_are_woken(client: Client, bulk: BulkClient, queue: str) -> None:
@@ -300,15 +294,12 @@ def test_a_closed_partition_makes_an_import_by_source_wait(client: Client, bulk:
 
 
 def test_a_file_that_takes_nothing_in_does_not_hold_up_others(tmp_path_factory: pytest.TempPathFactory) -> None:
-    daemon = Daemon(tmp_path_factory.mktemp("stuck"))
-    try:
-        with daemon.client() as client, BulkClient(daemon.endpoint, patience=0) as bulk:
-            client.create_queue("stuck")
-            (file,) = (daemon.directory / "data" / "partitions").glob("*.duckdb")
-            file.with_name(file.name + ".wal").mkdir()  # where DuckDB's log has to be
-            for _ in range(6):
-                client.produce("stuck", ["x" * 3_000_000])
-            client.create_queue("other")
-            assert bulk.produce("other", [batch(payload=["a"])], "one").added == 1
-    finally:
-        daemon.stop()
+    with Daemon(tmp_path_factory.mktemp("stuck"), http=True) as daemon, BulkClient(daemon.endpoint, patience=0) as bulk:
+        client = daemon.client
+        client.create_queue("stuck")
+        (file,) = (daemon.data / "partitions").glob("*.duckdb")
+        file.with_name(file.name + ".wal").mkdir()  # where DuckDB's log has to be
+        for _ in range(6):
+            client.produce("stuck", ["x" * 3_000_000])
+        client.create_queue("other")
+        assert bulk.produce("other", [batch(payload=["a"])], "one").added == 1

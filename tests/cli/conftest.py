@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from tests.cli.running import CommandLine, Daemon, fresh_name
+from tests.cli.command_line import CommandLine, fresh_name
+from tests.daemons import Daemon
 
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("daemon"), "--test-clock", "--http", "localhost:0")
-    yield running
-    running.stop()
+    with Daemon(tmp_path_factory.mktemp("daemon"), "--test-clock", http=True) as running:
+        yield running
 
 
 @pytest.fixture

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from querator import Client
-from tests.cli.running import TERMINAL, CommandLine, Daemon
+from tests.cli.command_line import TERMINAL, CommandLine
+from tests.daemons import Daemon
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """It was killed after ten items, and five more, which are in the journal only; then the journal was emptied."""
-    killed = Daemon(tmp_path / "data")
-    cli = CommandLine(tmp_path, killed.socket)
-    cli.ok("queues", "create", "orders")
-    cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(10)))
-    cli.ok("partitions", "reload", "orders", "--all")
-    cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(5)))
-    killed.client.close()
-    killed.process.send_signal(signal.SIGKILL)
-    killed.process.wait(30)
-    for segment in (killed.data / "partitions" / "journal").glob("*.seg"):
-        segment.write_bytes(b"")
-    daemon = Daemon(tmp_path / "data")
-    yield daemon
-    daemon.stop()
+    """A daemon that was killed with ten items in the file and five in the journal; then the journal was emptied."""
+    with Daemon(tmp_path) as daemon:
+        cli = CommandLine(tmp_path, daemon.socket)
+        cli.ok("queues", "create", "orders")
+        cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(10)))
+        cli.ok("partitions", "reload", "orders", "--all")
+        cli.ok("queue", "produce", "orders", "--lines", input="".join(f"{number}\n" for number in range(5)))
+        daemon.kill()
+        for segment in (daemon.data / "partitions" / "journal").glob("*.seg"):
+            segment.write_bytes(b"")
+        daemon.start()
+        yield daemon
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def test_it_is_in_error_until_the_loss_is_accepted(cli: CommandLine, daemon: Dae
     assert state(daemon.client) == "available"
     aside = {path.name.split(".")[-2] for path in (daemon.data / "partitions" / "quarantine").iterdir()}
     assert {"seg", "duckdb"} <= aside
-    assert "loss accepted" in daemon.log.read_text()
+    assert "loss accepted" in daemon.output
     cli.ok("queue", "produce", "orders", "--lines", input="again\n")
     (partition,) = daemon.client.list_partitions("orders")
     assert partition.total == 11

@@ -11,7 +11,8 @@ from querator import Client
 from querator.cli.doctor import parse_java_version
 from querator.cli.lookups import metrics
 from querator.cli.terminal.streams import Terminals
-from tests.cli.running import CommandLine, Daemon
+from tests.cli.command_line import CommandLine
+from tests.daemons import Daemon
 
 
 def test_check_queue_has_nagios_codes_and_one_line(cli: CommandLine, client: Client, queue: str) -> None:

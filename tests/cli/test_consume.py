@@ -15,8 +15,9 @@ from querator import Client
 from querator.cli.queue.worker import Backoff, Plan, Worker
 from querator.client import catalogue
 from querator.wire.messages import QueueLeaseItem
-from tests.cli.running import CommandLine, Daemon, fresh_name
+from tests.cli.command_line import CommandLine, fresh_name
 from tests.cli.test_queue import totals
+from tests.daemons import Daemon
 
 GO_ON = 'while [ ! -e "$GO" ]; do sleep 0.02; done'
 """A command that runs until the test lets it end."""
@@ -387,8 +388,7 @@ def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
 
 
 def test_a_worker_outlives_a_restart_also_until_the_queue_is_empty(tmp_path: Path) -> None:
-    data, go = tmp_path / "own", tmp_path / "go"
-    daemon = Daemon(data)
+    daemon, go = Daemon(tmp_path), tmp_path / "go"
     daemon.client.create_queue("q")
     cli = CommandLine(tmp_path, daemon.socket)
     cli.environment["GO"] = str(go)
@@ -400,7 +400,7 @@ def test_a_worker_outlives_a_restart_also_until_the_queue_is_empty(tmp_path: Pat
             assert worker.poll() is None
         daemon.stop()
         go.touch()
-        daemon = Daemon(data)
+        daemon.start()
         out, told = worker.communicate(timeout=120)
         assert worker.returncode == 0, told
         assert json.loads(out)["completed"] == 2
@@ -411,8 +411,7 @@ def test_a_worker_outlives_a_restart_also_until_the_queue_is_empty(tmp_path: Pat
 
 
 def test_a_worker_outlives_a_restart_of_the_daemon(tmp_path: Path) -> None:
-    data = tmp_path / "own"
-    daemon = Daemon(data)
+    daemon = Daemon(tmp_path)
     daemon.client.create_queue("q")
     cli = CommandLine(tmp_path, daemon.socket)
     worker = cli.process("queue", "consume", "q", "--exec", "cat", "--limit", "1", stdout=subprocess.PIPE)
@@ -420,7 +419,7 @@ def test_a_worker_outlives_a_restart_of_the_daemon(tmp_path: Path) -> None:
         while daemon.client.stats("q").logical_queues[0].lease_waiting == 0:
             assert worker.poll() is None
         daemon.stop()
-        daemon = Daemon(data)
+        daemon.start()
         daemon.client.produce("q", "after the restart")
         out, _ = worker.communicate(timeout=120)
         assert (worker.returncode, out) == (0, b"after the restart")

@@ -10,7 +10,8 @@ import pytest
 from querator import Client
 from querator.cli.shell import candidates
 from querator.client import catalogue
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
+from tests.daemons import Daemon
 
 EVIL_NAME = "\x1b[31m\x9b2J\x7f\u202efake"
 EVIL = f"{EVIL_NAME}\r\nerror: fake"

@@ -14,7 +14,8 @@ from querator import Client, errors
 from querator.cli.shell.tree import hoist_shared_options
 from querator.cli.terminal import failures
 from querator.client.attempts import Attempts
-from tests.cli.running import QUERATOR, TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
+from tests.daemons import QUERATOR, Daemon
 from tests.scripted import ScriptedDaemon, refusal
 
 
@@ -32,12 +33,12 @@ def test_a_timeout_is_also_for_a_daemon_that_is_away(tmp_path: Path, monkeypatch
 
     def start(attempts: Attempts, error: errors.QueratorError) -> float:
         monkeypatch.setattr(Attempts, "delay_after", delay_after)
-        started.append(Daemon(tmp_path / "data"))
+        started.append(Daemon(tmp_path))
         return attempts.delay_after(error)
 
     monkeypatch.setattr(Attempts, "delay_after", start)
     try:
-        cli = CommandLine(tmp_path, tmp_path / "data" / "querator.sock")
+        cli = CommandLine(tmp_path, tmp_path / "q.sock")
         assert cli.json("queues", "list", "--timeout", "120s") == []
     finally:
         started[0].stop()

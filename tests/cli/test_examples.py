@@ -9,7 +9,7 @@ import pytest
 
 from querator.cli.shell import describe, manpages
 from querator.cli.shell.examples import EXAMPLES
-from tests.cli.running import CommandLine
+from tests.cli.command_line import CommandLine
 
 TREE = describe.tree()
 COMMANDS = {command.name: command for command in TREE.walk()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,9 @@ import pytest
 from querator import Client
 from querator.cli.lookups import metrics
 from querator.errors import QueratorError
-from tests.cli.running import CommandLine, Daemon
+from tests.cli.command_line import CommandLine
+from tests.daemons import Daemon
+from tests.waiting import until
 
 STORAGE_BYTES = 24_000_000
 NO_SPACE = "No space left on device"
@@ -63,20 +64,13 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def daemon(disk: SmallDisk, tmp_path: Path) -> Iterator[Daemon]:
     config = tmp_path / "config.toml"
     config.write_text(f'[[storages]]\nname = "small"\ndirectory = "{disk.directory}"\n')
-    daemon = Daemon(tmp_path / "data", "--config", str(config))
-    yield daemon
-    daemon.stop()
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        yield daemon
 
 
 @pytest.fixture
 def cli(daemon: Daemon, tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path, daemon.socket)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
 
 
 def state(client: Client, queue: str = "q") -> str:
@@ -136,7 +130,7 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
     assert not reason(client)
     assert cli.ok("check", "partitions") and cli.ok("check", "daemon") and client.health()["status"] == "pass"
     client.produce("q", "b")
-    messages = [json.loads(line)["message"] for line in daemon.log.read_text().splitlines()]
+    messages = [record["message"] for record in daemon.log]
     assert messages.index("storage is full") < messages.index("storage has room again")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from querator import Client
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
 from tests.cli.test_queue import totals
+from tests.daemons import Daemon
 
 MINUTE_US = 60_000_000
 
@@ -85,19 +87,13 @@ def test_a_worker_that_stops_hands_items_back_without_an_attempt(cli: CommandLin
 
 
 def test_holders_survive_a_restart(tmp_path: Path) -> None:
-    data = tmp_path / "own"
-    daemon = Daemon(data)
-    try:
+    with Daemon(tmp_path) as daemon:
         name = fresh_name()
         daemon.client.create_queue(name, lease_timeout="1h")
         daemon.client.produce(name, ["a", "b"])
         daemon.client.lease(name, 2, client_id="ann")
         cli = CommandLine(tmp_path, daemon.socket)
         before = cli.json("queue", "leases", name)
-        daemon.process.kill()
-        daemon.process.wait()
-        daemon = Daemon(data)
+        daemon.restart(signal.SIGKILL)
         assert cli.json("queue", "leases", name) == before
         assert before[0]["leased"] == 2
-    finally:
-        daemon.stop()

@@ -13,7 +13,7 @@ from querator import Client
 from querator.cli.terminal.payloads import pretty
 from querator.client import catalogue
 from querator.errors import InvalidRequest
-from tests.cli.running import TERMINAL, CommandLine, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
 from tests.cli.test_queue import leased_ids, totals
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from querator import Client
 from querator.cli.shell import candidates
-from tests.cli.running import CommandLine, Daemon
+from tests.cli.command_line import CommandLine
+from tests.daemons import Daemon, two_storages
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 
 RUNNING = {"job_id": "j1", "kind": "migrate", "queue_name": "q", "state": "running", "done": 5, "total": 10}
@@ -243,14 +244,8 @@ def test_restore_asks_first(cli: CommandLine, wide_queue: str) -> None:
 
 @pytest.fixture
 def storages(tmp_path: Path) -> Iterator[Daemon]:
-    config = tmp_path / "querator.toml"
-    config.write_text(
-        '[[storages]]\nname = "default"\ndirectory = "default"\n'
-        '[[storages]]\nname = "other"\ndirectory = "other"\naffinity = 0\n'
-    )
-    running = Daemon(tmp_path / "data", "--config", str(config))
-    yield running
-    running.stop()
+    with Daemon(tmp_path, *two_storages(tmp_path)) as running:
+        yield running
 
 
 def test_a_partition_moves_to_another_storage_and_back(storages: Daemon, tmp_path: Path) -> None:
@@ -358,29 +353,22 @@ def test_storages_without_partitions_are_listed_and_completed(
     config.write_text(
         '[[storages]]\nname = "fast"\ndirectory = "fast"\n\n[[storages]]\nname = "spare"\ndirectory = "spare"\n'
     )
-    other = Daemon(tmp_path / "data", "--config", str(config))
-    try:
+    with Daemon(tmp_path, "--config", str(config)) as other:
         found = CommandLine(tmp_path, other.socket).json("storages", "list")
         assert [(one["storage"], one["partitions"]) for one in found] == [("fast", 0), ("spare", 0)]
         assert [one["directory"] for one in found] == [str(tmp_path / "fast"), str(tmp_path / "spare")]
         monkeypatch.setattr(candidates, "ANSWER_SECONDS_MAX", 30)
         assert candidates.answer(["storages", "s", "", "querator", "--socket", str(other.socket)]) == 0
         assert capsys.readouterr().out == "spare\n"
-    finally:
-        other.stop()
 
 
 def test_a_storage_that_is_gone_says_so(tmp_path: Path) -> None:
     config = tmp_path / "querator.toml"
     config.write_text('[[storages]]\nname = "fast"\ndirectory = "fast"\n')
-    other = Daemon(tmp_path / "data", "--config", str(config))
-    try:
+    with Daemon(tmp_path, "--config", str(config)) as other:
         (tmp_path / "fast").rename(tmp_path / "elsewhere")
         (found,) = CommandLine(tmp_path, other.socket).json("storages", "list")
         assert found["reason"] == "No such file or directory"
-    finally:
-        (tmp_path / "elsewhere").rename(tmp_path / "fast")
-        other.stop()
 
 
 def test_show_gives_the_whole_path_of_the_file(cli: CommandLine, wide_queue: str) -> None:

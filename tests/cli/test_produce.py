@@ -16,7 +16,7 @@ from querator import Client
 from querator.cli.terminal import lines
 from querator.cli.terminal.lines import Lines, TooLong, read_lines
 from querator.cli.terminal.streams import Terminals
-from tests.cli.running import TERMINAL, CommandLine
+from tests.cli.command_line import TERMINAL, CommandLine
 from tests.scripted import OK, Answer, Asked, ScriptedDaemon, refusal
 
 REPEATED: Answer = (200, {"code": 200, "details": {"repeated": "true"}})

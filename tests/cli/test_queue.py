@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
+from tests.daemons import Daemon
 from tests.scripted import OK, ScriptedDaemon, refusal
 
 

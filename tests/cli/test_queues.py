@@ -11,7 +11,8 @@ import pytest
 from querator import Client
 from querator.client import catalogue
 from querator.client.connection import ConnectionPool, parse_address
-from tests.cli.running import TERMINAL, CommandLine, Daemon, fresh_name
+from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
+from tests.daemons import Daemon
 
 RATES = ("produced_last_minute", "completed_last_minute")
 

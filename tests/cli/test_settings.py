@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import CommandLine, Daemon
+from tests.cli.command_line import CommandLine
+from tests.daemons import Daemon
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from querator import Client
 from querator.cli.shell import describe, manpages, scripts
 from querator.cli.shell.candidates import answer
 from querator.cli.shell.tree import NOUNS
-from tests.cli.running import CommandLine, Daemon, fresh_name
+from tests.cli.command_line import CommandLine, fresh_name
+from tests.daemons import Daemon
 
 ROOT = Path(__file__).parents[2]
 COMPLETIONS = ROOT / "completions"

@@ -12,7 +12,7 @@ import pytest
 from querator import Client
 from querator.cli.lookups.filters import query
 from querator.client import catalogue
-from tests.cli.running import TERMINAL, CommandLine
+from tests.cli.command_line import TERMINAL, CommandLine
 from tests.cli.test_items import dead_pair, kill
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.cli.running import Daemon
+from tests.daemons import Daemon
 
 HEAVY = {"rich", "httpx", "pydantic", "duckdb", "pyarrow", "pyspark", "asyncio", "starlette", "uvicorn", "google"}
 

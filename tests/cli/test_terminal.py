@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from querator import Client
-from tests.cli.running import QUERATOR, CommandLine
+from tests.cli.command_line import CommandLine
 from tests.cli.test_queue import totals
+from tests.daemons import QUERATOR
 
 PATIENCE_SECONDS = 60
 

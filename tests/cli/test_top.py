@@ -14,7 +14,7 @@ from querator.cli.terminal.streams import Terminals
 from querator.cli.top import View, screen
 from querator.cli.top.keys import first_key
 from querator.cli.top.sampling import Order, Sampler, sparkline
-from tests.cli.running import CommandLine
+from tests.cli.command_line import CommandLine
 
 
 def view(name: str, ready: int = 0, produced: float = 0, completed: float = 0) -> QueueView:

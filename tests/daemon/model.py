@@ -6,7 +6,6 @@ in the order of their ids, and the counters are what storage holds.
 
 from __future__ import annotations
 
-from driver import SECOND, Answer, Driver
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +13,7 @@ from querator.config_file import LimitsConfig
 from querator.daemon.queue.requests import REPEATED
 from querator.errors import QueratorError
 from querator.ids import decode
+from tests.daemon.driver import SECOND, Answer, Driver
 
 counts = st.integers(1, 5)
 

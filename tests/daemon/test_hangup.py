@@ -12,24 +12,15 @@ import signal
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import PATIENCE_SECONDS, QUERATOR, Daemon, UnixConnection, environment, querator
 
 from querator.daemon import lock
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        os.sched_yield()
+from tests import ROOT
+from tests.daemons import QUERATOR, Daemon, UnixConnection, clean_environment, querator
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def messages(log: Path) -> list[str]:
@@ -49,16 +40,8 @@ def answers(socket: Path) -> bool:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    # Its log is in a file, so that standard error tells nothing; the file does.
-    log = tmp_path / "daemon.log"
-    daemon = Daemon.__new__(Daemon)
-    daemon.directory, daemon.data, daemon.socket = tmp_path, tmp_path / "data", tmp_path / "q.sock"
-    words = ["--data", str(daemon.data), "--socket", str(daemon.socket), "--log-file", str(log)]
-    daemon.process = subprocess.Popen([*QUERATOR, "daemon", "run", *words], env=environment(tmp_path), text=True)
-    until(lambda: messages(log))
-    yield daemon
-    daemon.process.kill()
-    daemon.process.wait(PATIENCE_SECONDS)
+    with Daemon(tmp_path, "--log-file", str(tmp_path / "daemon.log")) as daemon:
+        yield daemon
 
 
 class TestTheLogFile:
@@ -66,11 +49,11 @@ class TestTheLogFile:
         log, old = tmp_path / "daemon.log", tmp_path / "daemon.log.1"
         assert messages(log)[0].endswith("started")
         log.rename(old)
-        daemon.create("before")
+        daemon.client.create_queue("before")
         assert messages(old)[-1] == "queue created"
         daemon.process.send_signal(signal.SIGHUP)
         until(lambda: messages(log) == ["log file reopened"])
-        daemon.create("after")
+        daemon.client.create_queue("after")
         assert messages(log) == ["log file reopened", "queue created"]
         assert messages(old)[-1] == "queue created" and "log file reopened" not in messages(old)
         assert oct(log.stat().st_mode & 0o777) == "0o600"
@@ -105,7 +88,7 @@ class TestTheLogFile:
 
     def test_rotates_by_hand_as_documented(self, daemon: Daemon, tmp_path: Path) -> None:
         (script,) = re.findall(r"^mv daemon.log.*?(?=```)", (ROOT / "docs" / "operating.md").read_text(), re.M | re.S)
-        settings = environment(tmp_path) | {
+        settings = clean_environment(tmp_path) | {
             "QUERATOR_DATA": str(daemon.data),
             "QUERATOR_SOCKET": str(daemon.socket),
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -121,15 +104,12 @@ class TestTheLogFile:
 
 
 def test_without_a_log_file_nothing_ends(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path)
-    try:
+    with Daemon(tmp_path) as daemon:
         for _ in range(3):
             daemon.process.send_signal(signal.SIGHUP)
-        until(lambda: sum("SIGHUP: there is no log file to reopen" in line for line in daemon.lines))
+        until(lambda: "SIGHUP: there is no log file to reopen" in daemon.output)
         assert answers(daemon.socket)
-        assert daemon.signal(signal.SIGTERM) == 0
-    finally:
-        daemon.end()
+        assert daemon.stop() == 0
 
 
 class Terminal:
@@ -149,7 +129,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=environment(directory) | {"PYTHONPATH": str(ROOT)},
+            env=clean_environment(directory),
             cwd=directory,  # where nohup puts its nohup.out
             preexec_fn=take_terminal,
         )
@@ -217,7 +197,7 @@ main()
 
 def test_sighup_does_not_end_a_daemon_that_is_still_importing_its_modules(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EARLY_HANGUP], env=environment(tmp_path), capture_output=True, text=True
+        [sys.executable, "-c", EARLY_HANGUP], env=clean_environment(tmp_path), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "--log-file" in done.stdout

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from driver import FAR_NS, SECOND, Answer, Driver
 
 from querator import limits
 from querator.config_file import LimitsConfig
@@ -17,6 +16,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.memory import MemoryStore
 from querator.items import Item, State
 from querator.wire.messages import QueueProduceItem
+from tests.daemon.driver import FAR_NS, SECOND, Answer, Driver
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 
-from driver import Driver
 from hypothesis import settings
-from model import QueueMachine
 
 from querator.config_file import LimitsConfig
 from querator.daemon.store.duck.storage import DuckStorage
+from tests.daemon.driver import Driver
+from tests.daemon.model import QueueMachine
 
 
 class BreakableDuckStorage(DuckStorage):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client
-from tests.cli.running import Daemon
+from tests.daemons import Daemon
 
 CONFIG = """
 [[storages]]
@@ -32,22 +32,20 @@ def free_port() -> int:
 
 class Served(Daemon):
     def __init__(self, directory: Path) -> None:
-        self.http = f"localhost:{free_port()}"
         self.config = directory / "querator.toml"
         self.config.write_text(CONFIG.format(directory=directory))
-        super().__init__(directory, "--config", str(self.config), "--http", self.http)
+        super().__init__(directory, "--config", str(self.config), http=True)
 
     def empty(self) -> None:
-        """No queue is left of an earlier page."""
+        """Deletes the queues that an earlier page left."""
         for info in self.client.list_queues():
             self.client.delete_queue(info.queue_name, force=True)
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    running = Served(tmp_path_factory.mktemp("d"))
-    yield running
-    running.stop()
+    with Served(tmp_path_factory.mktemp("d")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 PAGES = sorted(
     path.relative_to(ROOT)
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packaging/*.md"), *ROOT.glob("demo/*.md")]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import running
-from tests.docs.pages import ROOT
+from tests import ROOT
+from tests.docs import page_runs
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(home: Path):
     done = subprocess.run(
         [sys.executable, "demo/demo.py", "--without-spark"],
         cwd=ROOT,
-        env=running.environment(home, TMPDIR=str(home)),
+        env=page_runs.environment(home, TMPDIR=str(home)),
         capture_output=True,
         text=True,
     )
@@ -34,7 +34,7 @@ def test_the_demo_can_be_interrupted_and_leaves_nothing_behind(home: Path, numbe
     process = subprocess.Popen(
         [sys.executable, "demo/demo.py", "--without-spark"],
         cwd=ROOT,
-        env=running.environment(home, TMPDIR=str(home)),
+        env=page_runs.environment(home, TMPDIR=str(home)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -57,7 +57,7 @@ def test_the_picture_shows_commands_that_can_be_recorded(home: Path):
     subprocess.run(
         [sys.executable, "demo/picture.py", str(recorded)],
         cwd=ROOT,
-        env=running.environment(home, TMPDIR=str(home)),
+        env=page_runs.environment(home, TMPDIR=str(home)),
         check=True,
     )
     assert _commands(recorded) == _commands(ROOT / "docs" / "terminal.svg")

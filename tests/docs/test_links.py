@@ -7,7 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Link, anchors, links
+from tests import ROOT
+from tests.docs.pages import PAGES, Link, anchors, links
 
 LINKS = [link for page in PAGES for link in links(page)]
 

@@ -15,7 +15,8 @@ from querator import config
 from querator.cli.help import ENVIRONMENT
 from querator.config_file import ConfigFile, FileTable
 from querator.daemon.http import routes
-from tests.docs.pages import PAGES, ROOT
+from tests import ROOT
+from tests.docs.pages import PAGES
 
 EXAMPLE = ROOT / "packaging" / "querator.toml"
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()

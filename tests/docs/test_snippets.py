@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from querator import config
-from tests.docs import running
+from tests import ROOT
+from tests.docs import page_runs
 from tests.docs.conftest import Served, free_port
-from tests.docs.pages import INDENTED, PAGES, ROOT, Block, blocks
+from tests.docs.pages import INDENTED, PAGES, Block, blocks
 
 NOT_CODE = {"text", "json", "http", "xml", "mermaid"}
 CHECKED_APART = {"toml", "go", "ini", "cron", "sql"}
@@ -24,12 +25,12 @@ PLAIN = re.compile(r"^(make|python -m bench|\.venv/bin/python -m bench)\b")
 
 
 def runnable(block: Block) -> bool:
-    return block.language in (*running.SHELL, "python") and not block.excuse and not plain(block)
+    return block.language in (*page_runs.SHELL, "python") and not block.excuse and not plain(block)
 
 
 def plain(block: Block) -> bool:
     lines = [line for line in _lines(block) if line]
-    return block.language in running.SHELL and bool(lines) and all(PLAIN.match(line) for line in lines)
+    return block.language in page_runs.SHELL and bool(lines) and all(PLAIN.match(line) for line in lines)
 
 
 def _lines(block: Block) -> list[str]:
@@ -44,19 +45,19 @@ def of_language(*languages: str) -> list[object]:
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(runnable, blocks(page)))], ids=str)
 def test_a_page_does_what_it_says(page: Path, served: Served, home: Path, tmp_path: Path):
     """A page that starts a daemon of its own talks to that one; the others find one that runs."""
-    wanted = [command for block in filter(runnable, blocks(page)) for command in running.commands(block)]
+    wanted = [command for block in filter(runnable, blocks(page)) for command in page_runs.commands(block)]
     if any("querator daemon run" in command.text for command in wanted):
         http, more = f"localhost:{free_port()}", {}
     else:
         served.empty()
         http, more = served.http, {"QUERATOR_SOCKET": str(served.socket), "QUERATOR_CONFIG": str(served.config)}
-    wanted = [command._replace(text=running.free_address(http, command.text)) for command in wanted]
-    for ran in running.run(wanted, tmp_path, running.environment(home, **more)):
+    wanted = [command._replace(text=page_runs.free_address(http, command.text)) for command in wanted]
+    for ran in page_runs.run(wanted, tmp_path, page_runs.environment(home, **more)):
         shown = f"{ran.command.block.place}\n$ {ran.command.text}\n{ran.output}"
         assert ran.exit_code is not None, f"the page ended here: {shown}"
         assert ran.exit_code == 0 or ran.command.may_fail, f"exit code {ran.exit_code}: {shown}"
         if ran.command.expected:
-            assert running.same(ran.command.expected, ran.output), f"shows something else: {shown}"
+            assert page_runs.same(ran.command.expected, ran.output), f"shows something else: {shown}"
 
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in ALL if plain(block)])
@@ -101,12 +102,12 @@ def test_go_examples_run(block: Block, served: Served, tmp_path: Path):
     served.empty()
     served.client.create_queue("mail")
     served.client.produce("mail", ["from the test"])
-    (tmp_path / "main.go").write_text(running.free_address(served.http, block.text))
+    (tmp_path / "main.go").write_text(page_runs.free_address(served.http, block.text))
     cache = {"GOCACHE": str(ROOT / ".cache" / "go"), "GOPATH": str(tmp_path / "go")}
     done = subprocess.run(
         [go, "run", "main.go"],
         cwd=tmp_path,
-        env=running.environment(tmp_path, **cache),
+        env=page_runs.environment(tmp_path, **cache),
         capture_output=True,
         text=True,
     )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import running
+from tests import ROOT
+from tests.docs import page_runs
 from tests.docs.conftest import Served
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import blocks
 
 PAGE = Path("docs/spark.md")
 BEFORE = """
@@ -46,7 +47,7 @@ def test_what_the_page_shows_in_a_notebook(served: Served, home: Path, tmp_path:
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
-        env=running.environment(home, PYSPARK_PYTHON=sys.executable),
+        env=page_runs.environment(home, PYSPARK_PYTHON=sys.executable),
         capture_output=True,
         text=True,
     )

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import House
+
+from tests.maintenance.house import House
 
 
 @pytest.fixture

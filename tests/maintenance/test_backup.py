@@ -11,7 +11,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from house import SECOND, House
 
 from querator import limits
 from querator.daemon.engine import at_store
@@ -19,6 +18,7 @@ from querator.daemon.jobs import compaction
 from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import SECOND, House
 
 from querator.daemon import logs
 from querator.daemon.store.base import StorageError
 from querator.errors import InvalidRequest
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 @pytest.fixture

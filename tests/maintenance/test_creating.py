@@ -9,13 +9,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from house import House
 
 from querator.daemon.catalog import Catalog
 from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import RequestFailed
 from querator.wire import messages as m
+from tests.maintenance.house import House
 
 
 def wanted(name: str, partitions: int) -> m.QueueInfo:

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from process import Process
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+from tests.daemons import Daemon, two_storages
+
 PACKAGING = ROOT / "packaging"
 
 
@@ -23,12 +24,12 @@ def crontab() -> dict[str, str]:
     return {" ".join(line[:5]): line[5] for line in lines}
 
 
-def run(command: str, daemon: Process) -> subprocess.CompletedProcess[str]:
+def run(command: str, daemon: Daemon) -> subprocess.CompletedProcess[str]:
     """As cron runs it: with /bin/sh and next to no environment."""
     environment = {
         "HOME": str(daemon.directory),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "QUERATOR_SOCKET": daemon.endpoint.removeprefix("unix:"),
+        "QUERATOR_SOCKET": str(daemon.socket),
         "PYTHONPATH": str(ROOT),
     }
     command = command.replace("/srv/backup", str(daemon.directory / "backup"))
@@ -41,8 +42,7 @@ def test_schedules_are_five_fields(schedule: str):
 
 
 def test_cron_is_silent_when_all_is_well_and_speaks_up_when_not(tmp_path: Path):
-    daemon = Process(tmp_path)
-    try:
+    with Daemon(tmp_path, *two_storages(tmp_path)) as daemon:
         client = daemon.client
         for name in ("orders", "mail"):
             client.create_queue(name, partitions=2, lease_timeout="1m", expire_timeout="1h")
@@ -62,8 +62,6 @@ def test_cron_is_silent_when_all_is_well_and_speaks_up_when_not(tmp_path: Path):
         assert done.returncode not in (0, 2) and "partition '1'" in done.stderr
         states = [(status.queue_name, status.state) for status in client.list_partitions()]
         assert states == [("mail", "paused"), ("mail", "error"), ("orders", "available"), ("orders", "unavailable")]
-    finally:
-        daemon.stop()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")

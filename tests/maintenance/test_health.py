@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from house import House
 
 from querator.daemon import health
 from querator.daemon.queue.partition import Partition
 from querator.items import Placement, Room
+from tests.maintenance.house import House
 
 
 def fail(house: House, number: int) -> None:

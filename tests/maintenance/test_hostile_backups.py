@@ -11,9 +11,9 @@ from typing import Any
 
 import duckdb
 import pytest
-from house import House
 
 from querator.errors import InvalidRequest, RequestFailed
+from tests.maintenance.house import House
 
 
 @pytest.fixture

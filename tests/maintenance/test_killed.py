@@ -7,39 +7,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from process import Process
 
 from querator.errors import TimedOut, Unreachable
 from querator.wire import messages as m
+from tests.daemons import Daemon, two_storages
+from tests.maintenance.inspection import contents, jobs_ended
 
-Trigger = Callable[[Process, Path], None]
+Trigger = Callable[[Daemon, Path], None]
 
 
-def migrate_to_storage(daemon: Process, to: Path) -> None:
+def migrate_to_storage(daemon: Daemon, to: Path) -> None:
     daemon.client.migrate_partition("q", 1, to_storage="other")
 
 
-def migrate_into_partition(daemon: Process, to: Path) -> None:
+def migrate_into_partition(daemon: Daemon, to: Path) -> None:
     daemon.client.migrate_partition("q", 1, to_partition=0)
 
 
-def grow(daemon: Process, to: Path) -> None:
+def grow(daemon: Daemon, to: Path) -> None:
     daemon.client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=5))
 
 
-def shrink(daemon: Process, to: Path) -> None:
+def shrink(daemon: Daemon, to: Path) -> None:
     daemon.client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=1))
 
 
-def compact(daemon: Process, to: Path) -> None:
+def compact(daemon: Daemon, to: Path) -> None:
     daemon.client.compact_partitions("q")
 
 
-def backup(daemon: Process, to: Path) -> None:
+def backup(daemon: Daemon, to: Path) -> None:
     daemon.client.backup_partitions("q", str(to / "again"))
 
 
-def restore(daemon: Process, to: Path) -> None:
+def restore(daemon: Daemon, to: Path) -> None:
     daemon.client.restore_partitions("q", str(to / "backup"))
 
 
@@ -78,8 +79,7 @@ STEPS: dict[str, Trigger] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at(step: str, tmp_path: Path):
-    daemon = Process(tmp_path, step)
-    try:
+    with Daemon(tmp_path, *two_storages(tmp_path), failpoint=step) as daemon:
         client = daemon.client
         client.create_queue("q", partitions=3, lease_timeout="10m", expire_timeout="24h")
         texts = [f"{n}" for n in range(9000)]
@@ -87,17 +87,17 @@ def test_killed_at(step: str, tmp_path: Path):
             client.produce("q", texts[start : start + 500])
         if STEPS[step] is restore:
             client.backup_partitions("q", str(tmp_path / "backup"))
-            daemon.jobs_ended()
+            jobs_ended(daemon.client)
         # What is leased follows only when its lease ends, and these jobs wait for that.
         held = [] if STEPS[step] in (shrink, migrate_into_partition) else client.lease("q", 1).items
         with contextlib.suppress(Unreachable, TimedOut):
             STEPS[step](daemon, tmp_path)
         daemon.until_killed()
         daemon.start()
-        jobs = daemon.jobs_ended()
+        jobs = jobs_ended(daemon.client)
         assert {job.state for job in jobs} <= {"done"}, jobs
         client = daemon.client
-        assert sorted(daemon.contents(), key=int) == texts
+        assert sorted(contents(daemon.client), key=int) == texts
         statuses = client.list_partitions("q")
         assert {status.state for status in statuses} == {"available"}, statuses
         if held and STEPS[step] is not restore:
@@ -106,18 +106,16 @@ def test_killed_at(step: str, tmp_path: Path):
         _check_result(daemon, STEPS[step], statuses)
         client.produce("q", ["new"])
         client.verify_partitions("q")
-        assert {job.state for job in daemon.jobs_ended()} <= {"done"}
+        assert {job.state for job in jobs_ended(daemon.client)} <= {"done"}
         daemon.kill()
         daemon.start()
-        assert sorted(daemon.contents()) == sorted([*texts, "new"])
+        assert sorted(contents(daemon.client)) == sorted([*texts, "new"])
         files = {path.stem for storage in ("default", "other") for path in (tmp_path / storage).glob("*.duckdb")}
         assert files == {status.file.removesuffix(".duckdb") for status in statuses}
         assert not [path for storage in ("default", "other") for path in (tmp_path / storage).glob("*.creating")]
-    finally:
-        daemon.stop()
 
 
-def _check_result(daemon: Process, trigger: Trigger, statuses: list[m.PartitionStatus]) -> None:
+def _check_result(daemon: Daemon, trigger: Trigger, statuses: list[m.PartitionStatus]) -> None:
     """What the job was for has come about."""
     if trigger is migrate_to_storage:
         assert [status.storage for status in statuses] == ["default", "other", "default"]
@@ -135,8 +133,7 @@ def _check_result(daemon: Process, trigger: Trigger, statuses: list[m.PartitionS
 
 @pytest.mark.parametrize("step", ["restore.staged", "restore.closed:2", "restore.placed", "restore.recorded:2"])
 def test_killed_while_a_queue_is_made_from_a_backup(step: str, tmp_path: Path):
-    daemon = Process(tmp_path, step)
-    try:
+    with Daemon(tmp_path, *two_storages(tmp_path), failpoint=step) as daemon:
         client = daemon.client
         client.create_queue("q", partitions=3, lease_timeout="10m", expire_timeout="24h", reference="ours")
         texts = [f"{n}" for n in range(900)]
@@ -144,17 +141,15 @@ def test_killed_while_a_queue_is_made_from_a_backup(step: str, tmp_path: Path):
             client.produce("q", texts[start : start + 50])
         client.pause_partitions("q", [1])
         client.backup_partitions("q", str(tmp_path / "backup"))
-        daemon.jobs_ended()
+        jobs_ended(daemon.client)
         with contextlib.suppress(Unreachable, TimedOut):
             client.restore_partitions("copy", str(tmp_path / "backup"))
         daemon.until_killed()
         daemon.start()
-        assert {job.state for job in daemon.jobs_ended()} == {"done"}
+        assert {job.state for job in jobs_ended(daemon.client)} == {"done"}
         assert daemon.client.queue_info("copy").reference == "ours"
         for name in ("q", "copy"):
             statuses = daemon.client.list_partitions(name)
             assert [(status.state, status.total) for status in statuses] == [
                 ("available", 300), ("paused", 300), ("available", 300),
             ]  # fmt: skip
-    finally:
-        daemon.stop()

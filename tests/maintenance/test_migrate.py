@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from house import SECOND, House
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 def filled(house: House, partitions: int = 2, items: int = 30) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import duckdb
 import pytest
-from house import SECOND, House
 
 from querator import ids, limits
 from querator.daemon.engine.disks import Disk
@@ -12,6 +11,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.journal.head import Head
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 class TestPause:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from house import House
 
 from querator import ids
 from querator.daemon.store.base import LackOfMemory, StorageError
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.wire import messages as m
+from tests.maintenance.house import House
 
 BEYOND_64_BITS = (1 << 63) + 5
 LIST = m.StorageItemsListRequest(queue_name="q")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from house import SECOND, House
 
 from querator.config_file import LimitsConfig
 from querator.errors import Conflict, InvalidRequest
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 def update(house: House, partitions: int, **settings: Any) -> None:

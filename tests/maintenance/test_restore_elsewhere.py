@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from house import SECOND, House
 
 from querator.errors import InvalidRequest, RequestFailed
 from querator.wire import messages as m
+from tests.maintenance.house import SECOND, House
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torture
+
+from tests.maintenance import torture
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path):

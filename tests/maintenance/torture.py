@@ -1,6 +1,6 @@
 """8 producers and 8 consumers at full speed on 4 partitions, while an operator does everything at random.
 
-    python tests/maintenance/torture.py --seconds 120 --seed 7 [--kill]
+    python -m tests.maintenance.torture --seconds 120 --seed 7 [--kill]
 
 Every item that was acknowledged is completed exactly once or still in the queue, and no client sees anything but
 success and 454. With `--kill` the daemon is killed and started again every few seconds, and clients lose their
@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from process import Process
-
 from querator import Client
 from querator.errors import InvalidRequest, QueratorError, RetryRequest, TimedOut, Unreachable
 from querator.wire import messages as m
+from tests.daemons import Daemon, two_storages
+from tests.maintenance.inspection import contents, jobs_ended
 
 PROCESSES = 2
 THREADS_EACH = 4
@@ -118,7 +118,7 @@ def _load(results: Any, *arguments: Any) -> None:
 class Operator:
     """Does something to the partitions, again and again, and leaves them available."""
 
-    def __init__(self, daemon: Process, seed: int, until: float, kill: bool) -> None:
+    def __init__(self, daemon: Daemon, seed: int, until: float, kill: bool) -> None:
         self.daemon, self.until, self.kill = daemon, until, kill
         self.chance = random.Random(seed)
         self.done: collections.Counter[str] = collections.Counter()
@@ -152,7 +152,7 @@ class Operator:
         return self.daemon.client
 
     def restore_order(self) -> None:
-        for job in self.daemon.jobs_ended():
+        for job in jobs_ended(self.client):
             if job.state != "done":
                 self.errors.append(f"job {job}")
         for status in self.client.list_partitions("q"):
@@ -222,8 +222,7 @@ class Operator:
 
 
 def run(directory: Path, seconds: float, seed: int, kill: bool = False) -> str:
-    daemon = Process(directory)
-    try:
+    with Daemon(directory, *two_storages(directory)) as daemon:
         # A lease whose answer was lost with the daemon is nobody's, and a job may have to wait for its end.
         lease_timeout = LEASE_SECONDS if kill else "10m"
         daemon.client.create_queue("q", partitions=4, lease_timeout=lease_timeout, expire_timeout="24h")
@@ -247,12 +246,10 @@ def run(directory: Path, seconds: float, seed: int, kill: bool = False) -> str:
             load.join()
         operator.restore_order()
         return _judge(daemon, operator, told, seed)
-    finally:
-        daemon.stop()
 
 
-def _judge(daemon: Process, operator: Operator, told: dict[str, list[str]], seed: int) -> str:
-    left = daemon.contents()
+def _judge(daemon: Daemon, operator: Operator, told: dict[str, list[str]], seed: int) -> str:
+    left = contents(daemon.client)
     errors = told["errors"] + operator.errors
     assert not errors, f"seed {seed}: {len(errors)} errors, {errors[:5]}"
     completed = collections.Counter(told["completed"])
@@ -264,7 +261,7 @@ def _judge(daemon: Process, operator: Operator, told: dict[str, list[str]], seed
     made_up = set(completed + remaining) - set(told["produced"]) - set(told["uncertain"])
     assert not made_up, f"seed {seed}: {len(made_up)} items that nobody produced, {list(made_up)[:5]}"
     daemon.client.verify_partitions("q")
-    ended = daemon.jobs_ended()
+    ended = jobs_ended(daemon.client)
     assert all(job.state == "done" for job in ended), f"seed {seed}: {ended}"
     return (
         f"{len(told['produced'])} produced, {len(told['completed'])} completed, {len(left)} left;"

@@ -14,7 +14,7 @@ from querator.client.bulk_client import BulkClient
 from querator.client.clients import Client
 from querator.errors import QueratorError
 from querator.spark.session import PYTHON_LOGGERS, check_java, check_pyspark, session
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,14 +52,13 @@ def spark(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def daemon(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("daemon"))
-    yield running
-    running.stop()
+    with Daemon(tmp_path_factory.mktemp("daemon"), http=True) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def client(daemon: Daemon) -> Iterator[Client]:
-    with daemon.client() as one:
+    with daemon.connect() as one:
         yield one
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from querator.client.bulk_client import BulkClient
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 from tests.spark.seen import numbers
 from tests.spark.standalone import Cluster
 

@@ -13,7 +13,7 @@ import pytest
 
 from querator.client.bulk_client import BulkClient
 from querator.client.clients import Client
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 from tests.spark.seen import numbers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from querator.client.bulk_client import BulkClient
 from querator.client.catalogue import produce_item
 from querator.client.clients import Client
 from querator.errors import RetryRequest
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 from tests.spark.seen import numbers, payloads
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def test_draining_with_a_consumer_on_the_same_queue(
     done = threading.Event()
 
     def consume() -> None:
-        with daemon.client() as other:
+        with daemon.connect() as other:
             while not done.is_set():
                 try:
                     items = other.lease(queue, 50, timeout=0.2).items

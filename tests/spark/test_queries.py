@@ -9,7 +9,7 @@ import pytest
 
 from querator.client.catalogue import produce_item
 from querator.client.clients import Client
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

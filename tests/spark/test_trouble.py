@@ -19,7 +19,7 @@ from querator.client.bulk_client import BulkClient
 from querator.client.catalogue import produce_item
 from querator.client.clients import Client
 from querator.errors import QueratorError
-from tests.bulk.daemons import Daemon
+from tests.daemons import Daemon
 from tests.spark.seen import numbers
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ ITEMS = 60_000
 @pytest.fixture
 def own(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon that a test may kill."""
-    daemon = Daemon(tmp_path_factory.mktemp("own"))
-    yield daemon
-    daemon.stop()
+    with Daemon(tmp_path_factory.mktemp("own"), http=True) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def fill(bulk: BulkClient, queue: str, first: int, last: int, size: int = 0) -> 
 
 
 def test_a_daemon_that_is_killed_in_mid_import_and_comes_back(own: Daemon, lines: str, tmp_path: Path) -> None:
-    with own.client() as client, BulkClient(own.endpoint) as bulk:
+    with own.connect() as client, BulkClient(own.endpoint) as bulk:
         client.create_queue("q", partitions=2)
 
         def restart() -> None:
@@ -103,7 +102,7 @@ def test_a_daemon_that_is_killed_in_mid_import_and_comes_back(own: Daemon, lines
 
 
 def test_a_daemon_that_is_killed_in_mid_export_and_comes_back(spark: SparkSession, own: Daemon, tmp_path: Path) -> None:
-    with own.client() as client, BulkClient(own.endpoint) as bulk:
+    with own.connect() as client, BulkClient(own.endpoint) as bulk:
         client.create_queue("q", partitions=2)
         fill(bulk, "q", 0, ITEMS, 500)
 
@@ -121,7 +120,7 @@ def test_a_daemon_that_is_killed_in_mid_export_and_comes_back(spark: SparkSessio
 
 def test_a_daemon_that_is_killed_in_mid_stream_and_comes_back(spark: SparkSession, own: Daemon, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with own.client() as client, BulkClient(own.endpoint) as bulk:
+    with own.connect() as client, BulkClient(own.endpoint) as bulk:
         client.create_queue("q", partitions=2)
         fill(bulk, "q", 0, 5_000)
 
@@ -186,7 +185,7 @@ def test_a_copy_between_two_daemons_that_is_cancelled_is_finished_by_the_next(
     fill(bulk, queue, 0, ITEMS, 200)
     client.produce(queue, [produce_item("-1", enqueue_at="2999-01-01T00:00:00Z")])
     words = ("copy", "--from", f"here/{queue}", "--to", "there/copy")
-    with own.client() as other, BulkClient(own.endpoint) as other_bulk:
+    with own.connect() as other, BulkClient(own.endpoint) as other_bulk:
         assert pipeline(daemon, tmp_path, *words).exit_code == 4
         other.create_queue("copy", partitions=3)
 
@@ -209,7 +208,7 @@ def test_a_copy_between_two_daemons_that_is_cancelled_is_finished_by_the_next(
 
 
 def test_a_daemon_that_does_not_come_back_is_given_up_on(own: Daemon, spark: SparkSession) -> None:
-    with own.client() as client:
+    with own.connect() as client:
         client.create_queue("q")
     own.stop()
     rows: Any = spark.range(10).selectExpr("cast(id as string) as payload")

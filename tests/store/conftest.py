@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_making import UUID
 
 from querator.daemon.store.base import Storage, Store
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.memory import MemoryStorage
+from tests.store.store_making import UUID
 
 
 @pytest.fixture(params=["memory", "duckdb"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from querator.daemon.store.base import Batch, Storage, Store
 from querator.items import Item
+from tests import ROOT
 
 UUID = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 OTHER_UUID = "1190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
@@ -54,11 +55,11 @@ def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
     """Runs lines of Python with a storage and a store at hand, and kills the process at their end."""
     script = f"""
 import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.storage import DuckStorage
-from store_making import *
+from tests.store.store_making import *
 storage = DuckStorage("disk", {str(directory)!r})
 storage.recover()
 path = Path({str(directory)!r}) / (UUID + ".duckdb")

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_making import OTHER_UUID, UUID, in_a_process_that_is_killed, ready_seqs
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck.storage import DuckStorage
+from tests.store.store_making import OTHER_UUID, UUID, in_a_process_that_is_killed, ready_seqs
 
 ACKNOWLEDGED = {UUID: [1, 2, 3, 4], OTHER_UUID: [1, 2]}
 JOURNAL_IN_USE = """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from store_making import item
 
 from querator.daemon.store.base import Batch, Rows
 from querator.daemon.store.delta import Delta
 from querator.items import NOBODY, Hold
+from tests.store.store_making import item
 
 
 def delta_of(*batches: Batch) -> Delta:

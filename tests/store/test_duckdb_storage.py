@@ -16,19 +16,6 @@ from uuid import uuid4
 
 import duckdb
 import pytest
-from store_making import (
-    NO_BYTES_MAX,
-    OTHER_UUID,
-    THIRD_UUID,
-    UUID,
-    added,
-    in_a_process_that_is_killed,
-    item,
-    leased,
-    put,
-    ready_seqs,
-    write,
-)
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
@@ -41,6 +28,20 @@ from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import records
 from querator.daemon.store.journal.books import Books
 from querator.items import ZERO_TIME_US
+from tests import ROOT
+from tests.store.store_making import (
+    NO_BYTES_MAX,
+    OTHER_UUID,
+    THIRD_UUID,
+    UUID,
+    added,
+    in_a_process_that_is_killed,
+    item,
+    leased,
+    put,
+    ready_seqs,
+    write,
+)
 
 
 @contextlib.contextmanager
@@ -159,11 +160,11 @@ class TestCrashes:
         """Items are added and removed, applied by another thread, and the process is killed in the middle of it."""
         script = f"""
 import sys, threading
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(ROOT)!r})
 from querator import limits
 from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.storage import DuckStorage
-from store_making import *
+from tests.store.store_making import *
 limits.SEGMENT_BYTES_MAX = 20_000
 storage = DuckStorage("disk", {str(tmp_path)!r})
 storage.recover()

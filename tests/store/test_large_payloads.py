@@ -11,7 +11,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from store_making import UUID, item, leased, put
 
 from querator import limits
 from querator.daemon.store.base import Batch
@@ -22,6 +21,7 @@ from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.snapshot import SnapshotLost
 from querator.daemon.store.duck.storage import DuckStorage
+from tests.store.store_making import UUID, item, leased, put
 
 
 @contextlib.contextmanager

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_making import UUID, item, leased, put
 
 from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.slices import Scan
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.limits import SLICE_BYTES_MAX
+from tests.store.store_making import UUID, item, leased, put
 
 
 @pytest.mark.parametrize("table", ["items", "leases"])

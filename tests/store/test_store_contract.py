@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 from querator.daemon.store.base import Batch, Due, Found, Leased, Rows, Storage, StorageError, Store, Summary
 from querator.daemon.store.fingerprints import fingerprint
 from querator.items import NOBODY, ZERO_TIME_US, Hold
 from querator.wire.arrow import encode_batches
+from tests.store.store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
 
 YEAR_9999_US = 253_402_300_799_999_999
 

@@ -17,19 +17,17 @@ import itertools
 import json
 import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.daemons import Daemon, UnixConnection
+from tests.waiting import PATIENCE_SECONDS
+
 ROUNDS = int(os.environ.get("QUERATOR_TORTURE_ROUNDS", "20"))
 SEED = int(os.environ.get("QUERATOR_TORTURE_SEED", "0")) or random.randrange(10**9)
-PATIENCE_SECONDS = 60
 CLIENTS = 4
 FAILPOINTS = ("journal.written", "journal.synced", "apply.committed")
 
@@ -38,16 +36,7 @@ class Gone(Exception):
     """The daemon does not answer any more."""
 
 
-class Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(PATIENCE_SECONDS)
-        self.sock.connect(str(self._path))
-
+class Connection(UnixConnection):
     def call(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
         try:
             self.request("POST", f"/v1/{path}", json.dumps(body), {"Content-Type": "application/json"})
@@ -85,25 +74,12 @@ class Torture:
         self.over = threading.Event()
 
     def start(self, failpoint: str = "") -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("QUERATOR_", "XDG_"))}
-        environment |= {"HOME": str(self.directory), "QUERATOR_FAILPOINT": failpoint}
-        paths = ["--data", str(self.directory / "data"), "--socket", str(self.directory / "s")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "querator.cli.main", "daemon", "run", *paths],
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            assert "traceback" not in line, line
-            if "started" in line:
-                break
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        # A failpoint may kill the daemon while it still starts.
+        self.daemon = Daemon(self.directory, failpoint=failpoint, may_fail=bool(failpoint))
+        assert "traceback" not in self.daemon.output, self.daemon.output
 
     def connection(self) -> Connection:
-        return Connection(self.directory / "s")
+        return Connection(self.daemon.socket)
 
     # -- clients
 
@@ -165,10 +141,9 @@ class Torture:
         target = self.history.steps + self.random.randint(1, 300)
         with self.history.progress:
             self.history.progress.wait_for(
-                lambda: self.history.steps >= target or self.process.poll() is not None, PATIENCE_SECONDS
+                lambda: self.history.steps >= target or self.daemon.process.poll() is not None, PATIENCE_SECONDS
             )
-        self.process.kill()
-        self.process.wait(PATIENCE_SECONDS)
+        self.daemon.kill()
         self.over.set()
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
@@ -201,8 +176,7 @@ class Torture:
                     if len(items) <= 1000:
                         break
                     pivot = items[1000]["id"]
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_SECONDS) == 0
+        assert self.daemon.stop() == 0
         return found
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.pages import INDENTED, ROOT, Block
+from tests.daemons import clean_environment
+from tests.docs.pages import INDENTED, Block
 
 SHELL = ("sh", "bash", "console", INDENTED)
 PAGE_SECONDS_MAX = 240
@@ -105,9 +106,8 @@ def _result(said: str, number: int, command: Command) -> Ran:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUERATOR_", "XDG_"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    return kept | {"HOME": str(home), "PATH": path, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), **more}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return clean_environment(home) | {"PATH": path, "LC_ALL": "C.UTF-8", **more}
 
 
 # What differs from run to run

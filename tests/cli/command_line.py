@@ -1,12 +1,10 @@
-"""A real daemon in a temporary directory, and the command line spoken to it in process."""
+"""The command line as tests use it: in this process, or in one of its own where signals and pipes matter."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,42 +12,12 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from querator import Client
 from querator.cli.shell.tree import app
 from querator.cli.terminal import streams
 from querator.cli.terminal.streams import Terminals
-from querator.errors import QueratorError
+from tests.daemons import QUERATOR
 
-QUERATOR = [sys.executable, "-m", "querator.cli.main"]
 TERMINAL = Terminals(stdin=True, stdout=True, stderr=True, columns=120)
-
-
-class Daemon:
-    """`querator daemon run --test-clock` in a process of its own. Its clock stands still until a test moves it."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.data = directory
-        self.socket = directory / "querator.sock"
-        self.log = directory.with_suffix(".log")
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [*QUERATOR, "daemon", "run", "--data", str(directory), *options], stdout=log, stderr=log
-            )
-        self.client = Client(f"unix:{self.socket}", timeout=30)
-        while not self._answers():
-            assert self.process.poll() is None, self.log.read_text()
-
-    def _answers(self) -> bool:
-        try:
-            self.client.list_queues(timeout=0.2)
-        except QueratorError:
-            return False
-        return True
-
-    def stop(self) -> None:
-        self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
 
 
 class CommandLine:
