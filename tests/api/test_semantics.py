@@ -17,8 +17,9 @@ ZERO = "0001-01-01T00:00:00Z"
 
 
 def later(now: str, seconds: float) -> str:
+    """A moment as the daemon writes it: without zeros at the end of the fraction."""
     then = dt.datetime.fromisoformat(now.replace("Z", "+00:00")) + dt.timedelta(seconds=seconds)
-    return then.isoformat().replace("+00:00", "Z")
+    return then.strftime("%Y-%m-%dT%H:%M:%S.%f").rstrip("0").rstrip(".") + "Z"
 
 
 def texts(items) -> list[str]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "maintenance"))
-
-from house import House
-
 from querator.daemon.trends import sampling
 from querator.wire import messages as m
+from tests.maintenance.house import House
 
 
 @pytest.fixture

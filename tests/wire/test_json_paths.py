@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from querator.errors import ContentError
 from querator.wire import json, strict
 from querator.wire.messages import Message, QueueProduceRequest, QueuesInfoRequest, Reply
-
-from .strategies import HOT, KINDS, body, damaged, message
+from tests.wire.strategies import HOT, KINDS, body, damaged, message
 
 
 def outcome(decode: Callable[[type[Message], bytes], Message], kind: type[Message], data: bytes) -> Message | str:

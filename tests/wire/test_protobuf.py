@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from querator.errors import ContentError
 from querator.wire import json, protobuf, schema
 from querator.wire.messages import ClockSetRequest, Message, QueueLeaseRequest, QueuesInfoRequest, StorageItem
-
-from .strategies import KINDS, message
+from tests.wire.strategies import KINDS, message
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,8 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from querator.wire import schema
 from querator.wire.messages import Message, Reply
-
-from .strategies import KINDS
+from tests.wire.strategies import KINDS
 
 TYPES = {
     FieldDescriptor.TYPE_STRING: "string",
