@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 
@@ -58,7 +58,7 @@ class BulkClient:
         where: str = "",
         after_id: str = "",
         upto_id: str = "",
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """The items of one partition that meet the condition `where`, in the order of their ids."""
         schema = arrow.chosen(arrow.ITEM, columns)
         # The id is always requested, because an interrupted scan continues after it.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from querator import Client
@@ -15,6 +16,7 @@ from querator.client import catalogue
 from querator.errors import InvalidRequest
 from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
 from tests.cli.test_queue import leased_ids, totals
+from tests.daemons import Daemon
 
 
 def ids_of(client: Client, queue: str) -> list[str]:
@@ -300,6 +302,23 @@ def test_a_redrive_that_broke_off_adds_nothing_even_if_items_are_done_and_batche
     client.complete(name, [item.id for item in client.lease(name, 2).items])
     cli.ok("items", "redrive", dead)
     assert (totals(client, dead), totals(client, name)) == ((0, 0, 0), (1, 0, 0))
+
+
+def test_redrive_asks_the_daemon_once_per_batch_and_not_once_per_item(
+    cli: CommandLine, daemon: Daemon, client: Client
+) -> None:
+    name, dead = dead_pair(client)
+    kill(client, name, *map(str, range(300)))
+    before = requests_answered(daemon)
+    assert cli.json("items", "redrive", dead)["redriven"] == 300
+    assert requests_answered(daemon) - before < 20
+    assert (totals(client, dead), totals(client, name)) == ((0, 0, 0), (300, 0, 0))
+
+
+def requests_answered(daemon: Daemon) -> int:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(daemon.socket))) as plain:
+        lines = plain.get("http://daemon/metrics").text.splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("http_handler_duration_count"))
 
 
 def test_redrive_can_be_interrupted(cli: CommandLine, client: Client) -> None:

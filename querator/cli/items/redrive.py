@@ -1,18 +1,20 @@
 """`querator items redrive`: returns dead items to the queues in which they died.
 
-The daemon has no redrive call, so this module does it in batches: it imports items into their origin queue with their
-history, and then deletes them from the dead queue. An imported item keeps its dead id as its source id, and the origin
-queue remembers source ids for a month. So an interrupted run can be repeated: an item that was imported but not deleted
-yet is not imported again, even if a consumer has completed it since. Leased items are skipped.
+The daemon has no redrive call, so this module does it in batches: it scans the dead queue, imports the items into their
+origin queue with their history, and then deletes them from the dead queue. An imported item keeps its dead id as its
+source id, and the origin queue remembers source ids for a month. So an interrupted run can be repeated: an item that
+was imported but not deleted yet is not imported again, even if a consumer has completed it since. Leased items are
+skipped.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -24,18 +26,16 @@ from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Format
 from querator.cli.terminal.session import Session
 from querator.errors import Interrupted, InvalidRequest, NotFound, PartlyDone, QueratorError, UsageError
-from querator.limits import NS_PER_US
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from querator.client import BulkClient
-    from querator.wire.messages import ItemsInspectResponse
 
-SIDE_BY_SIDE: Final = 8
-BATCH_ITEMS: Final = 200
+BATCH_ITEMS: Final = 1_000
 IMPORT_BYTES: Final = 4_000_000
 UNKNOWN_REASON: Final = "unknown"
+COLUMNS: Final = ("partition", "id", "kind", "reference", "encoding", "payload", "history")
 
 
 class Dead(NamedTuple):
@@ -46,7 +46,6 @@ class Dead(NamedTuple):
     reason: str
     last_reason: str = ""
     """The first line of the reason why the last attempt failed."""
-    history: str = ""
 
 
 class Outcome(NamedTuple):
@@ -82,9 +81,9 @@ def redrive(
     if to is not None:
         session.client.queue_info(to)
     run = RedriveRun(session, queue, to, dry_run=dry_run)
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, Progress(session.streams, f"redriving '{queue}'") as progress:
+    with ThreadPoolExecutor(1) as pool, Progress(session.streams, f"redriving '{queue}'") as progress:
         try:
-            for batch in _batches(_candidates(session, queue, where, limit), rate):
+            for batch in _batches(session, queue, where or "", limit, rate):
                 started = time.monotonic()
                 run.handle(pool, batch)
                 progress.update(run.redriven + len(run.failed))
@@ -99,24 +98,25 @@ def redrive(
     run.report()
 
 
-def _candidates(session: Session, queue: str, where: str | None, limit: int | None) -> Iterator[dict[str, Any]]:
-    from querator.cli.items import ItemState, stored_items
-
-    client = session.client
-    numbers = open_partitions(session, queue)
-    if where is not None:
-        from querator.cli.lookups.filters import matching_items
-
-        found = matching_items(client, queue, None, ItemState.READY, None, where)
-    else:
-        found = stored_items(client, queue, numbers, ItemState.READY)
-    return islice(found, limit)
-
-
-def _batches(records: Iterator[dict[str, Any]], rate: float | None) -> Iterator[list[dict[str, Any]]]:
-    size = BATCH_ITEMS if rate is None else max(1, min(BATCH_ITEMS, int(rate)))
-    while batch := list(islice(records, size)):
-        yield batch
+def _batches(
+    session: Session, queue: str, where: str, limit: int | None, rate: float | None
+) -> Iterator[list[dict[str, Any]]]:
+    """Ready items. They are read shortly before they are used, because a consumer may complete items meanwhile."""
+    left = limit if limit is not None else sys.maxsize
+    with session.make_bulk_client() as bulk:
+        for partition in open_partitions(session, queue):
+            after = ""
+            while left:
+                scan = bulk.scan(queue, partition, state="ready", columns=COLUMNS, where=where, after_id=after)
+                with closing(scan):
+                    slice = next(scan, None)
+                if slice is None:
+                    break
+                rows = slice.slice(0, left if rate is None else min(left, max(1, int(rate)))).to_pylist()
+                after = rows[-1]["id"]
+                left -= len(rows)
+                for first in range(0, len(rows), BATCH_ITEMS):
+                    yield rows[first : first + BATCH_ITEMS]
 
 
 def _runs(dead: list[Dead]) -> Iterator[list[Dead]]:
@@ -133,23 +133,18 @@ def _runs(dead: list[Dead]) -> Iterator[list[Dead]]:
         yield run
 
 
-def _history(found: ItemsInspectResponse) -> str:
-    """The failed attempts and deaths of an item, as JSON for an import."""
+def _located(record: dict[str, Any], to: str | None) -> Dead:
+    """The item with its origin, which is empty if its history does not tell where it died."""
     import msgspec
 
-    from querator import durations
     from querator.items import Event
 
-    events = [
-        Event(one.at or 0, one.reason, one.attempt, one.client_id, durations.parse(one.held) // NS_PER_US)
-        for one in found.failed_attempts
-    ]
-    events += [
-        Event(one.at or 0, one.reason, one.attempts, queue_name=one.queue_name, source_id=one.source_id)
-        for one in found.history
-    ]
-    # The sort is stable: a failed attempt stays before a death at the same time.
-    return msgspec.json.encode(sorted(events, key=lambda event: event.at)).decode()
+    events = msgspec.json.decode(record["history"] or "[]", type=list[Event])
+    deaths = [event for event in events if event.queue_name]
+    failed = [event.reason.partition("\n")[0] for event in events if not event.queue_name]
+    if not deaths:
+        return Dead(record, to or "", UNKNOWN_REASON)
+    return Dead(record, to or deaths[-1].queue_name, deaths[-1].reason, failed[-1] if failed else "")
 
 
 class RedriveRun:
@@ -170,11 +165,9 @@ class RedriveRun:
 
     def handle(self, pool: ThreadPoolExecutor, batch: list[dict[str, Any]]) -> None:
         by_origin: dict[str, list[Dead]] = {}
-        for outcome in pool.map(self._locate, batch):
-            if outcome.error is not None:
-                self._outcomes.append(outcome)
-            else:
-                by_origin.setdefault(outcome.dead.origin, []).append(outcome.dead)
+        for record in batch:
+            dead = _located(record, self._to)
+            by_origin.setdefault(dead.origin, []).append(dead)
         # A thread finishes its work even if Ctrl-C interrupts us, so that we know what was imported.
         pool.submit(self._import_all, by_origin).result()
         self.settle()
@@ -182,7 +175,7 @@ class RedriveRun:
     def _import_all(self, by_origin: dict[str, list[Dead]]) -> None:
         for origin, dead in by_origin.items():
             for some in _runs(dead):
-                error = None if self._dry_run else self._import(origin, some)
+                error = self._import(origin, some)
                 self._outcomes += [Outcome(one, error) for one in some]
 
     def settle(self) -> None:
@@ -198,21 +191,9 @@ class RedriveRun:
             if outcome.error is not None:
                 self._fail(outcome.dead.record["id"], outcome.error)
 
-    def _locate(self, record: dict[str, Any]) -> Outcome:
-        """Find out where an item goes. The outcome has an error if that is unknown."""
-        dead = Dead(record, self._to or "", UNKNOWN_REASON)
-        try:
-            found = self._client.inspect_item(self._queue, record["id"])
-        except QueratorError as error:
-            return Outcome(dead, error)
-        if found.history:
-            last = max(found.history, key=lambda death: death.at or 0)
-            failed = found.failed_attempts[-1].reason.partition("\n")[0] if found.failed_attempts else ""
-            dead = Dead(record, self._to or last.queue_name, last.reason, failed, _history(found))
-        unknown = None if dead.origin else NotFound("its origin is not known", hint="--to says where to send it")
-        return Outcome(dead, unknown)
-
     def _import(self, origin: str, dead: list[Dead]) -> QueratorError | None:
+        if not origin:
+            return NotFound("its origin is not known", hint="--to says where to send it")
         import hashlib
 
         import pyarrow as pa
@@ -221,12 +202,13 @@ class RedriveRun:
 
         records = [one.record for one in dead]
         columns: dict[str, list[Any]] = {
-            name: [record[name] for record in records] for name in ("kind", "reference", "encoding")
+            name: [record[name] for record in records]
+            for name in ("kind", "reference", "encoding", "payload", "history")
         }
-        columns["payload"] = [bytes(record["payload"]) for record in records]
         columns["source_id"] = [record["id"] for record in records]
-        columns["history"] = [one.history for one in dead]
         items = arrow.fitted(pa.record_batch(columns), arrow.IMPORTED)
+        if self._dry_run:
+            return None
         request_id = "redrive." + hashlib.sha256(" ".join(columns["source_id"]).encode()).hexdigest()
         try:
             self._bulk.import_(origin, [items], request_id, remember_sources=True)
