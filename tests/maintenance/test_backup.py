@@ -317,6 +317,36 @@ class TestVerify:
         assert {house.ended(job_id).state for job_id in jobs} == {"done"}
 
 
+class TestUnsoundRows:
+    """Rows that somebody changed by hand, or that an earlier version imported."""
+
+    REASON = "partition '0' has rows that a restore would refuse: 2 rows of its table 'items' have impossible attempts"
+
+    def edit(self, house: House) -> None:
+        house.ask("offline", 0)
+        with duckdb.connect(str(house.file(0))) as file:
+            file.execute("update items set attempts = -1 where decode(payload) != 'a'")
+        house.ask("reload", 0)
+        house.until(lambda: house.states() == ["available"])
+
+    def test_verify_reports_them(self, house: House) -> None:
+        house.create()
+        house.produce("a", "b", "c")
+        self.edit(house)
+        job = house.job("verify")
+        assert (job.state, job.reason) == ("failed", self.REASON)
+
+    def test_a_backup_of_them_fails_and_leaves_the_one_before(self, house: House, to: Path) -> None:
+        house.create()
+        house.produce("a", "b", "c")
+        assert house.job("backup", to=str(to)).state == "done"
+        before = {path.name: path.read_bytes() for path in to.iterdir()}
+        self.edit(house)
+        job = house.job("backup", to=str(to))
+        assert (job.state, job.reason) == ("failed", self.REASON)
+        assert {path.name: path.read_bytes() for path in to.iterdir()} == before
+
+
 class TestDamage:
     def test_whatever_reads_a_damaged_file_says_so_and_harms_nobody_else(self, house: House, to):
         house.create(partitions=2)

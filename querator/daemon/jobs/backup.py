@@ -177,6 +177,10 @@ def _write(
         registry.jobs.check(job)
 
     try:
+        if faults := snapshot.faults():
+            raise RequestFailed(
+                f"partition '{placement.number}' has rows that a restore would refuse: {', '.join(faults)}"
+            )
         written = copies.write_snapshot(snapshot, path, check)
     except SnapshotLost:
         job.done = before

@@ -136,10 +136,10 @@ def _compare(believed: Believed, snapshot: FileSnapshot) -> list[str]:
         "microseconds in the sum of all times of creation": (audit.created_sum, believed.created_sum),
     }
     wrong = [f"holds {stored} {what}, not {count}" for what, (stored, count) in found.items() if stored != count]
-    if audit.duplicate_items:
-        wrong.append(f"has {audit.duplicate_items} items twice")
     if audit.orphaned_leases:
         wrong.append(f"has {audit.orphaned_leases} leases of items that are not there")
+    if audit.faults:
+        wrong.append(f"has rows that a restore would refuse: {', '.join(audit.faults)}")
     return wrong
 
 

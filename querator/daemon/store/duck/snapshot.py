@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.duck import tables
+from querator.daemon.store.duck import soundness, tables
 from querator.daemon.store.duck.database import Cursor, Database, is_lack_of_memory
 
 
@@ -52,10 +52,10 @@ class Audit(NamedTuple):
     rows: dict[str, int]
     """Per table."""
     created_sum: int
-    duplicate_items: int
-    """How many items have the sequence of another item."""
     orphaned_leases: int
     """How many leases have no item."""
+    faults: list[str]
+    """What is impossible in its rows. A restore would refuse the file."""
 
 
 class SnapshotLost(StorageError):
@@ -105,10 +105,18 @@ class FileSnapshot:
             return Audit(
                 self.contents().rows,
                 self._number("SELECT coalesce(sum(epoch_us(created_at)::HUGEINT), 0) FROM {file}.items"),
-                self._number("SELECT count(*) - count(DISTINCT seq) FROM {file}.items"),
                 self._number("SELECT count(*) FROM {file}.leases ANTI JOIN {file}.items USING (seq)"),
+                self.faults(),
             )
         except (duckdb.Error, ValueError) as error:
+            raise StorageError(f"cannot be read: {str(error).splitlines()[0]}") from error
+
+    def faults(self) -> list[str]:
+        """What is impossible in its rows. Raises StorageError if the file is damaged."""
+        try:
+            with self.reading():
+                return soundness.faults(self.cursor, self.name)
+        except duckdb.Error as error:
             raise StorageError(f"cannot be read: {str(error).splitlines()[0]}") from error
 
     def _number(self, query: str) -> int:

@@ -1,6 +1,7 @@
-"""Checks a partition file that comes from elsewhere: its tables must be ours, and its values possible.
+"""Checks the rows of a partition file: its tables must be ours, and its values possible.
 
-A restored file is checked before it is put in place. A file that a daemon wrote always passes.
+A restored file is checked before it is put in place, and a backup before it replaces an earlier one. Verify reports all
+faults of a file that is in use. A row is faulty if somebody changed it by hand, or if an earlier version imported it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ _ATTEMPTS: Final = {
 
 
 def check(cursor: Cursor, name: str) -> None:
-    """Raises ValueError with the first fault of an attached file."""
+    """Raises ValueError with the faults of an attached file."""
     _check_tables(cursor, name)
+    if found := faults(cursor, name):
+        raise ValueError(", ".join(found))
+
+
+def faults(cursor: Cursor, name: str) -> list[str]:
+    """What is impossible in the rows of a file whose tables are ours."""
+    found = []
     for table in tables.TABLES:
         conditions = {
             f"an impossible {column}": f"{column} NOT BETWEEN {1 if column == 'seq' else 0} AND {SEQUENCE_MAX}"
@@ -48,15 +56,19 @@ def check(cursor: Cursor, name: str) -> None:
         for column in _ATTEMPTS.get(table, ()):
             conditions[f"impossible {column}"] = f"{column} NOT BETWEEN 0 AND {ATTEMPTS_MAX}"
         counts = ", ".join(f"count(*) FILTER ({condition})" for condition in conditions.values())
-        (found,) = cursor.execute(f"SELECT {counts} FROM {name}.{table}").fetchall()
-        for what, count in zip(conditions, found, strict=True):
+        (numbers,) = cursor.execute(f"SELECT {counts} FROM {name}.{table}").fetchall()
+        for what, count in zip(conditions, numbers, strict=True):
             if count:
-                raise ValueError(f"{count} rows of its table '{table}' have {what}")
-    _check_unique(cursor, f"SELECT seq FROM {name}.items UNION ALL SELECT seq FROM {name}.scheduled", "items")
-    _check_unique(cursor, f"SELECT seq FROM {name}.leases", "leases")
+                found.append(f"{count} rows of its table '{table}' have {what}")
+    both = f"SELECT seq FROM {name}.items UNION ALL SELECT seq FROM {name}.scheduled"
+    for query, what in ((both, "items"), (f"SELECT seq FROM {name}.leases", "leases")):
+        ((twice,),) = cursor.execute(f"SELECT count(*) - count(DISTINCT seq) FROM ({query})").fetchall()
+        if twice:
+            found.append(f"it has {twice} {what} with a sequence that another one has")
     ((last_seq, applied),) = cursor.execute(f"SELECT last_seq, applied FROM {name}.meta").fetchall()
     if not 0 <= last_seq <= SEQUENCE_MAX or applied > SEQUENCE_MAX:
-        raise ValueError("its table 'meta' has impossible numbers")
+        found.append("its table 'meta' has impossible numbers")
+    return found
 
 
 def _check_tables(cursor: Cursor, name: str) -> None:
@@ -80,9 +92,3 @@ def _definitions(cursor: Cursor, name: str) -> dict[str, str]:
         [name],
     ).fetchall()
     return dict(rows)
-
-
-def _check_unique(cursor: Cursor, query: str, what: str) -> None:
-    ((twice,),) = cursor.execute(f"SELECT count(*) - count(DISTINCT seq) FROM ({query})").fetchall()
-    if twice:
-        raise ValueError(f"it has {twice} {what} with a sequence that another one has")
