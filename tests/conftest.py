@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings for all tests."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from hypothesis import settings
 
 TOGETHER = ("tests/spark/", "tests/docs/", "tests/packaging/")
-"""Tests that share something which takes long to make: in one process, however many there are."""
+"""Tests of each of these folders run in one process, because they share something that is slow to create."""
 
 
-# How long an example takes says more about the machine than about us.
+# The duration of an example depends on the machine, so hypothesis must not judge it.
 settings.register_profile("querator", deadline=None)
 settings.load_profile("querator")
 
 
 def pytest_configure() -> None:
-    # A job that a shell started in the background ignores Ctrl-C, and so would every command that a test interrupts.
+    # A shell starts background jobs with Ctrl-C ignored. Commands inherit that, and tests could not interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    # xdist's own marker for this, xdist_group, is not heard by pytest 9.2.
+    # pytest 9.2 ignores xdist_group, which is xdist's own marker for this.
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):

@@ -1,4 +1,4 @@
-"""A daemon that says what a test tells it to: for lost connections, 454s and other moods of a network."""
+"""A fake daemon that gives the answers of a test, for lost connections, 454s and other failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
 
 
 class Drop:
-    """Close the connection instead of an answer."""
+    """Closes the connection instead of answering."""
 
 
 Answer = Drop | tuple[int, Any]
@@ -31,7 +31,7 @@ def refusal(code: int, message: str) -> Answer:
 
 
 class ScriptedDaemon:
-    """Answers each request with the next answer; the last one stays. `asked` is what was asked."""
+    """Answers each request with the next answer, and repeats the last one. `asked` records the requests."""
 
     def __init__(self, directory: Path, *answers: Answer | Callable[[Asked], Answer]) -> None:
         self.socket = directory / "scripted.sock"

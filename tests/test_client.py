@@ -1,4 +1,4 @@
-"""What the client does when a daemon is slow, busy or gone, and what it sends."""
+"""The client: what it sends, and what it does when the daemon is slow, busy or gone."""
 
 # ruff: noqa: SIM117 - the outer "with" is the setting, the inner one what is tested
 
@@ -293,11 +293,11 @@ def test_leaving_the_loop_hands_the_batch_back(tmp_path: Path) -> None:
     assert [asked.path for asked in daemon.asked] == ["/v1/queue.lease", "/v1/queue.retry"]
 
 
-# The same without waiting
+# AsyncClient
 
 
 def test_the_async_client_does_the_same() -> None:
-    """In process, through httpx's own seam."""
+    """Connects the client to an ASGI app in this process, with a transport of httpx."""
     asked: list[dict[str, Any]] = []
     answers = [NO_ITEMS, LEASE, OK]
 

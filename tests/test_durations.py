@@ -1,4 +1,4 @@
-"""Durations are read and written as Go does it (wire contract 2.0)."""
+"""Durations are parsed and formatted as in Go (wire contract 2.0)."""
 
 from __future__ import annotations
 

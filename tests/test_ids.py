@@ -1,4 +1,4 @@
-"""Ids are KSUIDs that say where their item was born, and sort as their sequences do (wire contract 4)."""
+"""Ids are KSUIDs that name the partition of their item, and sort like their sequences (wire contract 4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALLEST, LARGEST = "0" * 27, "aWgEPTl1tmebfsQzFP4bxwgy80V"
 
 prefixes = st.integers(0, (1 << 64) - 1)
 sequences = st.integers(EPOCH_US, LAST_US)
-# Second boundaries and runs of neighbours are where batches take short cuts.
+# `texts` takes short cuts at the boundaries of seconds and for consecutive sequences.
 runs = st.tuples(
     st.integers(EPOCH_US // US_PER_SECOND + 1, LAST_US // US_PER_SECOND - 1), st.integers(-9000, 9000)
 ).map(lambda place: place[0] * US_PER_SECOND + place[1])

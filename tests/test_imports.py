@@ -77,7 +77,7 @@ SHELLS = ("querator", "querator.daemon")
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module that a file names in an import, at the top or inside a function; not those for the type checker."""
+    """Every module that a file imports, at the top or inside a function, except imports for the type checker."""
     for node in _run_time_nodes(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -124,7 +124,7 @@ def test_others_import_of_a_closed_package_only_what_it_offers(package: str) -> 
 
 
 def _private_uses(tree: ast.AST, package: str, offered: set[str]) -> Iterator[str]:
-    """What a module uses of a package although the package does not offer it."""
+    """The names that a module uses although the package does not offer them."""
     above, _, own_name = package.rpartition(".")
     has_name = False
     for node in ast.walk(tree):
@@ -196,7 +196,7 @@ def test_no_two_classes_of_a_layer_share_a_name(layer: str) -> None:
 
 
 def _attributes(path: Path, class_name: str) -> set[str]:
-    """What a class keeps in attributes of `self`."""
+    """The attributes that a class assigns to `self`."""
     (found,) = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == class_name]
     nodes = [node for node in ast.walk(found) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
     return {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "self"}
@@ -211,7 +211,7 @@ QUEUE_STATE = (
 )
 MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
 OTHER_OWNERS = {"self", "disk", "item"}
-"""Names of objects that are not of a queue but have an attribute with the same name."""
+"""Objects outside a queue that have an attribute of the same name."""
 
 
 def _written(tree: ast.AST) -> Iterator[str]:

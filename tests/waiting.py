@@ -9,7 +9,7 @@ from typing import Any
 PATIENCE_SECONDS = 60
 """A test fails when what it waits for has not happened after this long. A busy machine needs far less."""
 PAUSE_SECONDS = 0.003
-"""Between two looks, so that the test leaves the processor to the daemon that it waits for."""
+"""The pause between two checks. It leaves the processor to the daemon that the test waits for."""
 
 
 def until(condition: Callable[[], Any], what: str = "the condition did not become true") -> None:

@@ -1,4 +1,4 @@
-"""Daemons as processes, with the test clock, for tests that speak to the wire and nothing else."""
+"""Daemons with the test clock, for tests that send plain HTTP requests and use no client library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _names = itertools.count(1)
 
 
 class ApiDaemon(Daemon):
-    """A daemon, and shortcuts for what tests ask of it on the wire. Calls are safe from several threads."""
+    """A daemon with a shortcut for each call. Threads may share it."""
 
     def start(self, failpoint: str = "") -> None:
         self._local = threading.local()
@@ -47,7 +47,7 @@ class ApiDaemon(Daemon):
         return status, reply["message"]
 
     def in_background(self, call: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
-        """Starts a call in a thread; the function that is returned waits for its result."""
+        """Starts a call in a thread. Returns a function that waits for the result."""
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(call(*args, **more)), daemon=True)
         thread.start()
@@ -115,13 +115,13 @@ class ApiDaemon(Daemon):
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiDaemon]:
-    """One daemon for the tests of a module. Each test has queues of its own; the clock is everybody's."""
+    """One daemon for all tests of a module. Each test has its own queues, but they share the clock."""
     with ApiDaemon(tmp_path_factory.mktemp("d"), "--test-clock", http=True) as daemon:
         yield daemon
 
 
 @pytest.fixture
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], ApiDaemon]]:
-    """Starts a daemon that no other test sees, for tests that set the clock or restart it."""
+    """Starts a daemon for one test, which may restart it or set its clock."""
     with contextlib.ExitStack() as started:
         yield lambda: started.enter_context(ApiDaemon(tmp_path_factory.mktemp("d"), "--test-clock", http=True))

@@ -1,4 +1,4 @@
-"""Answers of the original paths have the keys of the contract and no others: clients refuse unknown keys."""
+"""Answers of the original paths have only the keys that the contract names, because clients refuse unknown keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHILDREN = {
 
 
 def ask(daemon: Any, path: str, **body: Any) -> list[dict[str, Any]]:
-    """The entries of an answer; all of its keys and theirs are in the contract."""
+    """The entries of an answer. Checks that the contract names every key of the answer and of its entries."""
     reply = daemon.ok(path, **body)
     wanted = CHILDREN[path]
     assert set(reply) <= set(wanted)

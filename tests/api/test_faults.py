@@ -1,4 +1,4 @@
-"""What operators do to a daemon's files, and what becomes of it: nothing is lost without a word."""
+"""Operators move, replace and delete the files of a daemon. The daemon reports whatever is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_file_that_is_replaced_under_the_daemon_loses_nothing_silently(fresh):
     daemon = fresh()
     q = daemon.create()
     daemon.produce(q, "a", "b")
-    daemon.items(q)  # has the file catch up
+    daemon.items(q)  # makes the daemon apply the items to the file
     path = partition_file(daemon)
     shutil.copy(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").rename(path)
@@ -36,10 +36,10 @@ def test_a_file_that_is_taken_away_under_the_daemon_is_in_error_until_it_is_back
     daemon = fresh()
     q = daemon.create()
     daemon.produce(q, "a")
-    daemon.items(q)  # has the file catch up
+    daemon.items(q)  # makes the daemon apply the items to the file
     path = partition_file(daemon)
     path.rename(path.with_suffix(".away"))
-    daemon.produce(q, "b")  # found out by upkeep, which has the file catch up when nothing else happens
+    daemon.produce(q, "b")  # upkeep applies the item to the file when the daemon is idle, and finds the file missing
     until(lambda: "error" in str(daemon.ok("partitions.list", queue_name=q)))
     path.with_suffix(".away").rename(path)
     until(lambda: daemon.post("storage/items.list", queue_name=q)[0] == 200)

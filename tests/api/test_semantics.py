@@ -1,4 +1,4 @@
-"""What the operations do, as a client sees it: the contract's section 3 with the changes of section 6."""
+"""What each call does, as a client sees it: section 3 of the wire contract, with the changes of section 6."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ZERO = "0001-01-01T00:00:00Z"
 
 
 def later(now: str, seconds: float) -> str:
-    """A moment as the daemon writes it: without zeros at the end of the fraction."""
+    """A time in the daemon's format: the fraction has no zeros at its end."""
     then = dt.datetime.fromisoformat(now.replace("Z", "+00:00")) + dt.timedelta(seconds=seconds)
     return then.strftime("%Y-%m-%dT%H:%M:%S.%f").rstrip("0").rstrip(".") + "Z"
 
@@ -190,7 +190,7 @@ class TestRetry:
         assert counts(daemon, q) == [(1, 0, 0)]
 
     def test_a_year_that_json_cannot_express_is_refused(self, daemon):
-        # Only a binary request can say it, so this one goes in as protobuf.
+        # JSON cannot express this value, so the request is sent as protobuf.
         from querator.wire import messages, protobuf
 
         q = daemon.create()
@@ -293,7 +293,7 @@ class TestDeadLetters:
         daemon.ok("clock.set", now="2020-01-01T00:00:00Z")
         daemon.produce(q, "x")
         daemon.ids(q)
-        # Its lease ends while nobody is there. Whether it has arrived before is then a question for every partition.
+        # The lease ends while the daemon is down. Then the item may have arrived in any partition of the dead queue.
         daemon.ok("partitions.offline", queue_name=dead, partitions=[1])
         daemon.restart()
         for _ in range(4):
@@ -322,7 +322,7 @@ class TestDeadLetters:
         q = daemon.create(dead_queue=dead)
         daemon.produce(q, "a")
         daemon.advance("24h1s")
-        daemon.restart()  # and its clock is at the present again
+        daemon.restart()  # this also resets its clock to the present
         daemon.advance("743h50m")
         assert texts(daemon.items(dead)) == ["a"]
         daemon.advance("20m")

@@ -1,4 +1,4 @@
-"""A daemon that keeps a queue in a list, to test the load with. It answers in the dialect that it was asked in."""
+"""A fake daemon that keeps a queue in a list, to test the load generator. It answers in the encoding of the request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from querator.wire.messages import (
 )
 
 PARTITION = 7
-"""Where it says that its items are, and wants to hear that they are."""
+"""The partition that its answers name, and that requests must name."""
 
 
 class FakeDaemon:
-    """`short_leases` answers a lease with half of what it asks for, as a queue with many partitions may."""
+    """With `short_leases`, a lease returns half the items it asks for, as a queue with many partitions may do."""
 
     def __init__(self, directory: Path, *, short_leases: bool = False) -> None:
         self.address = Address(path=str(directory / "fake.sock"))
@@ -61,7 +61,7 @@ class FakeDaemon:
                 with self._lock:
                     reply = self._answer(path, body, headers.get("content-type") == "application/protobuf")
                 head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(reply)
-                # In two pieces, so that the load has to put a reply together.
+                # In two pieces, so that the load generator has to join them.
                 sock.sendall(head + reply[:40])
                 if len(reply) > 40:
                     sock.sendall(reply[40:])

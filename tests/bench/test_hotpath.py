@@ -1,7 +1,7 @@
-"""What a request may cost, in executed bytecodes: the same number in every run, on every machine.
+"""The cost of a request in executed bytecodes. The number is the same in every run and on every machine.
 
-Whoever makes the hot path dearer by more than a tenth finds out here, and mends it or raises a number on purpose.
-Whoever makes it cheaper by as much lowers one.
+The test fails when a request costs over ten percent more or less than the number below. If it costs more, make it
+cheaper, or raise the number on purpose. If it costs less, lower the number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_a_request_costs_no_more_than_it_did(shape):
 
 
 def test_an_item_costs_little_when_it_comes_with_others():
-    """A ratio, whatever the version: a hundred items in a request cost far less than a hundred requests."""
+    """A hundred items in one request cost far less than a hundred requests, in every Python version."""
     alone, together = hotpath.run(1, 4, 4, count=True), hotpath.run(100, 4, 4, count=True)
     for step in hotpath.STEPS:
         assert together[step] < 8 * alone[step], step

@@ -1,4 +1,4 @@
-"""The load against a fake daemon: everything that goes in comes out once, in whatever dialect and pieces."""
+"""The load generator against a fake daemon: every item comes out once, whatever the encoding and the reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written about a run: the figures, the page and the charts."""
+"""The report of a benchmark run: its figures, its page and its charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow on the wire: ids in columns, and schemas that fit or not."""
+"""Arrow on the wire: columns of ids, and which schemas are accepted."""
 
 from __future__ import annotations
 

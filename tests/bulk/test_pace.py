@@ -1,4 +1,4 @@
-"""How fast bulk writes go: they wait for files, and rest when others were served meanwhile."""
+"""The pace of bulk writes: they wait until partition files catch up, and sleep if ordinary requests ran meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from querator.limits import BULK_APPLY_BYTES, BULK_POLL_SECONDS, BULK_SLEEP_SECO
 
 
 class World:
-    """Files that lack so much until a time, or catch up until one, and calls that come while time passes."""
+    """A fake service: its files lag behind until a given time, and ordinary requests arrive as time passes."""
 
     def __init__(
         self, waiting: int = 0, until: float = 0.0, calls_per_second: int = 0, catching_up_until: float = 0.0
@@ -36,7 +36,7 @@ class World:
         self.now += seconds
 
     def wait(self, at: float = 0.0) -> list[float]:
-        """How it sleeps, when it is asked at that time."""
+        """The pauses that the pacing asks for at that time."""
         self.now = at
         asyncio.run(self.pace.wait_for_turn())
         return self.slept

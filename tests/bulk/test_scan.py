@@ -1,4 +1,4 @@
-"""`/v1/bulk/items.scan` and `.plan`: what a scan brings, in which pieces, and what it says when it cannot."""
+"""`/v1/bulk/items.scan` and `.plan`: which items a scan returns, how it is split, and how it fails."""
 
 from __future__ import annotations
 
@@ -195,6 +195,6 @@ def test_a_scan_of_a_queue_that_is_deleted_ends(daemon: Daemon, client: Client, 
         parts = [batches for batches in (bulk.scan(queue, 0), bulk.scan(queue, 1)) if next(batches, None) is not None]
         client.delete_queue(queue)
         for batches in parts:
-            # What was on its way already may be all there is; what must not happen is that it waits for ever.
+            # The scan may return only the batches that were already sent. It must not wait for ever.
             with contextlib.suppress(QueratorError):
                 collections.deque(batches, maxlen=0)

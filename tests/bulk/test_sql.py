@@ -1,4 +1,4 @@
-"""`/v1/sql`: what a query sees, what it may not do, and how it ends."""
+"""`/v1/sql`: which rows a query sees, what it is not allowed to do, and how it ends."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_query_ends_when_its_time_is_up(client: Client, queue: str) -> None:
 
 
 def test_a_query_ends_when_its_client_goes_away(daemon: Daemon, client: Client, queue: str) -> None:
-    """Both workers are taken by queries that would run for ever; if they did not end, nobody else would get one."""
+    """Endless queries occupy both workers. Unless they are ended, no other query gets a worker."""
     body = msgspec.json.encode(
         {"queue_name": queue, "query": "select count(*) from range(1000000000000)", "timeout": "15m"}
     )

@@ -1,4 +1,4 @@
-"""Long answers wait for their readers, in bounded memory."""
+"""A long answer waits for a slow reader without filling the daemon's memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_memory_does_not_follow_what_clients_do_not_read(filled: Daemon, path: s
     body = json.dumps(asked).encode()
     request = b"POST /v1/%s HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
     with ExitStack() as stack, filled.connect() as client:
-        # DuckDB and the allocators have what they keep after this.
+        # After this, DuckDB and the allocators have taken the memory that they keep.
         assert len(client.list_items("q", limit=ITEMS)) == ITEMS
         before = memory_bytes(filled)
         sockets = [stack.enter_context(socket.socket()) for _ in range(READERS)]
@@ -84,7 +84,7 @@ def test_memory_does_not_follow_what_clients_do_not_read(filled: Daemon, path: s
             one.sendall(request)
         for one in sockets:
             assert one.recv(12) == b"HTTP/1.1 200"
-        # Everybody has a first part by now, and the daemon goes on.
+        # By now every client has the first part of its answer, and the daemon still serves requests.
         assert len(client.list_items("q", limit=10)) == 10
         grown = memory_bytes(filled) - before
     assert grown < READERS * ITEMS * len(PAYLOAD) // 2, f"{grown // 1_000_000} MB"
@@ -104,6 +104,6 @@ def test_a_result_that_is_cut_off_in_the_middle_ends_with_its_error(daemon: Daem
 
 
 def memory_bytes(daemon: Daemon) -> int:
-    """The most that the daemon has used so far."""
+    """The peak memory of the daemon so far."""
     status = Path(f"/proc/{daemon.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024

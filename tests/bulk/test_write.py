@@ -1,4 +1,4 @@
-"""`/v1/bulk/items.produce` and `.import`: what goes in, once, and what is refused."""
+"""`/v1/bulk/items.produce` and `.import`: each item is added once, and invalid streams are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_repeated_request_adds_nothing(client: Client, bulk: BulkClient, queue
 
 
 def test_what_was_begun_is_finished_and_not_doubled(bulk: BulkClient, queue: str) -> None:
-    """A request that broke off after some chunks, then whole."""
+    """The first request breaks off after some chunks. Then the whole request is repeated."""
     rows = batch(payload=[str(n) for n in range(10_000)])
     part = rows.slice(0, 4_000)
     assert bulk.produce(queue, [part], "resumed").added == 4_000
@@ -89,7 +89,7 @@ def test_request_ids_outlive_the_partition_that_remembers_them(client: Client, b
 
 
 def test_a_repetition_may_come_in_other_batches_and_other_bytes(bulk: BulkClient, queue: str) -> None:
-    """A slice drags the bytes of its neighbours along, and below a null there may be anything."""
+    """A slice still holds the bytes of its neighbours, and the bytes below a null are arbitrary."""
     times = pa.Array.from_buffers(
         pa.timestamp("us", "UTC"), 6_000, [pa.py_buffer(bytes(750)), pa.py_buffer(b"x" * 48_000)], 6_000
     )
@@ -285,7 +285,7 @@ def test_a_source_is_known_after_its_item_is_gone_if_the_import_says_so(
 
 
 def test_a_closed_partition_makes_an_import_by_source_wait(client: Client, bulk: BulkClient, queue: str) -> None:
-    """It may hold the sources that are asked for."""
+    """The closed partition may hold the sources that the import names."""
     client.offline_partitions(queue, [1])
     with pytest.raises(RetryRequest):
         bulk.import_(queue, [batch(payload=["a"], source_id=["s"])], "x")
@@ -298,7 +298,7 @@ def test_a_file_that_takes_nothing_in_does_not_hold_up_others(tmp_path_factory: 
         client = daemon.client
         client.create_queue("stuck")
         (file,) = (daemon.data / "partitions").glob("*.duckdb")
-        file.with_name(file.name + ".wal").mkdir()  # where DuckDB's log has to be
+        file.with_name(file.name + ".wal").mkdir()  # DuckDB cannot create its log here
         for _ in range(6):
             client.produce("stuck", ["x" * 3_000_000])
         client.create_queue("other")

@@ -1,4 +1,4 @@
-"""The command line as tests use it: in this process, or in one of its own where signals and pipes matter."""
+"""The command line for tests: in this process, or in a process of its own for tests of signals and pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMINAL = Terminals(stdin=True, stdout=True, stderr=True, columns=120)
 
 
 class CommandLine:
-    """Calls commands in process, as typer's runner does."""
+    """Calls commands in this process, with typer's runner."""
 
     def __init__(self, home: Path, socket: Path | None) -> None:
         self.environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("QUERATOR_")}
@@ -49,7 +49,7 @@ class CommandLine:
         return json.loads(self.ok(*words, "-o", "json", **settings))
 
     def process(self, *words: str, **settings: Any) -> subprocess.Popen[Any]:
-        """The same in a process of its own, for signals and pipes."""
+        """Starts a command as a process of its own, for tests of signals and pipes."""
         environment = {k: v for k, v in (os.environ | self.environment).items() if v is not None}
         return subprocess.Popen([*QUERATOR, *words], env=environment, **settings)
 

@@ -1,4 +1,4 @@
-"""One daemon for the session; every test has queues, a home and a command line of its own."""
+"""All tests share one daemon. Every test has its own queues, home directory and command line."""
 
 from __future__ import annotations
 

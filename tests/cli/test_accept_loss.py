@@ -1,4 +1,4 @@
-"""A partition that lost something in a crash, and what an operator can do about it."""
+"""A partition that lost items in a crash, and what an operator can do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.daemons import Daemon
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon that was killed with ten items in the file and five in the journal; then the journal was emptied."""
+    """A daemon that was killed with ten items in the file and five in the journal. Then the journal was emptied."""
     with Daemon(tmp_path) as daemon:
         cli = CommandLine(tmp_path, daemon.socket)
         cli.ok("queues", "create", "orders")

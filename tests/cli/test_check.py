@@ -1,4 +1,4 @@
-"""querator check and doctor"""
+"""`querator check` and `querator doctor`."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_an_item_keeps_the_exit_status_and_the_last_lines_of_stderr(
     words = ("queue", "consume", queue, "--exec", command, "--until-empty", "--backoff", "1h", "--client-id", "ann")
     worker = cli.process(*words, stderr=subprocess.PIPE)
     _, told = worker.communicate(timeout=60)
-    assert b"\n1\n2\n" in b"\n" + told and b"the disk is full\n" in told  # it is shown as before
+    assert b"\n1\n2\n" in b"\n" + told and b"the disk is full\n" in told  # the lease is shown as before
     (item,) = client.list_scheduled(queue)
     (failed,) = client.inspect_item(queue, item.id).failed_attempts
     assert (failed.client_id, failed.attempt) == ("ann", 1)
@@ -120,7 +120,7 @@ def test_it_ends_after_its_limit(cli: CommandLine, client: Client, queue: str) -
 
 def test_commands_run_side_by_side(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
     client.produce(queue, ["a", "b", "c"])
-    # Each waits for the other two: with fewer than three at once, this would never end.
+    # Each command waits for the other two, so this would never end with fewer than three at once.
     command = f"touch {tmp_path}/$$.run; while [ $(ls {tmp_path}/*.run | wc -l) -lt 3 ]; do sleep 0.01; done"
     assert (
         cli.json("queue", "consume", queue, "--exec", command, "--concurrency", "3", "--until-empty")["completed"] == 3
@@ -139,7 +139,7 @@ def test_an_unknown_queue(cli: CommandLine) -> None:
 def started(
     cli: CommandLine, client: Client, queue: str, items: int, go: Path, *options: str
 ) -> tuple[subprocess.Popen[Any], int]:
-    """A worker whose two commands have begun; returns it and how many items it has leased."""
+    """A worker that runs two commands, and the number of items that it has leased."""
     client.produce(queue, [str(number) for number in range(items)])
     cli.environment["GO"] = str(go)
     words = ["queue", "consume", queue, "--exec", f"touch {go}.$QUERATOR_ITEM_ID; {GO_ON}", "--concurrency", "2"]
@@ -157,7 +157,7 @@ def test_a_signal_lets_commands_finish_and_hands_back_the_rest(
     worker, leased = started(cli, client, queue, 10, go)
     assert leased == 5
     worker.send_signal(number)
-    while totals(client, queue) != (8, 2, 0):  # three of the five have not begun, and are back
+    while totals(client, queue) != (8, 2, 0):  # three of the five items were not started, and are ready again
         assert worker.poll() is None
     go.touch()
     out, _ = worker.communicate(timeout=60)
@@ -198,7 +198,7 @@ def test_leases_are_extended_while_a_command_runs(
     client.create_queue(queue, lease_timeout="600ms")
     worker, _ = started(cli, client, queue, 2, go)
     for _ in range(3):
-        # The queue's clock stands still; the worker extends by its own. Each time it has, time may pass.
+        # The worker extends leases by real time, but the queue's clock stands still. Advance it after each extension.
         before = min(item.lease_deadline or 0 for item in client.list_items(queue))
         now = client.advance_clock("500ms")
         while min(item.lease_deadline or 0 for item in client.list_items(queue)) <= max(before, now):
@@ -222,7 +222,7 @@ def test_a_lost_lease_is_told_and_the_worker_goes_on(
 ) -> None:
     go = tmp_path / "go"
     worker, _ = started(cli, client, queue, 2, go, "--limit", "2")
-    client.advance_clock("2m")  # both leases run out
+    client.advance_clock("2m")  # both leases end
     go.touch()
     out, told = worker.communicate(timeout=60)
     assert worker.returncode == 3
@@ -322,7 +322,7 @@ def test_a_command_that_ignores_sigterm_is_killed(
 def test_an_item_is_handed_back_only_when_nothing_of_its_command_is_left(
     cli: CommandLine, client: Client, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shell dies of SIGTERM at once; what it started ignores the signal and would work on the item for ever."""
+    """SIGTERM ends the shell at once, but its child process ignores the signal and would work on the item for ever."""
     monkeypatch.setattr("querator.cli.queue.shell_command.GRACE_SECONDS", 0.2)
     client.produce(queue, "x")
     inner = "trap '' TERM; echo $$ > \"$GO\"; while :; do sleep 0.05; done"
@@ -333,7 +333,7 @@ def test_an_item_is_handed_back_only_when_nothing_of_its_command_is_left(
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process runs. A zombie does not count."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -354,7 +354,7 @@ def test_a_lost_lease_ends_its_command_and_is_told_once(cli: CommandLine, client
     worker = cli.process(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not list(tmp_path.glob("go.*")):
         assert worker.poll() is None
-    # Well past every extension that may be under way; nobody gets the item back, so that the worker has lost it.
+    # Far beyond every extension that may be under way, so that the worker has lost the lease.
     client.pause_partitions(queue)
     client.advance_clock("1m")
     out, told = worker.communicate(timeout=60)
@@ -370,7 +370,7 @@ def test_backoff_doubles_up_to_its_limit() -> None:
 
 
 def test_what_was_begun_is_never_handed_back_as_unbegun() -> None:
-    """A runner that takes an item just as the worker stops leaves it to whoever took it first."""
+    """A thread that claims an item while the worker stops must not start it if the item was handed back first."""
 
     class Silent:
         def retry(self, *_: object, **__: object) -> None: ...

@@ -1,4 +1,4 @@
-"""A name can hold anything. Whatever is printed, it neither drives the terminal nor looks like a line of ours."""
+"""A name may contain any character. Printing it must not control the terminal or imitate our own output."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ COMMANDS = [
 @pytest.mark.parametrize("terminal", [False, True])
 def test_no_command_prints_them(cli: CommandLine, evil_queue: str, words: list[str], terminal: bool) -> None:
     typed = [evil_queue if word == "QUEUE" else word for word in words]
-    # Without colour: what is left of escapes on a terminal is not ours.
+    # Without colour, so that any escape sequence in the output came from the name.
     result = cli(*typed, terminals=TERMINAL if terminal else None, env={"NO_COLOR": "1"}, input="not its name\n")
     assert result.output
     assert controls(result.stdout + result.stderr) == set()

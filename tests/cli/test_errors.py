@@ -27,7 +27,7 @@ def test_no_daemon_is_exit_6(lonely: CommandLine) -> None:
 
 
 def test_a_timeout_is_also_for_a_daemon_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon starts when the first try has failed."""
+    """The daemon starts after the first attempt has failed."""
     started: list[Daemon] = []
     delay_after = Attempts.delay_after
 

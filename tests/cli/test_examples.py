@@ -1,4 +1,4 @@
-"""Every help and every manual page has an example, and the example is a command that exists."""
+"""Every help text and manual page has an example, and every example is an existing command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage that fills up: every place where an operator looks says so, before and after it is full."""
+"""A storage fills up. Every command that an operator may look at reports it, before and after the disk is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_SPACE = "No space left on device"
 
 
 class SmallDisk:
-    """A file system of its own for a storage, and a file that takes the room away."""
+    """A small file system for a storage, and a ballast file that fills it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class SmallDisk:
             pytest.skip(f"a tmpfs cannot be mounted: {done.stderr.strip()}")
 
     def leave(self, free_bytes: int) -> None:
-        """Until so much is left; 0 fills the disk to its last byte."""
+        """Grows the ballast until only `free_bytes` are left. 0 fills the disk to its last byte."""
         there = os.statvfs(self.directory)
         size = there.f_bavail * there.f_frsize - free_bytes
         with open(self._ballast, "ab", buffering=0) as file:
@@ -82,7 +82,7 @@ def reason(client: Client, queue: str = "q") -> str:
 
 
 def is_full(disk: SmallDisk, client: Client, *queues: str) -> bool:
-    """Takes all the room that is left, and looks whether the daemon says so."""
+    """Fills the disk, and returns whether the daemon reports it for all queues."""
     disk.leave(0)
     return all(state(client, queue) == "error" for queue in queues)
 
@@ -93,14 +93,14 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
         client.create_queue(queue)
         client.produce(queue, "a")
     assert cli.ok("check", "partitions") and cli.ok("check", "daemon") and client.health()["status"] == "pass"
-    # Nobody writes: that it is full must be noticed all the same, for every queue in that storage.
-    until(lambda: not list((disk.directory / "journal").glob("*.seg")))  # room that the journal has set aside
+    # No client writes. The daemon must still notice the full disk, for every queue in the storage.
+    until(lambda: not list((disk.directory / "journal").glob("*.seg")))  # the journal has deleted its spare files
     until(lambda: is_full(disk, client, "q", "idle"))
     before = client.list_partitions("q")[0]
     assert NO_SPACE in before.reason
     with pytest.raises(QueratorError):
         client.produce("q", "b" * 100_000, timeout=1)
-    # The file can still be opened, and the partition is tried again. That must not look like a recovery.
+    # The daemon opens the file again, which works. That must not look like a recovery.
     for _ in range(20):
         assert state(client) == "error"
     after = client.list_partitions("q")[0]
@@ -123,7 +123,7 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
         storage["reason"]
         and storage["partition_bytes"] < STORAGE_BYTES / 2 < (disk.directory / "ballast").stat().st_size
     )
-    # What is there can be read as long as nobody has tried to write.
+    # Stored items can still be read until a client tries to write.
     assert [item.payload for item in client.list_items("idle")] == [b"a"]
     disk.empty()
     until(lambda: state(client) == state(client, "idle") == "available")

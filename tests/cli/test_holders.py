@@ -17,7 +17,7 @@ MINUTE_US = 60_000_000
 
 @pytest.fixture
 def held(client: Client, wide_queue: str) -> str:
-    """A queue of which ann holds three items, bob one, and one is free."""
+    """A queue with five items: ann has leased three, bob one, and one is ready."""
     client.produce(wide_queue, ["a", "b"])
     client.produce(wide_queue, ["c", "d", "e"])
     client.lease(wide_queue, 2, client_id="ann")

@@ -80,7 +80,7 @@ def test_offline_and_reload(cli: CommandLine, client: Client, wide_queue: str) -
     assert states(client, wide_queue) == ["available", "unavailable"]
     refused = cli("partitions", "resume", wide_queue, "1")
     assert refused.exit_code == 1
-    assert "reload" in refused.stderr  # the way out
+    assert "reload" in refused.stderr  # the command that helps
     cli.ok("partitions", "reload", wide_queue, "1")
     assert states(client, wide_queue) == ["available", "available"]
 
@@ -151,7 +151,7 @@ def test_what_jobs_cannot_do(cli: CommandLine, wide_queue: str) -> None:
 
 
 class JobDaemon:
-    """Starts a job whatever it is asked for, and ends it after two looks."""
+    """Answers every request with a job, and reports its end at the third question about it."""
 
     def __init__(self, end: dict[str, Any] = DONE) -> None:
         self.looks = 0
@@ -397,7 +397,7 @@ def test_all_queues_are_backed_up_and_one_is_made_again_under_another_name(stora
     where = str(manifests["../up"])
     dry = cli("partitions", "restore", "copy", "--from", where, "--dry-run")
     assert dry.exit_code == 0 and "the backup is sound" in dry.stderr
-    # Nothing is replaced, so that nobody has to be asked.
+    # The restore replaces nothing, so it needs no confirmation.
     assert cli.json("partitions", "restore", "copy", "--from", where, "--wait")["state"] == "done"
     assert client.queue_info("copy").reference == "../up"
     assert [item.payload for item in client.lease("copy", 1).items] == [b"../up"]

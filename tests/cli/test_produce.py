@@ -23,7 +23,7 @@ REPEATED: Answer = (200, {"code": 200, "details": {"repeated": "true"}})
 
 
 def serving(*produced: Answer) -> Callable[[Asked], Answer]:
-    """Answers to produce in turn, the last one for ever; every queue exists."""
+    """Answers each produce with the next answer, and repeats the last one. Every queue exists."""
     answers = list(produced)
 
     def answer(asked: Asked) -> Answer:
@@ -210,7 +210,7 @@ def test_a_stream_that_broke_off_says_what_it_added_and_what_was_there(
 
 
 def test_an_answer_that_was_lost_does_not_make_new_items_old_ones(tmp_path: Path) -> None:
-    """Without --request-id the ids are new: only an earlier attempt of this command can have used them."""
+    """Without --request-id, request ids are new. Only an earlier attempt of the same command can have used them."""
     with ScriptedDaemon(tmp_path, serving(REPEATED)) as daemon:
         answer = CommandLine(tmp_path, daemon.socket).json("queue", "produce", "q", "--lines", input="a\nb\n")
     assert (answer["produced"], answer["repeated"]) == (2, 0)
@@ -262,7 +262,7 @@ def test_ctrl_c_says_what_was_done(cli: CommandLine, client: Client, queue: str)
     assert process.stdin is not None
     process.stdin.write(b"one\n")
     process.stdin.flush()
-    assert client.lease(queue).items[0].payload == b"one"  # a slow pipe is not held up
+    assert client.lease(queue).items[0].payload == b"one"  # lines from a slow pipe are sent at once
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 130

@@ -1,4 +1,4 @@
-"""The progress line: what is done, how fast, and how long it will take."""
+"""The progress line shows how much is done, the rate and the time left."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def leased_ids(client: Client, queue: str, *payloads: str) -> list[str]:
 
 
 def totals(client: Client, queue: str) -> tuple[int, int, int]:
-    """Ready, leased and scheduled."""
+    """The numbers of ready, leased and scheduled items."""
     parts = client.stats(queue).logical_queues[0].partitions
     leased = sum(one.total_leased for one in parts)
     return sum(one.total for one in parts) - leased, leased, sum(one.scheduled for one in parts)

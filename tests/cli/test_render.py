@@ -1,4 +1,4 @@
-"""How answers look."""
+"""Tables, JSON and other output formats."""
 
 from __future__ import annotations
 

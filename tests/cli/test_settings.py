@@ -12,7 +12,7 @@ from tests.daemons import Daemon
 
 @pytest.fixture
 def bare(tmp_path: Path) -> CommandLine:
-    """No daemon and no settings but a home."""
+    """A command line without a daemon, with an empty home directory and no settings."""
     return CommandLine(tmp_path, None)
 
 

@@ -1,4 +1,4 @@
-"""Completions in real shells, manual pages in a real `man`, and both as the command tree says"""
+"""Completions in real shells, and manual pages in a real `man`. Both agree with the command tree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ source "$1"; shift
 words=("$@"); CURRENT=$#words
 _querator
 """
-"""Zsh's own functions that offer words, replaced by ones that print them; the rest is the script as it is."""
+"""Replaces zsh's own completion functions with ones that print the offered words. Our script is unchanged."""
 
 Complete = Callable[..., list[str]]
 

@@ -1,4 +1,4 @@
-"""querator sql, and the filters that speak the same language"""
+"""querator sql, and the --where filters, which use the same SQL"""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_redrive_by_condition(cli: CommandLine, client: Client) -> None:
     assert [item.payload for item in client.list_items(dead)] == [b"b"]
 
 
-# On a daemon that says what the test tells it to
+# On a scripted daemon
 
 
 def serve(asked: Asked) -> Answer:
@@ -199,7 +199,7 @@ def test_all_rows_are_asked_for_unless_a_person_looks_at_them(tmp_path: Path) ->
         for form in ("table", "json", "ndjson", "csv", "arrow"):
             cli.ok("sql", "q", "select 1", "-o", form)
         cli.ok("sql", "q", "select 1", terminals=TERMINAL)
-    # What is absent is 0.
+    # A missing value counts as 0.
     assert [asked.get("limit", 0) for asked in asked_sql(daemon)] == [0, 0, 0, 0, 0, 10_000]
 
 

@@ -1,4 +1,4 @@
-"""What a command imports decides how quick it is: bench/cli.py measures, this guards"""
+"""Commands import nothing slow that they do not need. bench/cli.py measures the start-up time."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 60
 
 
 class Terminal:
-    """A command on a terminal of its own: what it shows, and keys for it."""
+    """A command on a pseudo-terminal. Tests read its screen and press its keys."""
 
     def __init__(self, cli: CommandLine, *words: str, columns: int = 100, rows: int = 30) -> None:
         self._master, slave = pty.openpty()
@@ -42,7 +42,7 @@ class Terminal:
         self.shown = ""
 
     def until(self, *texts: str) -> str:
-        """Read until all of these have been shown; returns what was shown since the last time."""
+        """Read until all these texts were shown. Returns the output since the last call."""
         seen = ""
         give_up = time.monotonic() + PATIENCE_SECONDS
         while not all(text in seen for text in texts):
@@ -132,7 +132,7 @@ def test_a_table_has_boxes_and_colour_and_fits(terminal: Open, wide_queue: str) 
     assert shown.end() == 0
     assert "╭" in shown.shown
     assert "\x1b[32mavailable" in shown.shown
-    assert re.search(r"ago|now|in \d", shown.shown)  # the daemon's clock is the tests' to move, either way
+    assert re.search(r"ago|now|in \d", shown.shown)  # tests may have moved the daemon's clock in either direction
 
 
 @pytest.mark.parametrize("words", [["queues", "list"], ["queues", "show"], ["partitions", "list"], ["queue", "stats"]])
@@ -179,7 +179,7 @@ def test_top_shows_queues_and_obeys_its_keys(terminal: Open, client: Client, que
     top.type("\x1b[B\x1b[A")
     top.type("q")
     assert top.end() == 0
-    assert "\x1b[?1049l" in top.shown  # the screen is as it was before
+    assert "\x1b[?1049l" in top.shown  # the command has restored the screen
     assert "Traceback" not in top.shown
 
 

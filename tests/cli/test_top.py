@@ -1,4 +1,4 @@
-"""querator top: what it knows and what it prints; test_terminal.py shows it on a real terminal"""
+"""querator top: its samples and its output without a terminal. test_terminal.py runs it on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One daemon for all pages, with two storages, on its socket and on TCP."""
+"""All pages share one daemon. It has two storages, and listens on its socket and on TCP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home whose name is short: the path of a socket below it must not have more than 107 bytes."""
+    """A home directory with a short path, because the path of a socket in it may have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="q") as directory:
         yield Path(directory)
 

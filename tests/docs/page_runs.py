@@ -1,4 +1,4 @@
-"""Runs a page: its shell and Python blocks from top to bottom in one bash, and compares what a console shows."""
+"""Runs a page: its shell and Python blocks run in order in one bash, and their output is compared with the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Command(NamedTuple):
     block: Block
     text: str
     expected: list[str] | None
-    """Lines of output; None if the page shows none."""
+    """The lines of output on the page, or None if the page shows none."""
 
     @property
     def may_fail(self) -> bool:
@@ -40,7 +40,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def _console(block: Block) -> Iterator[Command]:
-    """Lines after `$ ` are typed, as are lines after `> ` below them; the rest is what comes back."""
+    """Lines that start with `$ ` are typed, and so are lines with `> ` below them. The other lines are output."""
     typed: list[str] = []
     shown: list[str] = []
     for line in block.text.splitlines():
@@ -59,7 +59,7 @@ def _console(block: Block) -> Iterator[Command]:
 class Ran(NamedTuple):
     command: Command
     exit_code: int | None
-    """None if the page ended before it."""
+    """None if the page ended before this command."""
     output: str
 
 
@@ -91,7 +91,7 @@ def run(wanted: list[Command], directory: Path, environment: Mapping[str, str]) 
         try:
             process.wait(PAGE_SECONDS_MAX)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # what the page left running in the background
+            with contextlib.suppress(ProcessLookupError):  # ends what the page left running in the background
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(10)
     said = output.read_text(errors="replace")
@@ -130,7 +130,7 @@ def _still(line: str) -> str:
 
 
 def same(expected: list[str], output: str) -> bool:
-    """Whether the output is what the page shows, ids and times aside; a line of `…` stands for any lines."""
+    """Whether the output is the one on the page, except for ids and times. A line with `…` stands for any lines."""
     wanted = [_still(line) for line in expected if line.strip()]
     found = "\n".join(_still(line) for line in output.splitlines() if line.strip())
     pattern = "\n".join(r"(?:.*)" if line in ("…", "...") else re.escape(line) for line in wanted)
@@ -138,5 +138,5 @@ def same(expected: list[str], output: str) -> bool:
 
 
 def free_address(http: str, text: str) -> str:
-    """A page speaks of the usual address; here the daemon has another one."""
+    """Replaces the usual address, which pages use, with the address of the test daemon."""
     return text.replace("localhost:2319", http)

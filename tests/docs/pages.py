@@ -1,4 +1,4 @@
-"""The pages and what is in them: code blocks with their language, and links."""
+"""The pages of the documentation, with their code blocks and links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Block(NamedTuple):
     language: str
     text: str
     excuse: str
-    """Why it is not run here: what stands in `<!-- not run: … -->` or `<!-- run by … -->` right above the block."""
+    """Why the block is not run here: the text of `<!-- not run: … -->` or `<!-- run by … -->` right above it."""
 
     @property
     def place(self) -> str:

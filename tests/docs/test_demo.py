@@ -1,4 +1,4 @@
-"""`make demo` without its last part, which has tests of its own (tests/spark); and the picture of the README."""
+"""`make demo` without its Spark part, which tests/spark covers, and the picture in the README."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_demo_can_be_interrupted_and_leaves_nothing_behind(home: Path, numbe
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C goes to all that runs in the terminal, the daemon included
+        start_new_session=True,  # Ctrl-C reaches every process of the terminal, including the daemon
     )
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, and the pages can be reached."""
+"""Every link between pages has a target, and a link leads to every page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages say what the code says: configuration, the example file, the OpenAPI file, the decisions."""
+"""The reference pages agree with the code: the configuration, the example file, the OpenAPI file and the decisions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keys(table: type[FileTable] = ConfigFile, prefix: str = "") -> list[str]:
 
 
 def uncommented() -> str:
-    """The example with every setting live."""
+    """The example file with every setting uncommented."""
     return re.sub(r"^#(?=\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
 
 
@@ -58,7 +58,7 @@ def test_every_variable_is_in_the_reference(variable: str):
 
 
 def test_the_example_states_the_defaults(tmp_path: Path):
-    """With or without its `#` the file means the same, but for the queues and storages that it shows."""
+    """Uncommenting the file changes no setting, except that it adds the example queues and storages."""
     live = tmp_path / "live.toml"
     live.write_text(uncommented())
     environ = {"HOME": str(tmp_path)}
@@ -97,9 +97,9 @@ def test_decisions_have_numbers():
 
 
 def test_prose_uses_the_words_of_the_project():
-    """Item, dead queue, partition: one word for a thing."""
+    """One word for each thing: item, dead queue, partition."""
     for page in PAGES:
         if page.name in ("benchmarks.md", "CHANGELOG.md"):
-            continue  # names other systems' things by their names
+            continue  # this page uses the words of other systems
         prose = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / page).read_text(), flags=re.DOTALL)
         assert not re.search(r"\b(DLQ|dead[- ]letter queue|shards?|acks?)\b", prose), page

@@ -1,4 +1,4 @@
-"""Every command and snippet of README and docs/ is run. A page is one test: its blocks build on each other."""
+"""Runs every command and snippet of README and docs/. A page is one test, because its blocks build on each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_CODE = {"text", "json", "http", "xml", "mermaid"}
 CHECKED_APART = {"toml", "go", "ini", "cron", "sql"}
 ALL = [block for page in PAGES for block in blocks(page)]
 PLAIN = re.compile(r"^(make|python -m bench|\.venv/bin/python -m bench)\b")
-"""Commands that are looked at but not run here: they take minutes, or run these tests."""
+"""Commands that are checked but not run, because they take minutes or run these tests."""
 
 
 def runnable(block: Block) -> bool:
@@ -44,7 +44,7 @@ def of_language(*languages: str) -> list[object]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(runnable, blocks(page)))], ids=str)
 def test_a_page_does_what_it_says(page: Path, served: Served, home: Path, tmp_path: Path):
-    """A page that starts a daemon of its own talks to that one; the others find one that runs."""
+    """A page that starts a daemon uses that one. The other pages use the daemon that they share."""
     wanted = [command for block in filter(runnable, blocks(page)) for command in page_runs.commands(block)]
     if any("querator daemon run" in command.text for command in wanted):
         http, more = f"localhost:{free_port()}", {}
@@ -78,7 +78,7 @@ def test_commands_that_take_minutes_are_spelled_right(block: Block):
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in ALL])
 def test_no_block_is_left_out(block: Block):
-    """A block is run, checked apart, or says above itself why not."""
+    """Every block is run, checked in another way, or preceded by a comment that says why not."""
     known = runnable(block) or plain(block) or block.language in NOT_CODE | CHECKED_APART or bool(block.excuse)
     assert known, f"nobody runs this block of language '{block.language}'"
     if block.excuse.startswith("run by "):

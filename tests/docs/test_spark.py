@@ -1,4 +1,4 @@
-"""The Python of docs/spark.md on a real Spark, and the commands it lists."""
+"""Runs the Python of docs/spark.md on a real Spark, and checks the commands that the page lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_the_page_shows_in_a_notebook(served: Served, home: Path, tmp_path:
     assert done.returncode == 0, done.stderr[-4_000:]
     assert "in the lake: ['one', 'three', 'two']" in done.stdout
     assert "seen by the first read: 0 left out by the daemon: 3" in done.stdout
-    assert len(served.client.list_items("mail")) == 3  # those that were written after the stream
+    assert len(served.client.list_items("mail")) == 3  # the items that were written after the stream had ended
 
 
 def test_two_lines_make_it_a_format_of_spark():

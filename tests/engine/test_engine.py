@@ -1,4 +1,4 @@
-"""Turns, writes and blocking work of the engine, on real files, with both ways of writing."""
+"""The engine on real files: its turns, both of its ways of writing, and its blocking work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ both_ways = pytest.mark.parametrize("way", [ON_LOOP, IN_THREAD])
 
 
 class WatchedStorage(DuckStorage):
-    """Real files. Notes which thread writes, and fails or waits when a test says so."""
+    """A storage with real files. It records which thread writes, and fails or waits when a test asks for it."""
 
     def __init__(self, name: str, directory: Path) -> None:
         super().__init__(name, directory)
@@ -48,7 +48,7 @@ class WatchedStorage(DuckStorage):
 
 
 class Bench:
-    """Turns over queues whose partitions lie in the given storages."""
+    """The turns of some queues, with partitions in the given storages."""
 
     def __init__(self, directory: Path, way: str, storages: tuple[str, ...] = ("one",)) -> None:
         self.storages = {name: WatchedStorage(name, directory / name) for name in storages}
@@ -56,7 +56,8 @@ class Bench:
             storage.recover()
         self.turns = Turns(ManualClock(1_800_000_000_000_000), self.storages.values(), lambda source, move: None)
         for disk in self.turns.disks.values():
-            disk.seconds_mean = 1.0 if way == IN_THREAD else -1.0  # far on one side of the limit, whatever is measured
+            # So far from the limit that no measurement changes the way of writing.
+            disk.seconds_mean = 1.0 if way == IN_THREAD else -1.0
         self.storage = self.storages[storages[0]]
         self.answers: list[Any] = []
 

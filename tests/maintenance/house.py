@@ -1,4 +1,4 @@
-"""A whole service on real files in a temporary directory, in this process, with a clock that stands still."""
+"""A whole service in this process, on real files in a temporary directory, with a test clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class House:
             socket=directory / "querator.sock",
             http=None,
             storages=tuple(
-                # New partitions go to the first storage only; tests say what goes elsewhere.
+                # New partitions go to the first storage. Tests name the other storages explicitly.
                 StorageConfig(name, directory / name, 1.0 if number == 0 else 0.0)
                 for number, name in enumerate(storages)
             ),
@@ -59,7 +59,7 @@ class House:
         self.registry = self.service.registry
 
     def restart(self) -> None:
-        """An orderly stop, and a start on what is on disk."""
+        """Stops the service cleanly and starts it on the same files."""
         self.run(self.service.stop())
         self.start()
 
@@ -75,7 +75,7 @@ class House:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
 
     def begin(self, route: str, request: Any) -> Future:
-        """Sends a request; its answer is for later."""
+        """Sends a request, and returns a future for its answer."""
         answer: Future = concurrent.futures.Future()
         sent = threading.Event()
 
@@ -105,7 +105,7 @@ class House:
         self.call("clock.advance", m.ClockAdvanceRequest(by=by))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Until something that happens by itself, in real time, has happened."""
+        """Waits for something that happens in real time, in another thread."""
         end = time.monotonic() + WAIT_SECONDS
         while not condition():
             assert time.monotonic() < end, "it did not happen"
@@ -138,7 +138,7 @@ class House:
         )
 
     def ask(self, what: str, *numbers: int, queue: str = "q", **more: Any) -> m.Reply:
-        """partitions.resume and its like."""
+        """Calls partitions.resume, or another verb that changes states."""
         kind = _REQUESTS.get(what, m.PartitionsRequest)
         reply = self.call(f"partitions.{what}", kind(queue_name=queue, partitions=list(numbers), **more))
         assert isinstance(reply, m.Reply)
@@ -151,7 +151,7 @@ class House:
     # -- jobs
 
     def job(self, what: str, queue: str = "q", **fields: Any) -> m.Job:
-        """Starts partitions.migrate or its like and waits for the end of the job."""
+        """Starts a job with partitions.migrate or another verb, and waits for its end."""
         return self.ended(self.begin_job(what, queue, **fields))
 
     def begin_job(self, what: str, queue: str = "q", **fields: Any) -> str:
@@ -207,7 +207,7 @@ class House:
         return found
 
     def contents(self, queue: str = "q") -> list[str]:
-        """The payloads of everything stored, partition by partition, scheduled items last."""
+        """The payloads of all stored items, partition by partition. Scheduled items are last."""
         found = []
         for number in range(len(self.logical(queue).partitions)):
             for kind in ("items", "scheduled"):

@@ -8,7 +8,7 @@ from tests.waiting import until
 
 
 def jobs_ended(client: Client) -> list[m.Job]:
-    """All jobs, as soon as none of them runs any more."""
+    """Waits until no job runs, and returns all jobs."""
     until(lambda: all(job.state != "running" for job in client.list_jobs()), "a job does not end")
     return client.list_jobs()
 

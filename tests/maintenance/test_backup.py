@@ -57,7 +57,7 @@ class TestBackup:
         write = copies.write_snapshot
 
         def slow(snapshot, path, check):
-            # The queue is emptied while the copy is being made.
+            # Consumers empty the queue while the copy is made.
             while house.stats().partitions[0].total + house.stats().partitions[1].total:
                 items = house.lease(100)
                 house.complete(*(item.id for item in items)).result(5)
@@ -119,7 +119,7 @@ class TestBackup:
         insert = copies.Instance.cursor
 
         class Full:
-            """The second partition's file takes a thousand rows and no more."""
+            """The copy of the second partition fails after a thousand rows."""
 
             def __init__(self, cursor: Any) -> None:
                 self._cursor = cursor
@@ -140,7 +140,7 @@ class TestBackup:
         assert job.state == "failed" and "No space left" in job.reason and "internal" not in job.reason
         assert list(to.iterdir()) == []
         monkeypatch.undo()
-        # Nothing has a file open any more, so that it can be had again.
+        # The failed job holds no file open, so the partitions can be closed and opened again.
         house.ask("offline")
         house.ask("reload")
         assert house.states() == ["available"] * 2
@@ -288,7 +288,7 @@ class TestVerify:
     def test_items_that_come_due_while_the_counters_are_taken_are_no_damage(
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The pass that takes the counters also enqueues what is due, and its own changes are not in the file yet."""
+        """The pass that reads the counters also makes due items ready, and these changes are not in the file yet."""
         house.create()
         due = house.clock.now_us() + SECOND
         house.produce("a", "b")
@@ -355,7 +355,7 @@ class TestDamage:
             house.produce(*(os.urandom(500).hex() for _ in range(1000)))
         house.ask("resume", 1)
         house.create("other")
-        # A file that was written just now: DuckDB has nothing of it in memory.
+        # Compacting creates a new file, so DuckDB has no part of it in memory.
         assert house.job("compact", partitions=[0]).state == "done"
         path = house.file(0)
         with open(path, "r+b") as file:
@@ -379,7 +379,7 @@ class TestCompact:
         house.create()
         for _ in range(20):
             house.produce(*(os.urandom(300).hex() for _ in range(1000)))
-        # Everything is in the file before it is deleted from there.
+        # Apply all items to the file first, so that they are deleted from the file.
         house.ask("reload")
         while house.statuses()[0].total > 1000:
             items = house.lease(1000)

@@ -1,4 +1,4 @@
-"""Every change that an operator makes is one line of the log, with what was changed and how many."""
+"""The daemon logs every change that an operator makes in one line, with its target and the number of items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.maintenance.house import SECOND, House
 
 @pytest.fixture
 def told(house: House, caplog: pytest.LogCaptureFixture) -> Any:
-    """What was logged since the last call: messages with their fields."""
+    """The messages and fields that were logged since the last call."""
     caplog.set_level(logging.INFO)
 
     def told() -> list[tuple[str, dict[str, Any]]]:
@@ -92,7 +92,7 @@ class TestItems:
         expected = {"queue": "q", "partitions": "0", "items": 1, "purpose": "redrive to mail"}
         assert told() == [("items deleted", expected)]
         house.call("storage/items.delete", redrive)
-        assert told() == []  # it deleted nothing
+        assert told() == []  # the call deleted nothing
 
     def test_items_taken_from_a_client(self, house: House, told: Any):
         house.create()
@@ -105,7 +105,7 @@ class TestItems:
             return house.begin("queue.retry", m.QueueRetryRequest(queue_name="q", items=items, purpose=purpose))
 
         retry(first.id, purpose="").result(5)
-        assert told() == []  # a consumer's own
+        assert told() == []  # a consumer retries its own item
         with pytest.raises(InvalidRequest):
             retry(second.id, first.id, third.id, purpose="release of me").result(5)
         assert told() == [("items handed back", {"queue": "q", "items": 1, "purpose": "release of me"})]
@@ -125,7 +125,7 @@ class TestPartitions:
         house.create(partitions=3)
         told()
         house.ask("pause", 0, 1)
-        house.ask("pause", 0, 1)  # changes nothing
+        house.ask("pause", 0, 1)  # this update changes nothing
         house.ask("pause", 2, for_="1m")
         house.ask("resume", 0)
         house.ask("drain", 1)

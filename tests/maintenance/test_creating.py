@@ -1,4 +1,4 @@
-"""Creating queues and partitions: what it costs, and what happens when there is no room for them."""
+"""Creating queues and partitions: how many statements it takes, and what happens when the disk is full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wanted(name: str, partitions: int) -> m.QueueInfo:
 class TestCost:
     @pytest.fixture
     def statements(self, house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What DuckDB is asked to do with partition files, and how often the catalog is written."""
+        """The DuckDB statements on partition files, and an entry for each write to the catalog."""
         asked: list[str] = []
         cursor, transaction = Instance.cursor, Catalog._transaction
 
@@ -65,7 +65,7 @@ class TestCost:
 
 
 def with_storage_on(disk: Path, tmp_path: Path) -> House:
-    """A service whose catalog is elsewhere."""
+    """A service with its storage on this disk, and its catalog on another."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "default").symlink_to(disk)
     return House(tmp_path / "data")
@@ -83,7 +83,7 @@ class TestFullDisk:
 
     @staticmethod
     def fill(disk: Path) -> Path:
-        """Leaves not a byte free."""
+        """Fills the disk to its last byte."""
         path = disk / "filler"
         with open(path, "wb", buffering=0) as file:
             try:
@@ -113,7 +113,7 @@ class TestFullDisk:
             house.close()
 
     def test_half_the_files_fit(self, tmp_path: Path, disk: Path) -> None:
-        """Some partitions could be made and others not: none is kept."""
+        """If the disk has room for only some of the partitions, none is kept."""
         house = with_storage_on(disk, tmp_path)
         try:
             refusal = house.refusal("queues.create", wanted("q", 900))
@@ -125,7 +125,7 @@ class TestFullDisk:
 
 
 def test_a_file_that_was_being_made_when_the_process_ended(tmp_path: Path) -> None:
-    """It is nobody's partition yet, so that nobody opens it, and it is deleted when the catalog says so."""
+    """A half-made file belongs to no partition. It is never opened, and the catalog has it deleted."""
     uuid = "0e1a4a52-9d9c-4a8b-8a0a-0d2f7ad8b1f3"
     storage = DuckStorage("disk", tmp_path)
     storage.recover()

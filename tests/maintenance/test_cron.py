@@ -1,4 +1,4 @@
-"""What the documentation gives to cron and to systemd, tried."""
+"""Runs the cron jobs and systemd units of the documentation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PACKAGING = ROOT / "packaging"
 
 
 def crontab() -> dict[str, str]:
-    """Command by schedule, as docs/operating.md has them."""
+    """The crontab of docs/operating.md: commands by schedule."""
     (block,) = re.findall(r"```cron\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
     lines = [line.split(maxsplit=5) for line in block.splitlines() if not line.startswith("#")]
     return {" ".join(line[:5]): line[5] for line in lines}
 
 
 def run(command: str, daemon: Daemon) -> subprocess.CompletedProcess[str]:
-    """As cron runs it: with /bin/sh and next to no environment."""
+    """Runs a command as cron does: with /bin/sh and almost no environment."""
     environment = {
         "HOME": str(daemon.directory),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -66,7 +66,7 @@ def test_cron_is_silent_when_all_is_well_and_speaks_up_when_not(tmp_path: Path):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
 def test_the_timer_is_understood(tmp_path: Path):
-    # The programs that units start must exist; here the installed path is ours.
+    # systemd-analyze checks that the programs exist, so replace the installed path.
     for name in ("querator.service", "querator-reload.service", "querator-reload.timer"):
         text = (PACKAGING / name).read_text()
         text = text.replace("/opt/querator/bin/querator", shutil.which("true") or "/bin/true")

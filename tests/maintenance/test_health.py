@@ -1,4 +1,4 @@
-"""What `/health` makes of partitions that fail."""
+"""What `/health` reports when partitions fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.maintenance.house import House
 
 
 def fail(house: House, number: int) -> None:
-    """Loses a partition's file, and reloads it."""
+    """Removes a partition's file and reloads the partition, which then fails."""
     house.ask("offline", number)
     house.file(number).unlink()
     house.refused("reload", number)
@@ -60,7 +60,7 @@ class TestHealth:
 
     def test_congestion_alone_shows_why_nothing_is_taken(self, house: House, monkeypatch: pytest.MonkeyPatch):
         house.create()
-        # Told in one turn of the loop: upkeep would end it.
+        # A patched property, because upkeep would end a real congestion at once.
         monkeypatch.setattr(Partition, "congested", property(lambda _: True, lambda *_: None), raising=False)
         status = house.statuses()[0]
         assert status.state == "available" and status.reason.startswith("takes no new items until")

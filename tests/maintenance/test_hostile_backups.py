@@ -1,4 +1,4 @@
-"""Backups in directories where others can write: links, forged manifests, and files with rows that no daemon writes."""
+"""Backups that an attacker has changed: links, forged manifests, and files with rows that no daemon writes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_backup_deletes_only_what_it_wrote(house: House, backup: Path) -> None
 
 
 def in_file(directory: Path, *statements: str) -> None:
-    """Changes partition 0 of a backup as somebody would who then makes its manifest fit."""
+    """Changes the file of partition 0, and then makes the manifest match the changed file."""
     (path,) = directory.glob("partition-0-*.duckdb")
     with duckdb.connect(str(path)) as connection:
         for statement in statements:

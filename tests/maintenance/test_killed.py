@@ -1,4 +1,4 @@
-"""kill -9 at every step of every job: after the next start the job finishes or is undone, and nothing is lost."""
+"""The daemon is killed at every step of every job. After the next start the job is finished or undone, without loss."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_killed_at(step: str, tmp_path: Path):
         if STEPS[step] is restore:
             client.backup_partitions("q", str(tmp_path / "backup"))
             jobs_ended(daemon.client)
-        # What is leased follows only when its lease ends, and these jobs wait for that.
+        # These two jobs wait until no item is leased.
         held = [] if STEPS[step] in (shrink, migrate_into_partition) else client.lease("q", 1).items
         with contextlib.suppress(Unreachable, TimedOut):
             STEPS[step](daemon, tmp_path)
@@ -116,7 +116,7 @@ def test_killed_at(step: str, tmp_path: Path):
 
 
 def _check_result(daemon: Daemon, trigger: Trigger, statuses: list[m.PartitionStatus]) -> None:
-    """What the job was for has come about."""
+    """Checks that the job has had its effect."""
     if trigger is migrate_to_storage:
         assert [status.storage for status in statuses] == ["default", "other", "default"]
     elif trigger is migrate_into_partition:
@@ -124,7 +124,7 @@ def _check_result(daemon: Daemon, trigger: Trigger, statuses: list[m.PartitionSt
     elif trigger is shrink:
         assert len(statuses) == 1
     elif trigger is grow:
-        # Nobody was told that it had been done; it has happened, or it has not.
+        # The client got no answer, so the queue may have grown or not.
         assert len(statuses) in (3, 5)
     elif trigger is backup:
         assert len(list((daemon.directory / "again").iterdir())) == 1 + len(statuses)

@@ -15,7 +15,7 @@ from tests.maintenance.house import SECOND, House
 
 
 def filled(house: House, partitions: int = 2, items: int = 30) -> None:
-    """Everything is in partition 0."""
+    """A queue with all its items in partition 0."""
     house.create(partitions=partitions)
     house.ask("pause", *range(1, partitions))
     for start in range(0, items, 10):

@@ -166,7 +166,7 @@ class TestOffline:
         assert isinstance(house.complete(item.id).exception(5), RetryRequest)
         request = m.StorageItemsListRequest(queue_name="q", partition=0)
         assert isinstance(house.refusal("storage/items.list", request), RetryRequest)
-        # The last counts are still told.
+        # The answer still has the last known counts.
         assert (house.statuses()[0].total, house.statuses()[0].leased) == (3, 1)
         with duckdb.connect(str(house.file(0))) as file:
             assert file.execute("select count(*) from items").fetchall() == [(3,)]
@@ -249,7 +249,7 @@ class TestOffline:
         assert [s.total for s in house.statuses()] == [3, 3]
 
     def test_request_ids_that_cannot_be_read_make_repetitions_wait(self, house: House):
-        """A file that is missing after a restart: nobody knows which requests it took."""
+        """The daemon cannot know which requests a partition accepted if its file is missing after a restart."""
         house.create(partitions=2)
         item = m.QueueProduceItem(utf8="a")
         request = m.QueueProduceRequest(queue_name="q", request_timeout="50ms", items=[item], request_id="once")
@@ -262,7 +262,7 @@ class TestOffline:
         for _ in range(2):
             error = house.refusal("queue.produce", request)
             assert error.code == 454 and "partition '0' cannot be read" in error.message
-            house.ask("offline", 0)  # its file is still missing, so that the catalog does not know either
+            house.ask("offline", 0)  # the file is still missing, so the catalog does not get the request ids either
             house.restart()
         away.rename(file)
         house.ask("reload", 0)
@@ -450,7 +450,7 @@ class TestError:
     def test_producers_who_wait_for_room_get_it_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
-        """The bound may be smaller than what is applied otherwise."""
+        """The bound that makes producers wait may be smaller than the bound that starts an apply."""
         monkeypatch.setattr(limits, "APPLY_IDLE_ROUNDS", 1_000_000)
         turns, keeping = house.registry.turns, house.registry.upkeep
         keeping._unapplied_bytes_max = 1_000
@@ -467,7 +467,7 @@ class TestError:
     def test_what_is_acknowledged_is_noted_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
-        """Otherwise damage to the end of the journal passes for an append that was never acknowledged."""
+        """Without HEAD, damage at the end of the journal would look like an append that was never acknowledged."""
         monkeypatch.setattr(Disk, "begin_round", lambda disk: None)  # no round counts as idle
         house.create(partitions=1)
         journal = house.directory / "default" / "journal"
@@ -526,7 +526,7 @@ class TestError:
         assert "storage 'other' cannot be used: " in house.statuses()[1].reason
         assert "'1' is in error" in house.job_refusal("verify", partitions=[1]).message
         house.produce("b")
-        assert house.registry.upkeep.relieve("other", 0) == 0  # bulk waits for no file there
+        assert house.registry.upkeep.relieve("other", 0) == 0  # bulk writes do not wait for this storage
         house.create("new")
         for refusal in (
             house.job_refusal("migrate", queue="new", partition=0, to_storage="other"),
@@ -535,7 +535,7 @@ class TestError:
             assert isinstance(refusal, RequestFailed) and "storage 'other' cannot be used: " in refusal.message
         (house.directory / "other").unlink()
         away.rename(house.directory / "other")
-        # The disk is mounted at last: nobody needs to restart the daemon.
+        # The disk is mounted again. The daemon notices it without a restart.
         house.until(lambda: house.states() == ["available"] * 2)
         house.ask("pause", 0)
         house.produce("c")

@@ -1,4 +1,4 @@
-"""What a client reads fails alone, unless the storage is at fault."""
+"""A read that fails harms no other request, unless the storage itself has failed."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_ids_with_sequences_beyond_64_bits_are_unknown_ids(house: House) -> None
 def test_a_list_that_no_memory_is_left_for_is_refused_and_the_queue_goes_on(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real payloads and a real DuckDB, whose share of the machine is smaller than one vector of payloads."""
+    """DuckDB may use less memory than one vector of these payloads needs."""
     house.create()
     for _ in range(10):
         house.produce(*["x" * 40_000] * 100)
-    house.ask("reload")  # everything is in the file now
+    house.ask("reload")  # applies everything to the file
     instance = house.registry.storages.opened("default")._files.instance  # type: ignore[attr-defined]
     monkeypatch.setattr(instance, "make_room", lambda had_bytes: False)
     monkeypatch.setattr(instance, "memory_bytes", 10_000_000)

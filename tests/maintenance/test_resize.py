@@ -1,4 +1,4 @@
-"""More and fewer partitions for a queue that is in use."""
+"""Growing and shrinking a queue that is in use."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_leases_of_a_partition_that_goes_can_be_completed_until_they_end(house: 
     house.advance("61s")
     assert resize_job(house).state == "done"
     assert sorted(house.contents()) == ["b", "c"]
-    # Done is done and lost is lost, though their partition is no more; also after a restart.
+    # The removed partition's completed items stay completed, and its lost leases stay lost, also after a restart.
     for _ in range(2):
         assert house.complete(items[0].id).result(5) is None
         error = house.complete(items[1].id).exception(5)

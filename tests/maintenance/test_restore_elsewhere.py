@@ -1,4 +1,4 @@
-"""A backup holds all that is needed to make its queue again, under any name, with nothing but the directory."""
+"""A backup directory alone is enough to create its queue again, under any name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(house: House) -> list[str]:
-    """A queue with settings of its own, a paused partition and a draining one."""
+    """A queue with settings that are not the defaults, a paused partition and a draining one."""
     house.create("dead")
     house.create(
         partitions=3, lease_timeout="90s", expire_timeout="36h", max_attempts=7, dead_queue="dead", reference="ours"
@@ -38,7 +38,7 @@ def info(house: House, name: str) -> m.QueueInfo:
 
 
 def settings(house: House, name: str) -> m.QueueInfo:
-    """Without what is new in a queue that is made again."""
+    """The settings of a queue, without its name and the times of its creation and last change."""
     found = info(house, name)
     found.queue_name, found.created_at, found.updated_at = "", None, None
     return found
@@ -81,7 +81,7 @@ class TestUnderAnotherName:
 
     def test_a_timeout_that_no_client_may_spell_out_is_restored(self, house: House, to: Path) -> None:
         house.create(lease_timeout="1000000.123456s", expire_timeout="2000h")
-        assert info(house, "q").lease_timeout == "277h46m40.123456s"  # longer than a request may say it
+        assert info(house, "q").lease_timeout == "277h46m40.123456s"  # this text is longer than a request may have
         house.produce("a")
         house.job("backup", to=str(to))
         house.call("partitions.restore", m.PartitionsRestoreRequest(queue_name="copy", from_=str(to), dry_run=True))

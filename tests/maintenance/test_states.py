@@ -1,4 +1,4 @@
-"""The state machine: every state times every event, and what each state allows."""
+"""The state machine: the effect of every event in every state, and what each state allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from querator.items import State
 
 A, P, D, U, E = State.AVAILABLE, State.PAUSED, State.DRAINING, State.UNAVAILABLE, State.ERROR
 
-# Rows: what was asked for before. Columns: where the event leads, "-" when it is refused.
+# Rows: the requested state before the event. Columns: the state after it, or "-" if the event is refused.
 EXPECTED = """
               pause        resume      drain      offline       reload      fail   recover
 available     paused       available   draining   unavailable   available   error  available

@@ -1,4 +1,4 @@
-"""Producers and consumers at full speed under an operator who does everything at random."""
+"""Producers and consumers at full speed, while an operator runs random commands."""
 
 from __future__ import annotations
 

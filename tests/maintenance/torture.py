@@ -1,10 +1,10 @@
-"""8 producers and 8 consumers at full speed on 4 partitions, while an operator does everything at random.
+"""8 producers and 8 consumers at full speed on 4 partitions, while an operator runs random commands.
 
     python -m tests.maintenance.torture --seconds 120 --seed 7 [--kill]
 
 Every item that was acknowledged is completed exactly once or still in the queue, and no client sees anything but
 success and 454. With `--kill` the daemon is killed and started again every few seconds, and clients lose their
-connections, too. Prints what was done; ends with an AssertionError that names the seed.
+connections, too. Prints a summary. A failure is an AssertionError that names the seed.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tests.maintenance.inspection import contents, jobs_ended
 
 PROCESSES = 2
 THREADS_EACH = 4
-"""Producers and consumers in each of the two processes that make load."""
+"""The number of producers, and of consumers, in each load process."""
 CLIENT_SECONDS = 30.0
 KILL_SECONDS = 6.0
 LEASE_SECONDS = 20.0
 NOT_NOW = (RetryRequest, TimedOut, Unreachable)
-"""What a client may be told; the last one only of a daemon that is killed."""
+"""Errors that a client may get. Unreachable is allowed only while the daemon is killed."""
 
 
 class Load:
-    """One process full of clients: what they were told, in lists that threads append to."""
+    """The clients of one process. Their threads append the answers to shared lists."""
 
     def __init__(self, number: int, endpoint: str, seed: int, until: float) -> None:
         self.number, self.endpoint, self.seed, self.until = number, endpoint, seed, until
         self.produced: list[str] = []
         self.uncertain: list[str] = []
-        """Not acknowledged in time: they may be there or not."""
+        """Items that were not acknowledged in time. They may be in the queue or not."""
         self.completed: list[str] = []
         self.errors: list[str] = []
 
@@ -102,7 +102,7 @@ class Load:
             except NOT_NOW:
                 refused = True
             except QueratorError as error:
-                # The first try may have got through, or the lease has ended meanwhile.
+                # The first attempt may have succeeded, or the lease has ended in the meantime.
                 waited = time.monotonic() - start
                 may_be_lost = refused or waited > LEASE_SECONDS
                 if not (may_be_lost and str(error).endswith("its lease was lost")):
@@ -116,7 +116,7 @@ def _load(results: Any, *arguments: Any) -> None:
 
 
 class Operator:
-    """Does something to the partitions, again and again, and leaves them available."""
+    """Runs random commands on partitions, and finally makes all of them available."""
 
     def __init__(self, daemon: Daemon, seed: int, until: float, kill: bool) -> None:
         self.daemon, self.until, self.kill = daemon, until, kill
@@ -142,7 +142,7 @@ class Operator:
                 deed()
                 self.done[deed.__name__] += 1
             except InvalidRequest:
-                self.refused[deed.__name__] += 1  # something else is under way
+                self.refused[deed.__name__] += 1  # another operation is under way
             except QueratorError as error:
                 self.errors.append(f"{deed.__name__}: {error!r}")
         self.restore_order()
@@ -223,7 +223,8 @@ class Operator:
 
 def run(directory: Path, seconds: float, seed: int, kill: bool = False) -> str:
     with Daemon(directory, *two_storages(directory)) as daemon:
-        # A lease whose answer was lost with the daemon is nobody's, and a job may have to wait for its end.
+        # If the daemon is killed before it answers a lease, no client completes the items, and jobs wait until the
+        # lease ends.
         lease_timeout = LEASE_SECONDS if kill else "10m"
         daemon.client.create_queue("q", partitions=4, lease_timeout=lease_timeout, expire_timeout="24h")
         until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Installed as a user would: from a clean copy of the repository and from the wheel, into environments of their own."""
+"""Installs Querator as a user would: from a copy of the repository and from the wheel, into new environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import ROOT
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
-    # No PYTHONPATH, and not in the checkout: what is imported is what was installed.
+    # Without PYTHONPATH and outside the checkout, so that Python imports the installed package.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(cwd or "/nonexistent"), "LC_ALL": "C.UTF-8"}
     environment |= _pip_settings()
     done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
@@ -26,13 +26,13 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 def _pip_settings() -> dict[str, str]:
-    """Where packages come from on this machine."""
+    """The settings of pip and of the network on this machine."""
     return {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k.lower().endswith("_proxy") or "CERT" in k}
 
 
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that git has, as they are now, and nothing else."""
+    """A copy of the files that git tracks, with their current content."""
     target = tmp_path_factory.mktemp("clone")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
@@ -104,7 +104,7 @@ def test_from_a_clean_clone_and_the_daemon_runs(clone: Path, tmp_path: Path):
 
 
 def test_from_the_wheel(wheel: Path, tmp_path: Path):
-    """The dependencies are those of this environment: they were downloaded once, above."""
+    """Uses the dependencies of this environment, so that they are not downloaded again."""
     environment = new_environment(tmp_path / "v")
     run(environment / "bin" / "pip", "install", "--quiet", "--no-deps", wheel, cwd=tmp_path)
     packages = next((environment / "lib").glob("python3.*/site-packages"))
@@ -128,7 +128,7 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path):
 
 
 def test_a_source_archive_installs_what_the_wheel_does(clone: Path, wheel: Path, tmp_path: Path):
-    """Man pages and completions are in it; otherwise a wheel that is built from it would lack them."""
+    """The archive holds man pages and completions. Without them, a wheel built from it would lack them too."""
     code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
     environment = new_environment(tmp_path / "v")
     run(environment / "bin" / "pip", "install", "--quiet", "setuptools>=77", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What `.ci/run` makes of a test report."""
+"""How `.ci/run` judges a test report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write on two executor processes, one of which is killed when it has written a part of its rows."""
+"""A write on two executors. One of them is killed after it has written a part of its rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def main() -> None:
     mark = Path(given["path"], "killed")
 
     def kill_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Kills the JVM of the executor, which is the parent of the process that starts Python workers."""
+        """Kills the JVM of the executor, which is the grandparent of this Python worker."""
         for number, batch in enumerate(batches):
             if number == 4 and not mark.exists():
                 stat = Path(f"/proc/{os.getppid()}/stat").read_text()
                 executor = int(stat.rpartition(")")[2].split()[1])
-                # Whom it killed, so that the test knows that it was an executor.
+                # Record the killed process, so that the test can check that it was an executor.
                 mark.write_text(Path(f"/proc/{executor}/cmdline").read_text().replace("\0", " "))
                 os.kill(executor, signal.SIGKILL)
             yield batch

@@ -1,4 +1,4 @@
-"""One Spark session and one daemon for all of these tests; without pyspark or Java they are skipped."""
+"""These tests share one Spark session and one daemon. They are skipped if pyspark or Java is missing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def log_handlers_go_back_to_pytest(request: pytest.FixtureRequest) -> Iterator[None]:
-    """It lends them to every logger that does not propagate, and Spark's make everything JSON that they get."""
+    """Spark's loggers borrow pytest's log handlers and make them write JSON. This gives the handlers back."""
     yield
     for name in PYTHON_LOGGERS:
-        if name in logging.Logger.manager.loggerDict:  # it must be Spark that creates them
+        if name in logging.Logger.manager.loggerDict:  # only Spark may create these loggers
             logging.getLogger(name).propagate = True
     lender = request.config.pluginmanager.get_plugin("logging-plugin")
     for handler in (lender.caplog_handler, lender.report_handler):
@@ -44,7 +44,7 @@ def needs_spark() -> None:
 @pytest.fixture(scope="session")
 def spark(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     directory = tmp_path_factory.mktemp("spark")
-    # A task that fails is tried again, as on a cluster.
+    # Spark retries a failed task, as on a cluster.
     settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(directory)}
     with session("tests", master="local[2,3]", conf=settings, log_file=directory / "spark.log") as running:
         yield running

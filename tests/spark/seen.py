@@ -1,4 +1,4 @@
-"""What is in a queue, for assertions."""
+"""The contents of a queue, for assertions."""
 
 from __future__ import annotations
 

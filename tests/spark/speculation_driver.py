@@ -1,4 +1,4 @@
-"""A write whose second task stops in the middle until Spark has started it a second time; then both go on at once."""
+"""A write whose second task pauses until Spark has started a second attempt of it. Then both attempts go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: a master and workers of one core, from the jars that pyspark brings along."""
+"""A Spark standalone cluster on loopback: a master, and workers with one core each, from the jars in pyspark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Cluster:
-    """Each worker has an address of its own, because Spark starts a second attempt on another host only."""
+    """Each worker has its own address, because Spark starts a second attempt only on another host."""
 
     def __init__(self, directory: Path, hosts: tuple[str, ...] = ("127.0.0.1", "127.0.0.2")) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class Cluster:
         import pyspark
 
         home = Path(pyspark.__file__).parent
-        # Executors get the environment of their worker; no path to this checkout comes to them that way.
+        # Executors inherit this environment. Without PYTHONPATH, they cannot import from this checkout.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "SPARK_HOME": str(home),
@@ -56,7 +56,7 @@ class Cluster:
         return (self._directory / "cluster.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """Workers first: they end their executors."""
+        """Stops the workers first, because they stop their executors."""
         for process in reversed(self._processes):
             process.terminate()
             process.wait(30)

@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, which a test has killed: inside its second batch, or after it."""
+"""A streaming query in a process that kills itself during its second batch or after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a standalone cluster: two executors on hosts of their own. Tasks that Spark runs twice at once, and commands."""
+"""Commands, and tasks that Spark runs twice at once, on a standalone cluster with two hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_a_task_that_spark_runs_twice_at_once_writes_each_row_once(
     cluster: Cluster, daemon: Daemon, bulk: BulkClient, queue: str, tmp_path: Path
 ) -> None:
-    """The first attempt stands still in the middle of its rows until the second is under way; then both go on."""
+    """The first attempt pauses in the middle of its rows until the second one runs. Then both go on."""
     script = Path(__file__).with_name("speculation_driver.py")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     given = {"master": cluster.url, "endpoint": daemon.endpoint, "queue": queue, "path": str(tmp_path)}
@@ -74,7 +74,7 @@ def test_commands_run_on_a_cluster_with_the_python_that_they_are_told(
 def test_a_master_that_does_not_answer_is_told_in_a_line(
     needs_spark: None, daemon: Daemon, queue: str, tmp_path: Path
 ) -> None:
-    """Spark asks three times, which takes a minute."""
+    """Spark tries to connect three times, which takes a minute."""
     lines = tmp_path / "lines"
     lines.write_text("1\n")
     words = ["import", queue, str(lines), "--format", "text", "--master", "spark://127.0.0.1:1"]

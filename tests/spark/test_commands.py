@@ -1,4 +1,4 @@
-"""`querator pipeline …` as a person has it: in a terminal, with a Spark of its own, ended with Ctrl-C."""
+"""`querator pipeline …` as a user runs it: in a terminal, with its own Spark, and interrupted by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment(daemon: Daemon, home: Path) -> dict[str, str]:
 
 
 def in_terminal(daemon: Daemon, home: Path, *words: str, until: Callable[[], bool] | None = None) -> Ended:
-    """Runs a command in a terminal of its own, and presses Ctrl-C there once `until` holds."""
+    """Runs a command in a pseudo-terminal, and presses Ctrl-C once `until` holds."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [*PROGRAM, *words], environment(daemon, home))
@@ -52,7 +52,7 @@ def in_terminal(daemon: Daemon, home: Path, *words: str, until: Callable[[], boo
         if select.select([terminal], [], [], 0.05)[0]:
             try:
                 shown += os.read(terminal, 65_536)
-            except OSError:  # how a terminal says that nobody is there any more
+            except OSError:  # the command has closed its end of the terminal
                 break
     return Ended(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode())
 

@@ -1,4 +1,4 @@
-"""Formats of files and their options, malformed records, and what a query says of itself."""
+"""File formats and their options, malformed records, and the progress of a streaming query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.test_pipelines import Pipeline, pipeline
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["pipeline"]  # a fixture
+__all__ = ["pipeline"]  # imported because it is a fixture
 
 
 def test_options_go_to_the_reader(pipeline: Pipeline, bulk: BulkClient, queue: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Big and violent: a million rows there and back, and an executor that is killed in mid-write. `make test-slow`."""
+"""A million rows into a queue and out of it, and an executor that is killed while it writes. For `make test-slow`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_million_items_there_and_back(
 def test_an_executor_that_is_killed_in_mid_write_loses_and_doubles_nothing(
     needs_spark: None, daemon: Daemon, bulk: BulkClient, queue: str, tmp_path: Path
 ) -> None:
-    """Two executor processes; one of them kills itself while it writes."""
+    """One of two executors kills itself while it writes."""
     script = Path(__file__).with_name("cluster_driver.py")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYSPARK_PYTHON": sys.executable}
     arguments = json.dumps({"endpoint": daemon.endpoint, "queue": queue, "path": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""`querator pipeline …` in process, on the tests' Spark session."""
+"""`querator pipeline …` in this process, on the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_copy_keeps_the_past_and_can_be_repeated(
     assert pipeline.json(*words)["items"] == 3_001
     assert numbers(bulk, target) == list(range(3_000))
     assert numbers(bulk, target, "scheduled") == [-1]
-    taken = client.lease(target, 10).items  # consumers of the copy do not make it come again
+    taken = client.lease(target, 10).items  # a repeated copy does not add items that consumers have completed
     client.complete(target, [item.id for item in taken])
     again = pipeline.json(*words)
     assert (again["items"], again["repeated"]) == (0, 3_001)
@@ -263,7 +263,7 @@ def test_redrive_repairs_what_it_can_and_leaves_the_rest(
 def test_redrive_with_an_expression_that_fails_for_some_payloads(
     pipeline: Pipeline, bulk: BulkClient, client: Client, queue: str, dead: str
 ) -> None:
-    """Casts and arithmetic that fail are null, and leave the item where it is, told apart from those that went."""
+    """A transform that fails gives null. The item then stays in the dead queue, and the result counts it separately."""
     words = ("redrive", dead, "--transform", "cast(1 / cast(get_json_object(text, '$.n') as int) as string)")
     result = pipeline(*words)
     assert result.exit_code == 3, result.output

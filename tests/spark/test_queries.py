@@ -1,4 +1,4 @@
-"""A DataFrame of a queue answers as the same rows in Parquet do, however often and in whatever order it is used."""
+"""A DataFrame of a queue gives the same answers as its rows in Parquet, however often it is used."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_rows_in_parquet_are_all_there_are(expected: dict[str, list[Any]]) -
 def test_one_data_frame_answers_every_query(
     spark: SparkSession, filled: dict[str, str], expected: dict[str, list[Any]], push_down: bool
 ) -> None:
-    spark.conf.set(PUSH_DOWN, push_down)  # a setting of the session, which other sources may need
+    spark.conf.set(PUSH_DOWN, push_down)  # a user may have set this for other data sources
     try:
         items = spark.read.format("querator").options(**filled, splits="2").load()
         for name in list(QUERIES)[:: -1 if push_down else 1]:

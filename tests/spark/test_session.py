@@ -1,4 +1,4 @@
-"""Without Java or pyspark: one line, with the package to install. Everything else works without them."""
+"""Without Java or pyspark, the error is one line that names the package to install. Other commands still work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark.readStream` and `writeStream`: nothing lost, nothing twice, across failures and restarts."""
+"""`spark.readStream` and `writeStream` lose and repeat nothing, despite failures and restarts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_queue_is_drained_into_files_once(
 def test_a_batch_that_failed_is_read_again_item_by_item(
     spark: SparkSession, client: Client, queue: str, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """The sink dies with the second batch, after it has seen it; meanwhile others produce and consume."""
+    """The sink fails after it has seen the second batch. Meanwhile other clients produce and consume."""
     produce(client, queue, 0, 3_000)
     seen: dict[int, list[list[int]]] = {}
     broken = True
@@ -101,7 +101,7 @@ def test_a_replayed_batch_adds_nothing_to_a_queue(
     run()
     assert numbers(bulk, queue) == list(range(3_000))
     commits = [path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
-    for path in commits:  # as if the driver had died before it noted that the batch is done
+    for path in commits:  # as if the driver had died before it recorded the end of the batch
         path.unlink()
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     run()
@@ -111,7 +111,7 @@ def test_a_replayed_batch_adds_nothing_to_a_queue(
 def test_leases_are_extended_while_a_batch_runs(
     spark: SparkSession, client: Client, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """The queue's own leases last for a moment only; the batch waits until they would have run out."""
+    """The queue has a very short lease timeout. The batch runs for longer than that."""
     client.create_queue("hasty", lease_timeout="1s")
     produce(client, "hasty", 0, 100)
     counts: list[int] = []

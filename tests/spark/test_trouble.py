@@ -1,4 +1,4 @@
-"""A job in trouble: a daemon that goes away and comes back, a queue that is deleted, a job that is cancelled."""
+"""Jobs that are disturbed: the daemon restarts, the queue is deleted, or the job is cancelled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Meanwhile:
-    """Something that happens in a thread while a command runs; what it raises fails the test."""
+    """Runs a function in a thread while a command runs. Its exception fails the test."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._error: BaseException | None = None
@@ -180,7 +180,7 @@ def contexts(home: Path, **endpoints: str) -> None:
 def test_a_copy_between_two_daemons_that_is_cancelled_is_finished_by_the_next(
     spark: SparkSession, daemon: Daemon, client: Client, bulk: BulkClient, own: Daemon, queue: str, tmp_path: Path
 ) -> None:
-    """The environment speaks of one daemon, the contexts of both; consumers are at work on the copy already."""
+    """The environment names one daemon, and the contexts name both. Consumers already work on the copy."""
     contexts(tmp_path, here=daemon.endpoint, there=own.endpoint)
     fill(bulk, queue, 0, ITEMS, 200)
     client.produce(queue, [produce_item("-1", enqueue_at="2999-01-01T00:00:00Z")])

@@ -1,4 +1,4 @@
-"""`df.write.format("querator")`: each row once, whatever Spark repeats."""
+"""`df.write.format("querator")` writes each row once, even if Spark repeats tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_write_that_is_repeated_adds_nothing(
 def test_tasks_that_fail_half_way_and_are_repeated_write_each_row_once(
     spark: SparkSession, bulk: BulkClient, queue: str, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """Every task dies once, after it has written thousands of rows."""
+    """The first attempt of every task fails after it has written thousands of rows."""
     marks = str(tmp_path)
 
     def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Storages of both kinds, and short ways to make items and to commit."""
+"""Fixtures with a storage in memory and a storage on disk."""
 
 from __future__ import annotations
 

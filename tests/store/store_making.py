@@ -26,13 +26,13 @@ def added(*seqs: int) -> Batch:
 
 
 def leased(*leases: tuple[int, int, int]) -> Batch:
-    """Leases as (sequence, attempts, deadline)."""
+    """A batch that leases items, each given as (sequence, attempts, deadline)."""
     seqs, attempts, deadlines = (list(column) for column in zip(*leases, strict=True))
     return Batch(lease_seqs=seqs, lease_attempts=attempts, lease_deadlines=deadlines)
 
 
 def write(storage: Storage, store: Store, *batches: Batch) -> None:
-    """Commits and makes durable; nothing is applied."""
+    """Commits batches and makes them durable, but does not apply them."""
     for batch in batches:
         store.commit(batch)
     taken = storage.take()
@@ -42,7 +42,7 @@ def write(storage: Storage, store: Store, *batches: Batch) -> None:
 
 
 def put(storage: Storage, store: Store, *batches: Batch) -> None:
-    """Commits, makes durable and applies."""
+    """Commits batches, makes them durable and applies them."""
     write(storage, store, *batches)
     store.flush()
 
@@ -52,7 +52,7 @@ def ready_seqs(store: Store) -> list[int]:
 
 
 def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
-    """Runs lines of Python with a storage and a store at hand, and kills the process at their end."""
+    """Runs lines of Python in a new process, with the names `storage` and `store`, and then kills the process."""
     script = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -1,5 +1,5 @@
-"""Everything that may happen to the files of a storage whose process was killed. What was acknowledged is there
-afterwards, or the partition is refused and its files are set aside: it is never opened without it."""
+"""Damages each file of a storage whose process was killed. Afterwards a partition has everything that was acknowledged,
+or the storage refuses to open it and copies its files to the quarantine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOURNAL_IN_USE = """
     write(storage, other, added(2))
     write(storage, store, added(4))
 """
-"""One item each is in the file, in the log of the file, and two in the journal."""
+"""One item is in the file, one is in the log of the file, and two are in the journal."""
 AT_REST = (
     JOURNAL_IN_USE
     + """
@@ -146,7 +146,7 @@ def resting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_all(directory: Path) -> dict[str, str]:
-    """Per partition "there" or why it is refused. Fails if one is opened and lacks something."""
+    """For each partition "there", or why it is refused. Fails if an open partition lacks an item."""
     storage = DuckStorage("disk", directory)
     storage.recover()
     outcomes = {}

@@ -1,4 +1,4 @@
-"""The net effect of batches: what cancels out leaves nothing, and what concerns the file stays as an instruction."""
+"""The net effect of batches: changes that cancel each other leave nothing, and changes to the file remain."""
 
 from __future__ import annotations
 

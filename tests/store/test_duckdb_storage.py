@@ -1,4 +1,4 @@
-"""What only a storage on disk can go through: crashes, full disks, damage, files that are not what they should be."""
+"""Tests for storages on disk only: crashes, full disks, damage, and files that are not partitions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def magic(segment: Path) -> bytes:
-    """With which every record of this segment begins."""
+    """The bytes that begin every record of this segment."""
     return records.magic_of(int(segment.stem)).to_bytes(4, "little")
 
 
@@ -118,7 +118,7 @@ class TestCrashes:
     def test_records_that_are_copied_out_before_they_are_replayed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Another partition is opened first, and needs no more of the segments that both have records in."""
+        """Two partitions have records in the same segments. The other one is opened first, and needs them no more."""
         in_a_process_that_is_killed(
             tmp_path,
             """
@@ -136,7 +136,7 @@ class TestCrashes:
             assert ready_seqs(storage.open(UUID, "orders")) == list(range(1, 8))
 
     def test_a_log_that_ends_in_the_middle_of_a_commit(self, tmp_path: Path) -> None:
-        """A process killed while DuckDB commits leaves that; the journal still has what the commit held."""
+        """A process that is killed while DuckDB commits leaves such a log. The journal still has the records."""
         in_a_process_that_is_killed(
             tmp_path / "killed",
             """
@@ -265,7 +265,7 @@ class TestApplying:
         assert store.unapplied_bytes == 0
 
     def test_a_real_full_disk(self, tmp_path: Path) -> None:
-        """A limit on the size of files makes DuckDB's log fail, while the journal still has room."""
+        """A limit on file sizes makes writes to DuckDB's log fail, while the journal can still grow."""
         in_a_process_that_is_killed(
             tmp_path,
             """
@@ -370,7 +370,7 @@ class TestApplying:
     def test_a_segment_that_is_spoilt_meanwhile_does_not_go(
         self, storage: DuckStorage, store: DuckStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What cannot be copied out of it would be missed by nobody."""
+        """If its records were not copied, their loss would go unnoticed."""
         monkeypatch.setattr(limits, "SEGMENTS_KEPT_MAX", 2)
         write(storage, store, added(1))
         storage.roll()
@@ -389,7 +389,7 @@ class TestApplying:
 
 
 class TestLargePayloads:
-    """DuckDB holds the payloads of neighbouring rows in memory together, more than it is given at first."""
+    """DuckDB loads the payloads of neighbouring rows together, which takes more memory than its first limit."""
 
     PAYLOAD_BYTES = 4_000_000
     SEQS = tuple(range(1, 41))
@@ -466,7 +466,7 @@ class TestFailedStorage:
 class TestDamage:
     @pytest.fixture
     def killed(self, tmp_path: Path) -> Path:
-        """Two partitions with records that only the journal has, and a third one that is at rest."""
+        """Two partitions have records that are only in the journal. The third one has none."""
         in_a_process_that_is_killed(
             tmp_path,
             """
@@ -511,7 +511,7 @@ class TestDamage:
             for uuid in (UUID, THIRD_UUID):
                 with pytest.raises(StorageError, match="cannot be trusted"):
                     storage.open(uuid, "orders")
-            # Its first record comes after the damage, and its file has none: nothing of it can be missing.
+            # The file holds no record, and the first record is after the damage, so none can be missing.
             assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [1]
 
     def test_records_of_one_put_aside_are_not_lost_when_its_segment_goes(
@@ -601,11 +601,11 @@ class TestDamage:
 
 
 class TestMissingSegments:
-    """Somebody deletes segments of a journal whose daemon was killed."""
+    """Segments are deleted from the journal of a daemon that was killed."""
 
     @pytest.fixture
     def killed(self, tmp_path: Path) -> Path:
-        """The first partition has records in the first of three segments only, the second one in the last."""
+        """Of three segments, the first partition has records only in the first one, the second only in the last."""
         in_a_process_that_is_killed(
             tmp_path,
             """
@@ -720,13 +720,13 @@ class TestFiles:
             shutil.copy(path, tmp_path / "backup")
             store = storage.open(UUID, "orders")
             put(storage, store, added(2), added(3))
-            write(storage, other, added(1))  # keeps the segment
+            write(storage, other, added(1))  # a record that is still needed, so that the segment stays
             store.close()
             shutil.copy(tmp_path / "backup", path)
             store = storage.open(UUID, "orders")
             assert ready_seqs(store) == [1]
             write(storage, store, added(4))
-            shutil.copytree(tmp_path, tmp_path.parent / "copied")  # as a crash would leave it
+            shutil.copytree(tmp_path, tmp_path.parent / "copied")  # the files that a crash would leave
         with opened(tmp_path.parent / "copied") as storage:
             assert ready_seqs(storage.open(UUID, "orders")) == [1, 4]
             assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [1]

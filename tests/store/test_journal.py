@@ -1,4 +1,4 @@
-"""The journal by itself: nothing acknowledged is lost in silence, whatever happens to its bytes."""
+"""The journal alone: whatever happens to its bytes, it never loses an acknowledged record without reporting it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C = (bytes([letter]) * 16 for letter in b"abc")
 
 @pytest.fixture(autouse=True)
 def small_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small segments, so that every byte can be tried; and nothing is put off."""
+    """Segments are small, so that tests can damage every byte, and work on closed segments is never postponed."""
     monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 700)
     monkeypatch.setattr(limits, "SEGMENTS_WAITING_MAX", 0)
 
@@ -51,7 +51,7 @@ def spares(directory: Path) -> list[Path]:
 
 
 def make_spares(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two files full of records that count no longer, of the partitions and with the numbers that will come."""
+    """Two spare files full of old records, with the partitions and the numbers of records that will be written next."""
     monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 700)
     monkeypatch.setattr(limits, "SPARES_AT_REST_MAX", 2)
     monkeypatch.setattr(limits, "SPARES_ROOM_BYTES_MIN", 0)
@@ -63,7 +63,7 @@ def make_spares(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def abandon(journal: Journal) -> None:
-    """As if the process were gone: nothing is closed in order, the next one may begin."""
+    """Releases the lock without closing the journal, as if the process had been killed."""
     os.close(journal._lock_fd)
     journal._lock_fd = -1
 
@@ -74,7 +74,7 @@ def read(directory: Path) -> tuple[Journal, History]:
 
 
 def judge(directory: Path, applied: int = 0) -> dict[bytes, list[tuple[int, bytes]] | None]:
-    """What each partition gets; None when it is refused."""
+    """The records of each partition, or None if the partition is refused."""
     journal, history = read(directory)
     abandon(journal)
     return {
@@ -135,7 +135,7 @@ class TestAppending:
 
 
 class TestOnTheLoop:
-    """What is written there keeps the interpreter's lock, by calls of its own."""
+    """Writes on the loop use calls that keep the interpreter's lock."""
 
     def test_what_is_appended_is_read_back(self, journal: Journal, tmp_path: Path) -> None:
         journal.append([NewRecord(BATCH, 1, A, b"o\0ne")], {A: 1}, on_loop=True)
@@ -243,7 +243,7 @@ class TestTrimming:
         assert contents(again, history, A) == [(1, b"one"), (2, b"two")]
 
     def test_a_closed_partition_starts_over(self, journal: Journal, tmp_path: Path) -> None:
-        """Its file may be replaced by an older one while it is closed."""
+        """An operator may replace the file of a closed partition with an older one."""
         append(journal, (A, 7, b"seven"), (B, 1, b"uno"))
         journal.append_closed({A: 7})
         append(journal, (A, 3, b"three"))
@@ -259,7 +259,7 @@ class TestTrimming:
 
 
 class Meanwhile:
-    """A lock that somebody else gets first."""
+    """A lock that another thread acquires first, to do its work."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._works = [work]
@@ -273,7 +273,7 @@ class Meanwhile:
 
 
 class TestTrimmingMeanwhile:
-    """Partitions are applied in several threads, and each of them trims."""
+    """Several threads apply partitions, and each of them trims the journal."""
 
     def test_what_is_kept_while_less_is_applied_stays(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,12 +313,12 @@ class TestMissing:
         abandon(journal)
         _, history = read(tmp_path / "journal")
         assert "records 2 to 2 are missing" in history.missing(A, 0)
-        assert history.missing(B, 0) == ""  # its records join up across the gap
-        assert "segments 2 to 2 are missing" in history.missing(C, 0)  # it may have had one in there
+        assert history.missing(B, 0) == ""  # its records continue after the gap without a missing number
+        assert "segments 2 to 2 are missing" in history.missing(C, 0)  # one of them may have been in there
 
 
 class TestDamage:
-    """Every byte of a journal, cut off and flipped: what was there is read back exactly, or is refused."""
+    """Each byte of a journal is cut off or flipped. The records are then read back exactly, or they are refused."""
 
     RECORDS = (
         ((A, 1, b"\x91\x00"), (B, 1, b"")),
@@ -326,7 +326,7 @@ class TestDamage:
         ((B, 2, b"\x00\x00\x00"), (A, 3, b"\x00")),
         ((A, 4, b"tail"), (B, 3, b"\x00" * 5)),
     )
-    """Appends; the second and the third are the last and the first of their segments. Some end with zeros."""
+    """Appends. The second one ends the first segment, and the third one begins the next. Some end with zeros."""
 
     @pytest.fixture(params=["in new files", "in files written over"])
     def pristine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
@@ -347,7 +347,7 @@ class TestDamage:
         return [record[1:] for appended in self.RECORDS for record in appended if record[0] == partition]
 
     def end(self, path: Path) -> int:
-        """Where the records of a segment end."""
+        """The position at which the records of a segment end."""
         return read_records(path.read_bytes(), int(path.stem)).end
 
     def changed(self, pristine: Path, name: str, data: bytes) -> Path:
@@ -394,7 +394,7 @@ class TestDamage:
             assert None in judged.values()
 
     def test_the_last_segment_cut_off_anywhere(self, pristine: Path) -> None:
-        """A crash does not do that: the file has its whole size before there are records in it."""
+        """A crash never cuts a segment off, because the file has its full size before it gets records."""
         path = segments(pristine)[-1]
         original = path.read_bytes()
         for at in range(len(original)):
@@ -412,7 +412,7 @@ class TestDamage:
             assert judge(self.changed(pristine, path.name, original[:at] + bytes(len(original) - at)))[A] is None, at
 
     def test_a_last_segment_that_is_none_is_refused_and_kept(self, pristine: Path) -> None:
-        """Of another version, or turned into something else as a whole: a crash does not do that."""
+        """A crash never replaces the whole content of a segment. It may be of another version."""
         path = segments(pristine)[-1]
         other = b"\x5a" * len(path.read_bytes())
         directory = self.changed(pristine, path.name, other)
@@ -476,7 +476,7 @@ class TestDamage:
 
 
 class TestTornAppends:
-    """The power goes in the middle of an append: each of its sectors is written, or is what it was before."""
+    """The power fails during an append. Each sector of the append is either written or unchanged."""
 
     EARLIER = ((A, 1, b"first"), (B, 1, b"uno"))
     TORN = ((A, 2, b"a" * 700), (B, 2, b"b" * 40), (A, 3, b"\0" * 600), (C, 1, b"c" * 500), (B, 3, b"last"))
@@ -500,7 +500,7 @@ class TestTornAppends:
         return tmp_path / "torn"
 
     def torn(self, directory: Path, *records: tuple[bytes, int, bytes], noted: bool = False) -> Iterator[bool]:
-        """Leaves the append TORN torn in every way, one after the other: whether a sector of it is missing. `records`
+        """Tears the append TORN in every possible way, one after another. Yields whether a sector is missing. `records`
         are appended after it."""
         journal = Journal(directory)
         journal.recover()
@@ -562,7 +562,7 @@ class TestTornAppends:
 
     def test_what_follows_a_torn_append_is_read_back(self, directory: Path) -> None:
         for _ in self.torn(directory):
-            pass  # the last way: nothing of it is written
+            pass  # in the last way, no sector is written
         for number in (2, 3):
             journal, history = read(directory)
             assert [found for found, _ in contents(journal, history, A)] == list(range(1, number))
@@ -570,8 +570,8 @@ class TestTornAppends:
             abandon(journal)
 
     def test_a_flipped_bit_is_no_torn_append(self, tmp_path: Path, journal: Journal) -> None:
-        """Not even where nothing proves that the append was acknowledged. A crash leaves whole sectors, and a file that
-        was never written over has zeros there."""
+        """It is damage even if nothing proves that the append was acknowledged. A crash leaves whole sectors, and in a
+        new file an unwritten sector is zero."""
         records = [(A, 1, b"a" * 700), (B, 1, b"b" * 40), (A, 2, b"z" * 600), (B, 2, b"last")]
         append(journal, *records)
         abandon(journal)
@@ -587,7 +587,7 @@ class TestSpares:
     def test_where_numbers_may_begin_anew_nothing_is_written_over(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is in a spare could pass for records of the segment that gets the same number."""
+        """Otherwise old records in a spare could look like records of a segment with the same number."""
         make_spares(journal, monkeypatch)
         abandon(journal)
         for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head"):
@@ -599,7 +599,7 @@ class TestSpares:
     def test_a_crash_may_leave_a_segment_its_old_name_when_it_is_written_over_already(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Both renames are lost: that of the old segment, and that of the spare it had become."""
+        """The crash undoes both renames: from the old segment to a spare, and from the spare to the new segment."""
         make_spares(journal, monkeypatch)
         heads = {path: path.read_bytes() for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head")}
         before = decode_segment_header(spares(tmp_path / "journal")[-1].read_bytes())
@@ -681,7 +681,7 @@ class TestSpares:
     def test_a_record_that_was_written_over_is_not_taken_for_another(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Somebody still reads a segment that the others are done with."""
+        """A reader still uses a segment that the journal has overwritten."""
         make_spares(journal, monkeypatch)
         append(journal, (A, 1, b"x" * 400), (A, 2, b"two"))
         reading = journal.payloads(journal.books.history().replay(A, 0))
@@ -697,8 +697,8 @@ class TestSpares:
     def test_what_has_the_numbers_that_come_next_is_not_used(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Without its head, or with one from a backup, a journal counts from an earlier number on. What a segment of
-        that number held before would pass for its own: records, and notes that a partition was closed."""
+        """Without its head, or with a head from a backup, a journal uses earlier numbers again. Then old records of a
+        segment with such a number, and its notes about closed partitions, would look current."""
         make_spares(journal, monkeypatch)
         abandon(journal)
         for path in (tmp_path / "journal" / "HEAD", tmp_path / "journal.head"):
@@ -782,7 +782,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("on_loop", [False, True])
     def test_a_full_disk_loses_nothing_and_passes(self, tmp_path: Path, on_loop: bool) -> None:
-        """A limit on the size of files stands in for a full disk: the same error at the same place."""
+        """A limit on file sizes causes the same error as a full disk, at the same place."""
         script = f"""
             import resource
             from pathlib import Path

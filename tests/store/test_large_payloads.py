@@ -1,4 +1,4 @@
-"""Payloads that unpack to more memory than DuckDB may use at first, in a storage on disk."""
+"""Payloads that need more memory than DuckDB's first limit when they are unpacked."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def opened(directory: Path) -> Iterator[DuckStorage]:
 
 
 def text_of(size_bytes: int) -> bytes:
-    """A payload that a file keeps in a small part of its size."""
+    """A payload that DuckDB compresses well."""
     return json.dumps(
         [{"id": n, "name": f"customer {n % 7}", "active": True} for n in range(size_bytes // 50)]
     ).encode()
 
 
 class TestCompressiblePayloads:
-    """A file unpacks the payloads of 2,048 rows together, which can be many times what DuckDB may use at first."""
+    """DuckDB unpacks the payloads of 2,048 rows together, which can take many times its first memory limit."""
 
     PAYLOAD = text_of(40_000)
     ITEMS = 1_200
@@ -54,7 +54,7 @@ class TestCompressiblePayloads:
 
     @pytest.fixture
     def filled(self, tight: None, tmp_path: Path) -> Iterator[DuckStore]:
-        """Items 1 to 400 wait, 401 to 800 are leased, 801 to 1,200 are scheduled; read again after a restart."""
+        """Items 1 to 400 are ready, 401 to 800 are leased, and 801 to 1,200 are scheduled. The storage was reopened."""
         with opened(tmp_path) as storage:
             store = storage.create(UUID, "orders")
             for first in range(1, 401, 100):

@@ -1,4 +1,4 @@
-"""A scan reads a bounded number of bytes at a time, whichever table and columns it reads."""
+"""A scan reads a bounded number of bytes at a time, from every table and for all columns."""
 
 from __future__ import annotations
 

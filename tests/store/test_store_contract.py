@@ -1,4 +1,4 @@
-"""The store contract, against every store."""
+"""The contract of `store/base.py`, for every kind of store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(first_seq: int, columns: dict[str, Any]) -> Rows:
 
 
 class TestEffects:
-    """What a batch does, in the order in which it does it."""
+    """The changes of a batch, in the order in which they take effect."""
 
     def test_an_empty_partition_is_empty(self, store: Store) -> None:
         assert store.summary() == Summary(0, 0, 0, 0, 0, None, None)
@@ -148,7 +148,7 @@ class TestEffects:
 
 
 class TestClear:
-    """Clears act on what is there before the batch, and not on what the batch itself adds."""
+    """Clears delete the items that were stored before the batch, and not those that the batch adds."""
 
     @pytest.mark.parametrize("flushed", [False, True])
     def test_items_in_columns_are_cleared_like_all_others(self, storage: Storage, store: Store, flushed: bool) -> None:
@@ -327,7 +327,7 @@ class TestForgetting:
 
 
 class TestStages:
-    """Committed, written, applied."""
+    """A batch is committed, then written, then applied."""
 
     def test_nothing_is_taken_when_nothing_was_committed(self, storage: Storage, store: Store) -> None:
         assert storage.take() is None
@@ -378,7 +378,7 @@ class TestStages:
         assert store.is_removed(2)
         store.apply()
         assert store.is_removed(2)
-        # Somebody may have read it just before it was applied.
+        # A reader may have read the item just before the apply.
         assert store.is_removed(1)
 
     def test_cleared_items_are_removed(self, storage: Storage, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Random batches, writes, applies, failures and crashes: every store holds what a few lines of Python say it holds."""
+"""Random batches, writes, applies, failures and crashes: every store agrees with a simple model in Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from querator.wire.arrow import encode_batches
 
 
 class Oracle:
-    """A partition, one batch after the other, without any cleverness."""
+    """The model of a partition: it applies one batch after another in the simplest way."""
 
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
@@ -69,7 +69,7 @@ class Oracle:
 
 
 def contents(store: Any, lost: set[int]) -> dict[str, Any]:
-    """What a store says it holds, asked in more ways than one."""
+    """The contents of a store, read in several ways."""
     page = store.page(False, 0, 10_000)
     leases = {leased.item.seq: (leased.attempts, leased.deadline, leased.hold) for leased in store.leased()}
     ready = store.ready(0, None, 10_000, 1 << 40)
@@ -91,7 +91,7 @@ def contents(store: Any, lost: set[int]) -> dict[str, Any]:
 
 
 class Stores(RuleBasedStateMachine):
-    """The oracle, the memory store and the DuckDB store go through the same things."""
+    """The model, the memory store and the DuckDB store get the same calls."""
 
     @initialize()
     def begin(self) -> None:
@@ -238,7 +238,7 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What is on disk at this moment is all there is."""
+        """Crashes: only what is on disk at this moment remains."""
         crashed = self.place / str(uuid4())
         shutil.copytree(self.directory, crashed)
         taken = self.memory.take()

@@ -1,9 +1,8 @@
-"""A daemon that is killed over and over under load, and what its clients were told.
+"""A daemon is killed again and again under load, and its answers are compared with what it stores.
 
-Producers and consumers note what they began and what was acknowledged. The daemon is killed at a random moment, or at
-the Nth time that it has written to the journal, made it durable, or applied it to a file; then it starts again on the
-same data. In the end: what was acknowledged is stored or was completed, nothing that was completed is still there, and
-nothing was in two hands.
+Producers and consumers record what they sent and what was acknowledged. The daemon is killed at a random moment, or at
+the Nth write to the journal, sync of the journal or apply to a file. Then it starts again on the same data. In the end
+every acknowledged item is stored or was completed, no completed item is still stored, and no item was delivered twice.
 
     QUERATOR_TORTURE_ROUNDS=500 QUERATOR_TORTURE_SEED=7 pytest tests/torture
 """
@@ -47,7 +46,7 @@ class Connection(UnixConnection):
 
 
 class History:
-    """What the clients know. Filled by threads; each writes what only it knows."""
+    """What the clients have sent and received. Each client adds its own part from its own thread."""
 
     def __init__(self) -> None:
         self.begun: set[str] = set()
@@ -110,7 +109,7 @@ class Torture:
             ids = [item["id"] for item in reply["items"]]
             self.history.delivered += texts
             if chance.random() < 0.2:
-                continue  # keeps them: their leases are long
+                continue  # keeps the items, which stay leased until the end
             self.history.completing.update(texts)
             partition = reply.get("partition", 0)
             status, reply = connection.call(

@@ -1,4 +1,4 @@
-"""Fronts to test against: each test that asks for one runs on the short way and on the ASGI way."""
+"""Fronts for tests. Each test runs twice: on the fast path and on the ASGI path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def front(running: Front) -> Iterator[Front]:
-    """A front on each way, as good as new."""
+    """A front without connections and recorded requests. The test runs on each path."""
     running.service.reset()
     yield running
     running.hang_up()
@@ -27,7 +27,7 @@ def front(running: Front) -> Iterator[Front]:
 
 @pytest.fixture(params=["hot", "asgi"])
 def fresh_front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
-    """For tests that stop it."""
+    """A front that the test may stop."""
     front = Front(request.param, tmp_path)
     yield front
     front.stop()

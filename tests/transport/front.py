@@ -1,6 +1,6 @@
-"""A daemon's front without a queue behind it: the real protocol and app on real sockets, and a service that obeys.
+"""A daemon's front without queues: the real protocol and app on real sockets, and a fake service behind them.
 
-What the stand-in service does is chosen by the name of the queue in a request; see `StandIn`.
+The name of the queue in a request chooses what the fake service does; see `StandIn`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Answer(NamedTuple):
 
 
 class Wire:
-    """A bare socket, for what an HTTP library would not let us do."""
+    """A plain socket, for requests that an HTTP library would refuse to send."""
 
     def __init__(self, address: str | tuple[str, int]) -> None:
         self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
@@ -130,7 +130,7 @@ class Wire:
 
 
 def request(path: str, body: bytes = b"{}", *lines: str, method: str = "POST", version: str = "HTTP/1.1") -> bytes:
-    """One request, with a Content-Length unless it is chunked already."""
+    """The bytes of a request, with a Content-Length unless it is chunked."""
     head = [f"{method} {path} {version}", "Host: localhost", *lines]
     if not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in lines):
         head.append(f"Content-Length: {len(body)}")
@@ -156,7 +156,7 @@ class _TellingServer(uvicorn.Server):
 
 
 class Front:
-    """A running front. `way` is "hot" when familiar heads take the short way, "asgi" when nothing does."""
+    """A running front. If `way` is "hot", known heads take the fast path. If it is "asgi", no request does."""
 
     def __init__(self, way: str, directory: Path) -> None:
         self.way = way
@@ -208,7 +208,7 @@ class Front:
             runner.run(main())
 
     def on_loop(self, action: Callable[[], Any]) -> Any:
-        """Does something on the server's thread, and waits for it."""
+        """Calls a function in the server's thread, and returns its result."""
 
         async def run() -> Any:
             return action()
@@ -220,7 +220,7 @@ class Front:
         return self._wires[-1]
 
     def familiar(self, *requests: bytes) -> None:
-        """Sends requests once, so that their heads are known; on the ASGI way this changes nothing."""
+        """Sends requests once, so that the front knows their heads. This has no effect on the ASGI path."""
         wire = self.connect()
         for one in requests:
             wire.send(one)
@@ -228,7 +228,7 @@ class Front:
         wire.close()
 
     def ask(self, data: bytes) -> Answer:
-        """The answer to a request; on the hot way it is sent twice and the second, short way counts."""
+        """The answer to a request. On the fast path it is sent twice, because only the second one takes that path."""
         wire = self.connect()
         if self.way == "hot":
             wire.send(data)
@@ -242,7 +242,7 @@ class Front:
         return connection.getresponse()
 
     def release(self, result: Any = OK) -> None:
-        """Answers everything that is parked."""
+        """Answers all parked requests."""
 
         def answer() -> None:
             parked, self.service.parked = self.service.parked, []

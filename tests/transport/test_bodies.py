@@ -1,4 +1,4 @@
-"""How bodies are read: limits, pieces, chunks, and bodies that never end (wire contract 1.1, 1.3 and section 6)."""
+"""Reading bodies: limits, pieces, chunks, and bodies that never end (wire contract 1.1, 1.3 and section 6)."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_half_a_body_and_gone(front: Front) -> None:
 
 
 def test_many_lengths_of_the_same_head(front: Front) -> None:
-    """More different lengths than heads are remembered."""
+    """There are more different lengths than heads that the front remembers."""
     chance = random.Random(5)
     wire = front.connect()
     sizes = list(range(30, 1_600))

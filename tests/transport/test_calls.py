@@ -1,4 +1,4 @@
-"""What a call gets for an answer, each case on the short way and on the ASGI way (wire contract 1.2 to 1.6)."""
+"""The answers to calls, on the fast path and on the ASGI path (wire contract 1.2 to 1.6)."""
 
 from __future__ import annotations
 

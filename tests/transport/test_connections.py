@@ -1,4 +1,4 @@
-"""Connections: kept, closed, pipelined, lost, slow, and the front's own end."""
+"""Connections that are kept, closed, pipelined, lost or slow, and the end of the front."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_client_that_does_not_read_is_not_worked_for(front: Front) -> None:
     wire = front.connect()
     wire.send(lease("large", 2_000_000) * 50)
     front.service.until(lambda: len(front.service.requests) >= 1)
-    # The front is done with what it will do: its answers do not fit, and nothing is left to run on its loop.
+    # Wait until the front stops writing, because its answers do not fit into the socket.
     while not front.on_loop(lambda: any(c.flow.write_paused for c in front.server.server_state.connections)):
         pass
     assert len(front.service.requests) < 10
@@ -282,7 +282,7 @@ def test_the_end_answers_what_is_under_way(fresh_front: Front) -> None:
 @pytest.mark.parametrize("path", ["/v1/queue.produce", "/v1/queue.complete", "/v1/queues.info"])
 @pytest.mark.parametrize("queue", ["q", "later", "park"])
 def test_who_sends_no_more_is_still_answered(front: Front, path: str, queue: str) -> None:
-    """Twice on two connections: a head that was met before goes another way."""
+    """On two connections, because the front handles a known head in another way."""
     for _ in range(2):
         wire = front.connect()
         wire.send(request(path, json.dumps({"queue_name": queue}).encode()))

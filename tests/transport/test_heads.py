@@ -1,4 +1,4 @@
-"""Which heads are remembered, and which never."""
+"""Which request heads the front remembers."""
 
 from __future__ import annotations
 

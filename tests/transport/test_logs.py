@@ -1,4 +1,4 @@
-"""Log lines: objects for machines, sentences for people."""
+"""Log lines as JSON and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape shows."""
+"""The metrics that `/metrics` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a stream of requests is cut into reads, the answers are the same, in the same order."""
+"""The answers and their order do not depend on how the requests are split into reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS_MAX = 10_000
 
 
 class MemoryTransport(asyncio.Transport):
-    """A transport whose other end is the test."""
+    """A transport whose other side is the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
         at = turns = 0
         while at < len(data) and turns < TURNS_MAX:
             if wire.is_reading_now:
-                # Single bytes only now and then, or the long bodies would take for ever.
+                # Single bytes are rare, because long bodies would take too long.
                 size = chance.randint(1, most if chance.random() < 0.9 else 20_000)
                 protocol.data_received(data[at : at + size])
                 at += size
@@ -128,7 +128,7 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_bytes_can_make_it_stumble(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Damaged streams: every one ends in answers, silence or a closed connection, never in an exception."""
+    """A damaged stream ends in answers, silence or a closed connection, and never in an exception."""
     chance = random.Random(1_000 + seed)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The history of queues, sampled by a whole service whose clock a test moves."""
+"""The history of queues, sampled by a whole service with a test clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.maintenance.house import House
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(sampling, "LOOK_SECONDS", 3600.0)  # a test says when to look
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 3600.0)  # tests take the samples themselves
     house = House(tmp_path)
     step(house)
     yield house
@@ -143,7 +143,7 @@ def test_a_round_that_takes_too_long_goes_on_with_the_queues_it_left_out(
         house.create(f"q{number}")
     step(house)
     monkeypatch.setattr(sampling, "SLICE_SECONDS", -1.0)
-    monkeypatch.setattr(sampling, "ROUND_SECONDS_MAX", -1.0)  # every round ends after one queue
+    monkeypatch.setattr(sampling, "ROUND_SECONDS_MAX", -1.0)  # each round ends after one queue
     for _ in range(8):
         step(house)
     assert [len(history(house, queue=f"q{number}")) for number in range(8)] == [1] * 8

@@ -1,4 +1,4 @@
-"""Samples on disk: what is written is read back, old laps and former queues are not, and coarser steps add up."""
+"""Samples on disk: the last lap of a queue is read back, older laps and deleted queues are not, and steps add up."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_a_coarser_step_has_the_sums_of_counts_and_the_peaks_of_depths(tmp_path:
     depths = [3, 9, 4]
     for number, ready in enumerate(depths):
         write(tmp_path, sample(begin + 10 * number, ready=ready, produced=100, oldest_age_us=1000 * number))
-    write(tmp_path, sample(begin + DAY.step_seconds, ready=50, produced=1))  # of the next step
-    for _ in range(2):  # doing it twice changes nothing
+    write(tmp_path, sample(begin + DAY.step_seconds, ready=50, produced=1))  # a sample of the next step
+    for _ in range(2):  # a repetition changes nothing
         rings.coarsen(tmp_path, FINE, DAY, 0, begin)
     (merged,) = rings.read(tmp_path, DAY, {0: 7}, begin, begin + 1)[0]
     assert (merged.at, merged.seconds, merged.ready, merged.produced) == (begin, 30, 9, 300)

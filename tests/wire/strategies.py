@@ -1,4 +1,4 @@
-"""Hypothesis strategies that follow from the schema: any message, and bodies that are nearly JSON for it."""
+"""Hypothesis strategies made from the schema: any message, and bodies that are almost valid JSON for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def message(kind: type[Message]) -> st.SearchStrategy[Message]:
-    """Any value of this message, each field set or not."""
+    """Any value of this message. Each field may be set or not."""
     fields = {}
     for field in schema.fields(kind):
         value = message(field.child) if field.child else _VALUES[field.kind]
@@ -55,7 +55,7 @@ def message(kind: type[Message]) -> st.SearchStrategy[Message]:
     return st.fixed_dictionaries({}, optional=fields).map(lambda values: kind(**values))
 
 
-# -- bodies as a careless or hostile client may write them
+# -- bodies that a careless or hostile client may send
 
 _SPACE = st.sampled_from(["", "", "", "", " ", "\n", "\t \r"])
 _ODD_NUMBERS = [
@@ -87,7 +87,7 @@ _SCALARS = st.one_of(
 
 @st.composite
 def body(draw: st.DrawFn, kind: type[Message]) -> str:
-    """JSON for the message more often than not, with any spelling and any mistake."""
+    """Mostly valid JSON for the message, in any spelling and with any mistake."""
     members = []
     for field in draw(st.lists(st.sampled_from(schema.fields(kind) or (None,)), max_size=4)):
         if field is None:
@@ -131,7 +131,7 @@ _INSERTED = [b"", *(bytes([byte]) for byte in b' "\\:,{}[]0\n\x00\xff\xc3n')]
 
 @st.composite
 def damaged(draw: st.DrawFn, text: str) -> bytes:
-    """The same with a few bytes taken out, put in or changed."""
+    """The same with a few bytes removed, added or changed."""
     data = bytearray(text.encode())
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))

@@ -1,4 +1,4 @@
-"""Which encoding a request has and its reply gets."""
+"""The encodings of a request and of its answer."""
 
 from __future__ import annotations
 

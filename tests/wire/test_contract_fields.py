@@ -1,4 +1,4 @@
-"""Field numbers, names and types, copied from the wire contract (1.5 and 1.9) as its readers see them."""
+"""The field numbers, names and types of the wire contract (1.5 and 1.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a JSON body means (wire contract 1.7), and how its mistakes are told (1.3)."""
+"""Decoding JSON bodies (wire contract 1.7), and the errors for invalid ones (1.3)."""
 
 from __future__ import annotations
 

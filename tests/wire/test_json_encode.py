@@ -1,4 +1,4 @@
-"""What we write: JSON names, no zero values, times in UTC, padded base64."""
+"""Encoding to JSON: names, no zero values, times in UTC, padded base64."""
 
 from __future__ import annotations
 

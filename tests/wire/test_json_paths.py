@@ -1,4 +1,4 @@
-"""The fast way to decode JSON takes nothing that the strict one refuses, and both understand the same."""
+"""The fast JSON decoder accepts nothing that the strict one refuses, and both give the same message."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_keys_of_a_map_may_hold_anything_but_come_once() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bodies on which the strict reader had the last word."""
+    """The bodies that the strict decoder had to read."""
     bodies: list[bytes] = []
     monkeypatch.setattr(strict, "decode", lambda _, body: bodies.append(body))
     return bodies

@@ -1,4 +1,4 @@
-"""The binary form, and that it means the same as the JSON form."""
+"""Protobuf messages, and that they mean the same as JSON."""
 
 from __future__ import annotations
 

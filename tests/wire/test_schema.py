@@ -1,4 +1,4 @@
-"""The structs and the `.proto` files say the same."""
+"""The structs agree with the `.proto` files."""
 
 from __future__ import annotations
 
