@@ -1,8 +1,8 @@
-"""What a bulk import does to everybody else: `python -m bench.bulk_p99 [--rows 1000000] [--same-queue]`.
+"""How a bulk import slows ordinary requests down: `python -m bench.bulk_p99 [--rows 1000000] [--same-queue]`.
 
 Starts a daemon in a temporary directory. One process produces, leases and completes an item at a time, first alone,
-then while another process imports rows of 200 bytes. Printed: how long produce and lease take for 99 of 100 calls,
-idle and busy, and how many times longer that is.
+then while another process imports rows of 200 bytes. It prints the 99th percentile of produce and lease, without and
+with the import, and their ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Times(NamedTuple):
 
 
 def import_rows(endpoint: str, queue: str, rows: int, writers: int, number: int) -> None:
-    """One of several writers: its share of the rows, a request after the other, as a task of Spark's sends them."""
+    """One of several writers. It sends its share of the rows, one request after another, as a Spark task does."""
     payloads = pa.array([f"{n:0200d}" for n in range(ROWS_PER_REQUEST)])
     batch = pa.record_batch({"payload": payloads, "kind": pa.array(["bulk"] * ROWS_PER_REQUEST)})
     with BulkClient(endpoint) as client:
@@ -42,7 +42,7 @@ def import_rows(endpoint: str, queue: str, rows: int, writers: int, number: int)
 
 
 def work(endpoint: str, queue: str, times: Times, until: Event | None = None) -> None:
-    """Produce, lease, complete, and a short pause; for some seconds, or until somebody says so."""
+    """Produces, leases and completes one item, pauses, and repeats that for some seconds or until an event is set."""
     end = time.monotonic() + IDLE_SECONDS
     with Client(endpoint) as client:
         while time.monotonic() < end if until is None else not until.is_set():
@@ -76,7 +76,7 @@ def run(scratch: Path, rows: int, writers: int, same_queue: bool) -> None:
         with daemon.client() as client:
             client.create_queue("work", partitions=1)
             client.create_queue("bulk", partitions=2)
-        work(daemon.endpoint, "work", Times([], []))  # warm
+        work(daemon.endpoint, "work", Times([], []))  # warm up
         idle, busy = Times([], []), Times([], [])
         work(daemon.endpoint, "work", idle)
         done = multiprocessing.Event()

@@ -1,7 +1,7 @@
-"""How quick the command line is: `python bench/cli.py [--json FILE]`. Starts a daemon in a temporary directory.
+"""How fast commands start: `python bench/cli.py [--json FILE]`. Starts a daemon in a temporary directory.
 
-Times of commands are the best of several runs, taken in turns, so that a busy machine hurts all of them alike; what
-counts is the ratio to `python -c 'import typer'` of the same run.
+The time of a command is the best of several runs. Commands take turns, so that a busy machine slows all of them alike.
+Compare ratios to `python -c 'import typer'` of the same run, not times.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def best_times(commands: Mapping[str, Sequence[str]], environment: Mapping[str, 
 
 
 def lines_per_second(environment: Mapping[str, str], queue: str, *options: str) -> float:
-    """`seq 1000000 | querator queue produce q --lines`, start-up included."""
+    """Seconds of `seq 1000000 | querator queue produce q --lines`, including the start-up."""
     started = time.perf_counter()
     numbers = subprocess.Popen(["seq", str(LINES)], stdout=subprocess.PIPE)
     command = [*QUERATOR, "queue", "produce", queue, "--lines", "-q", *options]
@@ -70,7 +70,7 @@ def measure(directory: Path) -> tuple[dict[str, Took], dict[str, float]]:
     log = open(directory.with_suffix(".log"), "wb")  # noqa: SIM115 - lives as long as the daemon
     daemon = subprocess.Popen([*QUERATOR, "daemon", "run", "--data", str(directory)], stdout=log, stderr=log)
     environment = os.environ | {"QUERATOR_SOCKET": str(socket), "HOME": str(directory.parent)}
-    # As installed: the first run compiles the modules, and the others find them compiled.
+    # The first run compiles the modules, as an installation does.
     environment["PYTHONPYCACHEPREFIX"] = str(directory.parent / "pycache")
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:

@@ -1,8 +1,8 @@
-"""How fast the codecs are: items per second and microseconds per item, for the messages that carry the load.
+"""The speed of the codecs: items per second and microseconds per item, for the most frequent messages.
 
     python bench/codec.py [part of a name ...]
 
-One core, no network, no queue. "strict" is the slow JSON path, taken for bodies that the fast one does not accept.
+It uses one core, no network and no queue. "strict" is the slow JSON decoder, for bodies that the fast one refuses.
 """
 
 from __future__ import annotations

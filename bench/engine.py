@@ -1,9 +1,9 @@
-"""The engine's figures: what length costs a lease and memory, whether storage keeps up, how long a restart takes.
+"""The engine's figures: the CPU and memory of a long queue, the speed of the storage, and the time of a restart.
 
     python -m bench.engine [--items 5000000]
 
-A real daemon on its Unix socket for length and restart; the Logical on the DuckDB store, without HTTP, against a bare
-loop of the same inserts and deletes for the rest. Everything is compared within this run.
+Length and restart are measured on a real daemon over its Unix socket. The rest compares the Logical on the DuckDB
+store, without HTTP, with a plain loop of the same inserts and deletes. All comparisons are within one run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from querator.wire.messages import QueueProduceItem
 BATCH = 1_000
 LEASES = 300
 REST_SECONDS = 3.0
-"""How long the daemon is left alone before its memory is looked at: it tidies up when nothing happens for a second."""
+"""The wait before the daemon's memory is measured, because it frees memory when it is idle for a second."""
 PAYLOAD = "x" * 200
 
 
@@ -45,11 +45,11 @@ def fill(address: Address, queue: str, count: int, **more: object) -> None:
 
 
 def lease_cpu_us(server: Querator, queue: str) -> float:
-    """Server CPU per lease of one item, which is steadier than time on a machine that others use."""
+    """The server's CPU time per lease of one item, which varies less than elapsed time on a busy machine."""
     address = server.addresses["unix"]
     pids = measure.process_tree(server.pid)
     request = {"queue_name": queue, "client_id": "bench", "batch_size": 1, "request_timeout": "1m"}
-    call(address, "/v1/storage/items.list", {"queue_name": queue, "limit": 1})  # has the file catch up first
+    call(address, "/v1/storage/items.list", {"queue_name": queue, "limit": 1})  # apply all items to the file first
     samples = []
     for _ in range(5):
         before = measure.cpu_seconds(pids)
@@ -60,7 +60,7 @@ def lease_cpu_us(server: Querator, queue: str) -> float:
 
 
 def settled_memory(server: Querator) -> int:
-    """What the daemon holds once its files have caught up."""
+    """The daemon's memory after everything was applied to its files."""
     address, pids = server.addresses["unix"], measure.process_tree(server.pid)
     for name in ("short", "long"):
         call(address, "/v1/storage/items.list", {"queue_name": name, "limit": 1})
@@ -100,7 +100,7 @@ def length_and_restart(directory: Path, items: int) -> None:
 
 
 class Loop:
-    """Plan, write, settle, one after the other."""
+    """Plans, writes and settles, one pass after another."""
 
     def __init__(self, directory: Path) -> None:
         self.storage = DuckStorage("bench", directory)
@@ -132,7 +132,7 @@ class Loop:
 
 
 def lifecycle_through_the_logical(directory: Path, rounds: int) -> float:
-    """Items per second through produce, lease and complete, with an applier thread as the daemon has one."""
+    """Items per second through produce, lease and complete, with a thread that applies, as in the daemon."""
     loop = Loop(directory)
     drafts = [QueueProduceItem(utf8=PAYLOAD)] * BATCH
     answer, far = loop.answers.append, 1 << 62

@@ -1,9 +1,9 @@
-"""Where the fsync belongs: on the event loop, in a thread, or in either as the disk is. On this disk and on a slow one.
+"""Compares fsync on the event loop, in a thread, and where the daemon chooses, on this disk and on a slow one.
 
     python -m bench.fsync [--seconds 3]
 
-The slow disk is this one with every fdatasync delayed by strace (skipped if strace is not installed). A second queue on
-another connection shows what a slow fsync does to those who do not wait for it: `queue.stats`, which touches no disk.
+The slow disk is this one with every fdatasync delayed by strace (skipped if strace is not installed). A second client
+calls `queue.stats`, which needs no disk, to show how a slow fsync delays requests that do not wait for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAEMON = (
 
 
 class Tuned(Querator):
-    """A daemon whose fsyncs go where we say, and take as long as we say."""
+    """A daemon with a chosen place and duration for its fsyncs."""
 
     def __init__(self, directory: Path, threshold: float, delay_us: int) -> None:
         super().__init__(directory)
@@ -52,7 +52,7 @@ class Tuned(Querator):
 
 
 class Bystander:
-    """Somebody who asks for what needs no disk, over and over."""
+    """A client that repeats a call that needs no disk."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -1,10 +1,10 @@
-"""What a request costs this daemon itself, from its bytes to those of its reply: CPU time, or executed bytecode.
+"""The daemon's own cost of a request, from its bytes to the bytes of the reply, in CPU time or executed bytecodes.
 
     python -m bench.hotpath [--rounds 300] [--count] [SHAPE ...]        shapes are items x clients: 1x1 1x32 100x4
 
-The daemon's own protocol, service, engine and store, in this process, without sockets and with an fdatasync that does
-nothing: what is left is Python's work, which is steady on a machine that others use too. `--count` counts bytecodes
-instead of microseconds, and so does the guard in the tests: those are the same in every run.
+The real protocol, service, engine and store run in this process, without sockets and with an fdatasync that does
+nothing. So only Python's work is measured, which varies little on a busy machine. `--count` counts bytecodes instead of
+microseconds. Their number is the same in every run, so a test checks it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = ("produce", "lease", "complete", "in one")
 
 
 class Client(asyncio.Transport):
-    """A connection without a socket: bytes go straight into the protocol, and its replies are kept."""
+    """A connection without a socket. It passes bytes to the protocol and collects the replies."""
 
     def __init__(self, protocol: Any) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Bench:
         client.reply()
 
     async def step(self, requests: list[bytes]) -> list[bytes]:
-        """Everybody sends, everybody is answered."""
+        """Sends a request on every connection, and waits for all answers."""
         for client, request in zip(self._clients, requests, strict=True):
             client.send(request)
         while not all(client.replies for client in self._clients):  # noqa: ASYNC110 -- a turn of the loop is all we want
@@ -138,7 +138,7 @@ def _ids(reply: bytes) -> list[str]:
 
 
 class Meter:
-    """Sums up, per step, what `read` says has been used so far."""
+    """Adds up the cost of each step. `read` returns the cost so far."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         self._read = read
@@ -157,7 +157,7 @@ class Meter:
 
 
 class Bytecodes:
-    """Counts what this thread executes of our package."""
+    """Counts the bytecodes of our package that this thread executes."""
 
     def __init__(self) -> None:
         self.executed = 0
@@ -182,7 +182,7 @@ class Bytecodes:
 
 
 async def measure(directory: Path, batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:
-    """Per step, what one request costs: microseconds of CPU, or bytecodes."""
+    """The cost of one request of each step, in microseconds of CPU or in bytecodes."""
     config = daemon_config(data=directory, log_level="warning", environ={})
     service = Service(config, SystemClock())
     server = DaemonServer(config, service, service.registry.clock)

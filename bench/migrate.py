@@ -1,9 +1,9 @@
-"""How long a partition stands still while it is migrated to another storage, and what its neighbours notice of it.
+"""How long a partition is unavailable during a migrate to another storage, and how much other requests slow down.
 
     python bench/migrate.py [--items 1000000] [--bytes 200] [--other DIRECTORY]
 
-A queue with two partitions: one is filled and migrated to a storage in `--other` (give a directory on another file
-system), then its items are migrated into the other partition, while clients produce, lease and complete all the time.
+The queue has two partitions. One is filled and migrated to a storage in `--other`, a directory on another file system.
+Then its items are migrated into the other partition. Clients produce, lease and complete all the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START = (
 
 
 class Neighbour:
-    """A client that produces, leases and completes one item after the other, and remembers how long each took."""
+    """A client that produces, leases and completes one item after another, and records the durations."""
 
     def __init__(self, endpoint: str) -> None:
         self.seconds: list[float] = []
@@ -45,7 +45,7 @@ class Neighbour:
                 try:
                     client.produce("busy", "x")
                     client.complete("busy", [item.id for item in client.lease("busy", 1).items])
-                    # The queue that is migrated takes and gives items all the time, too: in its other partition.
+                    # The queue itself stays in use during the migrate, through its other partition.
                     client.produce("q", "y")
                 except QueratorError as error:
                     self.errors.append(str(error))
@@ -68,7 +68,7 @@ def fill(client: Client, count: int, size: int) -> None:
 
 
 def watch(client: Client, job_id: str, number: int) -> tuple[float, float]:
-    """Seconds that the partition was not available, and seconds that the job took."""
+    """The seconds without an available partition, and the seconds of the job."""
     start = time.perf_counter()
     stood_still, seen = 0.0, start
     while client.show_job(job_id).state == "running":

@@ -1,7 +1,7 @@
-"""`make bench-scale`: what this daemon's work costs as things grow, one sweep at a time, each with a chart.
+"""`make bench-scale`: how the daemon's speed depends on sizes. Each sweep varies one size and has a chart.
 
-Each point is a cell as `make bench` measures it, on the Unix socket: rounds of produce and then lease and complete.
-Points of a sweep are comparable with each other; the load is bounded in count and time.
+Each point is a cell of `make bench` on the Unix socket: rounds of produce, and then lease and complete. Points of one
+sweep can be compared. The load is bounded in count and time.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PARKED = (10, 100, 1_000, 10_000)
 PAYLOAD_BYTES = (100, 1_000, 10_000, 100_000, 1_000_000)
 
 PRODUCE_BYTES_MAX = 4_000_000
-"""Payload in one produce request, so that it stays below the daemon's limit for a body."""
+"""The payload bytes of one produce request, below the daemon's limit for a body."""
 
 POINT_SECONDS_MAX = 120.0
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """One measurement of a sweep. Rates are items per second, times milliseconds unless they say otherwise."""
+    """One measurement of a sweep. Rates are in items per second, and times in milliseconds unless stated otherwise."""
 
     size: int
     in_rate: float
@@ -57,7 +57,7 @@ class Point(msgspec.Struct, kw_only=True):
     fsyncs_in: float
     peak_mb: float
     start_seconds: float = 0.0
-    """From starting the process on this much data to the first item leased."""
+    """The time from the start of the process on this data to the first leased item."""
     start_after_kill_seconds: float = 0.0
     wake_p50: float = 0.0
     wake_p99: float = 0.0
@@ -72,7 +72,7 @@ class Sweep(msgspec.Struct, kw_only=True):
 
 
 class Bench:
-    """A directory for daemons, and how long a point may take."""
+    """The directory for the daemons, and the time limit of a point."""
 
     def __init__(self, directory: Path, seconds: float, length_max: int) -> None:
         self.directory = directory
@@ -96,7 +96,7 @@ class Bench:
         payload_bytes: int = 200,
         parked: int = 0,
     ) -> Point | None:
-        """Measure one point; None, and a line that says why, if it cannot be measured."""
+        """Measures one point. If that fails, prints why and returns None."""
         address = server.addresses["unix"]
         spec = CellSpec(
             peer="querator",
@@ -124,7 +124,7 @@ class Bench:
 
 
 def sweep_length(bench: Bench) -> Sweep:
-    """The queue is filled further from point to point, and the daemon started again on what is there."""
+    """Each point adds items to the queue, and restarts the daemon on its data."""
     points = []
     with bench.daemon() as server:
         assert isinstance(server, Querator)
@@ -160,7 +160,7 @@ def sweep_partitions(bench: Bench) -> Sweep:
 
 
 def sweep_queues(bench: Bench) -> Sweep:
-    """200 connections whatever the number of queues, so that only the number of queues differs."""
+    """Always uses 200 connections, so that only the number of queues differs."""
     clients = max(QUEUES)
 
     def measured() -> Iterator[Point | None]:
@@ -177,8 +177,8 @@ def sweep_queues(bench: Bench) -> Sweep:
 
 
 def sweep_parked(bench: Bench) -> Sweep:
-    """Leases wait on one queue while another works; then each of 300 single items wakes one of those that wait."""
-    # The daemon inherits what this process may open.
+    """Leases wait on one queue while another is in use. Then each of 300 single items wakes one of them."""
+    # The daemon inherits the limit of open files.
     allow_open_files(max(PARKED))
 
     def measured() -> Iterator[Point | None]:
@@ -219,7 +219,7 @@ SWEEPS: dict[str, Callable[[Bench], Sweep]] = {
 
 
 def charts(sweep: Sweep) -> dict[str, str]:
-    """File name → SVG."""
+    """The SVG of each file name."""
     points = sweep.points
     if sweep.name == "payload":
         lines = [
@@ -297,7 +297,7 @@ def _p99_ms(direction: Direction, operation: str) -> float:
 
 
 def _start_seconds(server: Querator, how: signal.Signals) -> float:
-    """Stop the daemon, start it on the same data, lease one item; the seconds from the start of the process."""
+    """Restarts the daemon on the same data and leases one item. Returns the seconds since the start of the process."""
     server.stop_process(how)
     began = time.monotonic()
     server.start()
@@ -331,7 +331,7 @@ def main() -> None:
 def write(sweeps: list[Sweep], docs: Path) -> None:
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    # Sweeps that were not run this time keep what the last run found.
+    # Sweeps that were not run this time keep their last results.
     known = folder / "scale.json"
     before = msgspec.json.decode(known.read_bytes(), type=list[Sweep]) if known.exists() else []
     latest = {sweep.name: sweep for sweep in [*before, *sweeps]}

@@ -1,7 +1,7 @@
 """Import and export through Spark, beside Parquet: `python -m bench.spark [--items 5000000] [--partitions 2]`.
 
 Starts a daemon in a temporary directory and Spark in this process, both on this machine. Times begin when Spark is up.
-Items have 200 bytes. Printed: items per second of each step, and the largest memory that the daemon had.
+Items have 200 bytes. It prints the items per second of each step, and the peak memory of the daemon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from querator.spark.session import session
 
 
 class Memory:
-    """The largest resident size of a process, looked at ten times a second."""
+    """The largest resident size of a process, measured ten times a second."""
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")

@@ -1,9 +1,8 @@
-"""What the store costs: against bare DuckDB transactions, against the length of the queue, and at a start.
+"""The cost of the store: compared with plain DuckDB transactions, for queues of several lengths, and at a start.
 
     python bench/store.py [--items 5000000]
 
-Everything happens in one run in a temporary directory, so that the ratios mean something; seconds do not carry over
-to another machine.
+Everything happens in one run in a temporary directory, so that ratios are meaningful. Seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def write(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
 
 
 class Applier:
-    """Applies in a thread of its own whenever enough has gathered, as the daemon does."""
+    """A thread that applies batches when enough have gathered, as in the daemon."""
 
     def __init__(self, store: DuckStore) -> None:
         self._store = store
@@ -79,7 +78,7 @@ class Applier:
 
 
 def lifecycle_through_the_store(directory: Path, rounds: int) -> float:
-    """Items per second through produce, lease, complete, each of them durable by itself."""
+    """Items per second through produce, lease and complete. Each step is durable on its own."""
     storage = DuckStorage("bench", directory)
     storage.recover()
     store = storage.create(str(uuid4()), "bench")
@@ -100,7 +99,7 @@ def lifecycle_through_the_store(directory: Path, rounds: int) -> float:
 
 
 def lifecycle_in_bare_duckdb(directory: Path, rounds: int) -> float:
-    """The same inserts and deletes as transactions, as fast as Arrow makes them."""
+    """Items per second of the same inserts and deletes as DuckDB transactions, with Arrow for speed."""
     connection = duckdb.connect(":memory:")
     connection.execute("SET checkpoint_threshold = '1TB'")
     connection.execute(f"ATTACH '{directory / 'bare.duckdb'}' AS bare (BLOCK_SIZE 16384)")
@@ -125,7 +124,7 @@ def lifecycle_in_bare_duckdb(directory: Path, rounds: int) -> float:
 
 
 def commit_costs(directory: Path) -> dict[str, float]:
-    """Microseconds of our own work from produce to complete: without the disk, which is the same for everybody."""
+    """Microseconds of our own work from produce to complete, without the disk."""
     storage = DuckStorage("bench", directory)
     storage.recover()
     store = storage.create(str(uuid4()), "bench")
@@ -145,7 +144,7 @@ def commit_costs(directory: Path) -> dict[str, float]:
 
 
 def fill(storage: DuckStorage, store: DuckStore, count: int) -> None:
-    """As the daemon would have filled it, only faster: rows made by DuckDB, leases and schedules committed."""
+    """Fills a partition faster than the daemon could. DuckDB creates the rows; leases and schedules are committed."""
     cursor = storage._files.instance.cursor()
     name = "p" + UUID(store.uuid).hex
     cursor.execute(

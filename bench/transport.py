@@ -1,9 +1,9 @@
-"""Requests per second through the front alone, the hot way against the ASGI way, with a service that does nothing.
+"""Requests per second through the front alone, on the fast path and on the ASGI path, with a service that does nothing.
 
     python -m bench.transport [--connections 32] [--seconds 3] [--tcp]
 
-Server and client are processes of their own; the client speaks through bare sockets so that it is not the limit. CPU
-time per request is the figure to compare where other work disturbs the machine.
+Server and client are separate processes. The client uses plain sockets, so that it is not the bottleneck. On a busy
+machine, compare the CPU time per request.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
 
 
 class Client:
-    """As many connections as asked for, each with one request under way."""
+    """Opens the connections. Each has one request under way."""
 
     def __init__(self, address: Any, family: int, connections: int) -> None:
         self._poll = select.epoll()
@@ -86,7 +86,7 @@ class Client:
             connection.sendall(REQUEST)
 
     def run(self, seconds: float) -> tuple[int, float]:
-        """How many answers came, and in what time."""
+        """The number of answers, and the seconds they took."""
         count, started = 0, time.perf_counter()
         end = started + min(seconds, SECONDS_MAX)
         while (now := time.perf_counter()) < end:

@@ -1,7 +1,7 @@
-"""`make demo`: the main things a queue does, on a real daemon in a temporary directory, with real output.
+"""`make demo`: shows the main features of a queue, on a real daemon in a temporary directory.
 
-Every line after a `$` is run as it stands. Nothing is left behind; the exit code is 0 if everything worked.
-`--without-spark` leaves the last part out.
+The demo runs every line that it prints after a `$`, and shows the real output. It deletes its directory at the end. The
+exit code is 0 if everything worked. `--without-spark` skips the last part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAUSE_SECONDS = 0.002
 
 
 class Failed(Exception):
-    """A command did not do what it should."""
+    """A command did not have the expected result."""
 
 
 class Demo:
@@ -72,7 +72,7 @@ class Demo:
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            # Into a file or a pipe both go the same way, so that they stay in order.
+            # In a file or a pipe, both streams are written to the same place, so that their lines stay in order.
             stdout=subprocess.DEVNULL if quiet else None,
             stderr=subprocess.DEVNULL if quiet else None if sys.stdout.isatty() else subprocess.STDOUT,
         )
@@ -90,7 +90,7 @@ class Demo:
 
 
 class Producer(threading.Thread):
-    """Produces one item after another until it is told to stop, and remembers the slowest answer."""
+    """Produces one item after another until it is stopped, and records the slowest answer."""
 
     def __init__(self, socket: Path, queue: str) -> None:
         super().__init__()

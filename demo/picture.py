@@ -1,8 +1,8 @@
-"""Records the picture of the README: real commands on a terminal of their own, real output, as SVG.
+"""Records the picture in the README as SVG: the output of real commands on a pseudo-terminal.
 
     python demo/picture.py docs/terminal.svg
 
-Starts a daemon in a temporary directory. `make picture` runs it.
+It starts a daemon in a temporary directory. `make picture` runs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SESSION = (
 
 
 def on_a_terminal(command: str, environment: dict[str, str]) -> str:
-    """What a person would see: the command has a pseudo-terminal, so that it uses colour and relative times."""
+    """The output of a command on a pseudo-terminal, with colour and relative times."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     process = subprocess.Popen(["bash", "-c", command], stdin=slave, stdout=slave, stderr=slave, env=environment)
@@ -45,7 +45,7 @@ def on_a_terminal(command: str, environment: dict[str, str]) -> str:
     while True:
         try:
             piece = os.read(master, 65_536)
-        except OSError:  # Linux says EIO when the last one has closed the other end
+        except OSError:  # Linux raises EIO when the other end is closed
             break
         if not piece:
             break

@@ -1,5 +1,6 @@
-"""Writes what follows from the code: completions/ and man/ from the command tree, docs/openapi.json and docs/api.md
-from the table of calls. With `--check` it only fails if something is stale."""
+"""Generates completions/ and man/ from the command tree, and docs/openapi.json and docs/api.md from the table of calls.
+
+With `--check` it writes nothing, and fails if a file is stale."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def wanted() -> dict[Path, str]:
 
 
 def stale(files: dict[Path, str]) -> list[Path]:
-    """Files that are missing, different, or left over."""
+    """The generated files that are missing or different, and files that are no longer generated."""
     found = [path for path, text in files.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
     kept = [path.relative_to(ROOT) for folder in ("completions", "man") for path in (ROOT / folder).iterdir()]
     return sorted(found + [path for path in kept if path not in files])

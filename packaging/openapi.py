@@ -1,8 +1,8 @@
 """The OpenAPI description of the daemon's HTTP API, and the reference page made from it.
 
-Paths, bodies and limits come from the table of routes, fields and their descriptions from the messages. This file adds
-what the code does not say: which message answers a call, and a sentence about each call. A call or field without its
-sentence is an error, so that neither file can fall behind.
+Paths, bodies and limits come from the table of routes. Fields and their descriptions come from the messages. This file
+adds the message that answers each call, and a sentence about the call. A call or field without a sentence is an error,
+so that the description is always complete.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def document() -> dict[str, Any]:
     used: set[type[Any]] = {m.Reply}
     for path, route in routes.routes_by_path(test_clock=True).items():
         if route.refusal:
-            continue  # access control: named for old clients, and always refused
+            continue  # access control: always refused, but old clients may call it
         call = CALLS[route.path]
         used |= {route.message, call.answer}
         answer: dict[str, Any] = {
@@ -271,7 +271,7 @@ def _with_children(kinds: set[type[Any]]) -> list[type[Any]]:
 
 
 def _fields(kind: type[Any]) -> Iterator[tuple[str, dict[str, Any], bool, type[Any] | None]]:
-    """Name, schema, whether it is required, and the message inside."""
+    """The name and schema of a field, whether it is required, and the message it contains."""
     if issubclass(kind, messages.Message):
         for field in schema.fields(kind):
             described: dict[str, Any] = _ref(field.child) if field.child else _TYPES[field.kind]
@@ -297,7 +297,7 @@ def _fields(kind: type[Any]) -> Iterator[tuple[str, dict[str, Any], bool, type[A
 
 
 def _descriptions(*modules: Any) -> dict[tuple[str, str], str]:
-    """The docstring of every field. A field without one means what the field of its name above it means."""
+    """The docstring of every field. A field without one has the meaning of the field with the same name above it."""
     latest: dict[str, str] = {}
     found = {}
     for module in modules:

@@ -1,5 +1,5 @@
-"""`make bench`: the life of an item in this daemon and in the queues one would pick instead, in one run.
+"""`make bench`: compares this daemon with other queues, in one run. Every item is produced, leased and completed.
 
-`servers` starts and stops what is measured, `wire_*` speaks each protocol as cheaply as Python can, `drive` is the one
-event loop that all of them share, `load` is the process that makes the load, `report` and `chart` write what came out.
+`servers` starts and stops the systems. `wire_*` speaks each protocol as cheaply as Python can. `drive` is the event
+loop that all protocols share. `load` is the process that sends the requests. `report` and `chart` write the results.
 """

@@ -1,4 +1,4 @@
-"""The entry point of `make bench`: starts each peer afresh for each shape, runs the load, writes the report."""
+"""The entry point of `make bench`: starts each peer anew for each shape, runs the load and writes the report."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from bench.compare.wire import PeerError
 SHAPES = ((1, 1), (1, 32), (100, 4), (1000, 2))
 PAYLOAD_BYTES = 200
 SHAPE_SECONDS_MAX = 90.0
-"""No new round of a shape after this, so that a run ends in time on a machine that others keep busy too."""
+"""After this time no new round of a shape begins, so that a run ends in time on a busy machine."""
 BACKLOG_SECONDS = 4.0
 
 
 class System(NamedTuple):
-    """A row of the tables: a peer, and how it is used."""
+    """A row of the tables: a peer and its settings."""
 
     name: str
     server: type[Server]
@@ -41,7 +41,7 @@ class System(NamedTuple):
     transaction: bool = False
 
 
-# Those that are held against each other run one after the other, so that they share the machine's weather.
+# Systems that are compared run one after another, so that the machine is equally busy for both.
 SYSTEMS = (
     System("querator tcp, 1 partition", Querator, "tcp"),
     System("redis tcp", Redis, "tcp"),
@@ -62,7 +62,7 @@ def main() -> None:
     options = _parse()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as name:
         directory = Path(name)
-        # Peers that run as another user have to get at their own directory below it.
+        # Peers that run as another user must reach their own directory below this one.
         directory.chmod(0o711)
         filesystem = measure.filesystem_type(directory)
         if filesystem in ("tmpfs", "ramfs"):
@@ -114,7 +114,7 @@ def _measure(options: argparse.Namespace, directory: Path, filesystem: str, coun
 
 
 class Contender:
-    """A system while a shape is measured: its server, paused except in its own rounds, and its load."""
+    """A system while a shape is measured: its load and its server, which is paused outside its own rounds."""
 
     def __init__(self, system: System, cell: Cell) -> None:
         self.system = system
@@ -143,7 +143,7 @@ class Contender:
             round_seconds=round_seconds,
             fsync_file=str(counter.file) if counter.works else "",
         )
-        # Without a server the fsyncs are the load's own.
+        # Without a server, the load process itself calls fsync.
         self.load = Load(spec, {} if self.server.pid else counter.environment)
         self.server.pause()
 
@@ -166,7 +166,7 @@ class Contender:
         self.load = self.server = None
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """A system that fails is out of this shape, with the reason; the others go on."""
+        """Drops a system that fails from this shape and reports the reason. The others continue."""
         try:
             step()
         except (LoadFailed, PeerError, OSError, subprocess.SubprocessError) as error:
@@ -178,7 +178,7 @@ class Contender:
 def measure_shape(
     systems: list[System], batch: int, clients: int, options: argparse.Namespace, directory: Path, counter: FsyncCounter
 ) -> list[Cell]:
-    """All systems in one shape, round by round in turn, so that whatever the machine does hits all of them alike."""
+    """Measures all systems in one shape. They take turns round by round, so that other load hits all of them alike."""
     contenders = [
         Contender(system, Cell(system=system.name, peer=system.server.peer, batch=batch, clients=clients))
         for system in systems
@@ -189,7 +189,7 @@ def measure_shape(
             home = directory / f"{batch}x{clients}-{number}"
             contender.attempt(lambda: contender.start(home, counter, options.round_seconds))  # noqa: B023
         for _ in range(options.rounds):
-            # What the start or the round before left for the disk to do is nobody's to pay.
+            # Flush the disk first, so that no round pays for the writes of an earlier one.
             os.sync()
             for contender in contenders:
                 contender.attempt(contender.round)

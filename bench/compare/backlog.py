@@ -1,4 +1,4 @@
-"""`--with-backlog N`: what a produce takes (1×32) on an empty queue, while N items wait, and while they are applied."""
+"""`--with-backlog N`: the time of a produce (1×32) on an empty queue, with N waiting items, and during their apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.compare.querator_server import Querator, fetch_metrics
 from bench.compare.running import run_load
 
 APPLY_BURST_ITEMS = 500_000
-"""Produced just before a measurement, so that segments are closed and applied while it runs."""
+"""The number of items produced just before a measurement, so that segments are closed and applied during it."""
 
 _FILL_SECONDS_MAX = 600.0
 _QUIET_SECONDS_MAX = 120.0
@@ -24,7 +24,7 @@ _APPLIES = re.compile(r"^querator_checkpoint_seconds_count\S* (\S+)$", re.MULTIL
 
 
 class Moment(msgspec.Struct, kw_only=True):
-    """One measurement: what the queue was like, and what a produce took."""
+    """One measurement: the state of the queue, and the time of a produce."""
 
     what: str
     waiting: int
@@ -33,9 +33,9 @@ class Moment(msgspec.Struct, kw_only=True):
     p99_ms: float
     highest_ms: float
     applies: int
-    """How many times something was applied to a partition file meanwhile, by the daemon's own count."""
+    """The number of applies to partition files during the measurement, as counted by the daemon."""
     others_share: float
-    """What the rest of the machine used meanwhile, in shares of a core."""
+    """The CPU use of all other processes during the measurement, in cores."""
 
 
 def measure_backlog(items: int, seconds: float, directory: Path, counter: FsyncCounter) -> list[Moment]:
@@ -54,7 +54,7 @@ def measure_backlog(items: int, seconds: float, directory: Path, counter: FsyncC
 
 
 def _note(moments: list[Moment], server: Querator, what: str, waiting: int, seconds: float) -> int:
-    """Measure and print one moment; how many items wait afterwards."""
+    """Measures and prints one row. Returns how many items wait afterwards."""
     before = count_applies(server)
     result = produce(server, batch=1, clients=32, seconds=seconds)
     p50, p99, highest = (value / 1000 for value in result.inward.latencies_us["produce"])
@@ -75,7 +75,7 @@ def _note(moments: list[Moment], server: Querator, what: str, waiting: int, seco
 
 
 def fill(server: Querator, items: int, queue: str = "bench") -> int:
-    """Produce that many, in batches of 1,000 or as few as it takes."""
+    """Produces this many items, in batches of up to 1,000."""
     done = 0
     for batch, clients in ((1000, 2), (100, 1), (1, 1)):
         share = (items - done) // (batch * clients) * (batch * clients)
@@ -108,7 +108,7 @@ def count_applies(server: Querator) -> int:
 
 
 def wait_until_quiet(pid: int) -> None:
-    """Until the daemon has nothing more to do in the background: less than 5% of a core for a second and a half."""
+    """Waits until the daemon has no background work: until it uses less than 5% of a core for 1.5 seconds."""
     quiet, deadline = 0, time.monotonic() + _QUIET_SECONDS_MAX
     while quiet < 3 and time.monotonic() < deadline:
         before = measure.cpu_seconds([pid])

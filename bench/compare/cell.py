@@ -1,6 +1,6 @@
-"""One cell: rounds of producing a number of items and then leasing and completing them all, and what they came to.
+"""One cell: each round produces a number of items, and then leases and completes all of them.
 
-The queue stays short that way, and both directions see the same weather on a machine that others use too.
+So the queue stays short, and other load on the machine affects both directions alike.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ WAKE_ROUNDS = 300
 
 
 class Direction(msgspec.Struct, kw_only=True):
-    """What one direction (in, out, out in one request) came to over all rounds."""
+    """The result of one direction (in, out, out in one request) over all rounds."""
 
     items: int = 0
     seconds: float = 0.0
     server_cpu_seconds: float = 0.0
     client_cpu_seconds: float = 0.0
     others_cpu_seconds: float = 0.0
-    """What everything else on the machine used meanwhile: a cell with much of it says little."""
+    """The CPU use of all other processes. A high value makes the result of the cell unreliable."""
     fsyncs: int = 0
     rates: list[float] = []
-    """Of each round."""
+    """The rate of each round."""
     latencies_us: dict[str, tuple[int, int, int]] = {}
     """operation → p50, p99, highest"""
 
@@ -48,11 +48,11 @@ class CellResult(msgspec.Struct, kw_only=True):
     in_one: Direction | None = None
     peak_memory_bytes: int = 0
     wake_us: tuple[int, int, int] = (0, 0, 0)
-    """p50, p99 and highest from sending a produce to the reply of the parked lease that gets the item."""
+    """The time from a produce to the answer of the parked lease that gets the item: p50, p99 and highest."""
 
 
 class CellRunner:
-    """A cell that is warm and takes one round at a time, so that cells of several peers can take turns."""
+    """A warmed-up cell that runs one round at a time, so that the cells of several peers can take turns."""
 
     def __init__(self, spec: CellSpec) -> None:
         self._spec = spec
@@ -87,7 +87,7 @@ class CellRunner:
         self._meter.measure(consume, Phase(self._items, batch), outward)
 
     def _warm_up(self) -> int:
-        """How many items make a round of the wanted length, from a first small one."""
+        """The number of items for a round of the wanted duration, estimated from a small round."""
         spec = self._spec
         step = spec.batch * spec.clients
         items = max(step * 2, min(200, step * 200))
@@ -99,7 +99,7 @@ class CellRunner:
 
 
 def run_cell(spec: CellSpec) -> CellResult:
-    """A cell that runs by itself, until every direction has had its seconds."""
+    """A cell that runs alone, until every direction has run for its number of seconds."""
     if spec.produce_only:
         return _produce_only(spec)
     runner = CellRunner(spec)

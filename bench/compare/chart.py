@@ -1,4 +1,4 @@
-"""Charts as SVG text, made here: bars for the comparison, lines for what depends on a size. No library, no network."""
+"""Charts as SVG text: bars for comparisons, and lines for values that depend on a size. Needs no library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BAR_PX, _GAP_PX, _LABEL_PX, _BARS_PX, _VALUE_PX = 9, 7, 190, 420, 90
 
 
 class Bars(NamedTuple):
-    """A panel of horizontal bars: per label one value per series; a value of 0 is left out."""
+    """A panel of horizontal bars: one value per label and series. A value of 0 gets no bar."""
 
     title: str
     rows: Sequence[tuple[str, Sequence[float]]]
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 def bar_chart(title: str, series: Sequence[str], panels: Sequence[Bars]) -> str:
-    """Panels one below the other, each with a scale of its own that starts at 0."""
+    """Panels below each other. Each has its own scale, which starts at 0."""
     width = _LABEL_PX + _BARS_PX + _VALUE_PX
     out, y = [], 24
     out.append(_text(10, y, title, "font-weight='bold' font-size='15'"))
@@ -57,7 +57,7 @@ def bar_chart(title: str, series: Sequence[str], panels: Sequence[Bars]) -> str:
 
 
 def line_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, log_y: bool = False) -> str:
-    """Lines over a logarithmic x axis; y starts at 0 unless it is logarithmic too."""
+    """Lines over a logarithmic x axis. The y axis starts at 0 unless it is logarithmic too."""
     width, height, left, right, top, bottom = 640, 360, 70, 20, 60, 45
     points = [point for line in lines for point in line.points]
     if not points:
@@ -98,7 +98,7 @@ def line_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line], *,
 
 
 def short(value: float) -> str:
-    """1234567 → 1.2M, so that it fits beside a bar."""
+    """A short form that fits beside a bar: 1234567 → 1.2M."""
     for limit, divisor, suffix in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.3g}{suffix}"
@@ -118,7 +118,7 @@ def _text(x: float, y: float, text: str, more: str = "") -> str:
 
 
 def _svg(width: float, height: float, elements: Sequence[str]) -> str:
-    # A background of its own, so that it can be read on a dark page too.
+    # Draw a background, so that the chart is readable on a dark page too.
     body = "\n".join(elements)
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:.0f}' height='{height:.0f}' "

@@ -1,7 +1,7 @@
-"""The event loop of the load: raw sockets, one epoll, and a generator per connection that says what to send next.
+"""The event loop of the load: raw sockets, one epoll, and a generator per connection.
 
-It is one loop for every protocol, so that no peer is measured with a better client than another. A generator yields an
-`Exchange` (what to send, how to know that the reply is whole, where to note how long it took) and is sent the reply.
+All protocols share this loop, so that no peer has a better client than another. A generator yields an `Exchange`: the
+bytes to send, a test for a complete reply, and a list for the durations. It gets the reply in return.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 STALL_SECONDS_MAX = 20.0
-"""No reply on any connection for this long: the peer is stuck and the run is given up."""
+"""If no connection gets a reply for this long, the peer is stuck and the run is aborted."""
 
 _RECEIVE_BYTES = 1 << 20
 
@@ -28,9 +28,9 @@ Script = Generator[Exchange, bytes, None]
 
 
 class Phase:
-    """What the connections of one phase share: how many items nobody has asked for yet, and what they measured.
+    """The state that the connections of a phase share: the number of items still to request, and the measured times.
 
-    Consumers ask for exactly what was produced, so a phase ends without empty polls or parked requests.
+    Consumers request exactly the number of produced items, so a phase ends without empty or parked requests.
     """
 
     __slots__ = ("arrived", "batch", "is_drained", "items", "latencies_ns", "unclaimed")
@@ -40,12 +40,12 @@ class Phase:
         self.unclaimed = items
         self.batch = batch
         self.latencies_ns: dict[str, list[int]] = {}
-        # Only for peers that push: how many have arrived, and whether those who wait for a full batch should stop.
+        # Only for peers that push items: how many have arrived, and whether to stop waiting for a full batch.
         self.arrived = 0
         self.is_drained = False
 
     def claim(self) -> int:
-        """How many items the caller should ask for next; 0 when there is nothing left to ask for."""
+        """The number of items that the caller should request next, or 0 at the end of the phase."""
         count = min(self.batch, self.unclaimed)
         self.unclaimed -= count
         return count
@@ -54,7 +54,7 @@ class Phase:
         self.unclaimed += count
 
     def split(self, parts: int) -> list[Phase]:
-        """As many phases with an equal share of the items each, which all measure into this one."""
+        """Splits the items evenly into this many phases, which all record their times in this one."""
         phases = [Phase(self.items // parts, self.batch) for _ in range(parts)]
         for phase in phases:
             phase.latencies_ns = self.latencies_ns
@@ -69,7 +69,7 @@ class Stalled(Exception):
 
 
 class _Lane:
-    """One connection while its script runs."""
+    """A connection that runs its script."""
 
     __slots__ = ("is_whole", "latencies_ns", "partial", "recv_into", "rest", "send", "sent_at", "sock", "step")
 
@@ -86,7 +86,7 @@ class _Lane:
 
 
 def run(scripts: Iterable[tuple[socket.socket, Script]], phase: Phase | None = None) -> float:
-    """Run every script to its end on its own socket; the seconds from the first request to the last reply."""
+    """Runs every script on its own socket. Returns the seconds from the first request to the last reply."""
     poller = select.epoll()
     lanes: dict[int, _Lane] = {}
     began = time.perf_counter()
@@ -106,7 +106,7 @@ def run(scripts: Iterable[tuple[socket.socket, Script]], phase: Phase | None = N
 def _serve(poller: select.epoll, lanes: dict[int, _Lane], phase: Phase | None) -> None:
     now_ns = time.perf_counter_ns
     poll = poller.poll
-    # One buffer for all: asking recv() for a megabyte of new memory costs more than the system call itself.
+    # All connections share a buffer, because allocating a megabyte costs more than the recv() itself.
     view = memoryview(bytearray(_RECEIVE_BYTES))
     while lanes:
         events = poll(STALL_SECONDS_MAX)
@@ -141,7 +141,7 @@ def _serve(poller: select.epoll, lanes: dict[int, _Lane], phase: Phase | None) -
 
 
 def _advance(poller: select.epoll, lanes: dict[int, _Lane], lane: _Lane, reply: bytes | None) -> None:
-    """Hand the reply to the script and send what it wants to send next."""
+    """Passes the reply to the script, and sends its next request."""
     try:
         request, lane.is_whole, lane.latencies_ns = lane.step(reply)  # type: ignore[arg-type]  # None starts it
     except StopIteration:
@@ -154,8 +154,8 @@ def _advance(poller: select.epoll, lanes: dict[int, _Lane], lane: _Lane, reply: 
     except BlockingIOError:
         sent = 0
     if sent < len(request):
-        # A large batch does not fit into the socket: the rest goes out when the peer has read some, and the other
-        # connections are served meanwhile.
+        # A large batch does not fit into the socket. The rest is sent when the peer has read some of it, and other
+        # connections are served in the meantime.
         lane.rest = memoryview(request)[sent:]
         poller.modify(lane.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 

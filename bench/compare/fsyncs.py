@@ -1,6 +1,6 @@
-"""Counting fsyncs with a small preloaded library, which is compiled here if there is a C compiler.
+"""Counts fsyncs with a small preloaded library, which is compiled here if there is a C compiler.
 
-It works for every peer, because all of them call the C library for it, and costs nothing that one could measure.
+It works for every peer, because all of them call fsync through the C library. Its cost is too small to measure.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _SOURCE = Path(__file__).with_name("count_fsync.c")
 
 
 class FsyncCounter:
-    """A count that processes started with `environment` add to. Without a compiler `works` is false."""
+    """Counts the fsyncs of all processes that are started with `environment`. `works` is false without a compiler."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "fsyncs"
         self.file.write_bytes(bytes(8))
-        # A peer that runs as another user has to add to it too.
+        # A peer that runs as another user must be able to write to the counter.
         self.file.chmod(0o666)
         library = directory / "count_fsync.so"
         compiler = shutil.which("cc")

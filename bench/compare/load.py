@@ -1,7 +1,7 @@
-"""The process that makes the load of one cell, told what to do on stdin, one line at a time.
+"""The process that sends the requests of one cell. It reads commands from standard input, one per line.
 
-The first line is the cell as JSON. `run` runs it by itself; `round` runs one round and answers `done`, as often as it
-is asked. At the end of its input, or after `run`, it prints the result as JSON.
+The first line is the cell as JSON. `run` runs the whole cell. `round` runs one round and prints `done`; it may be
+repeated. After `run`, or at the end of the input, the process prints the result as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers about processes and about samples: CPU, peak memory, percentiles, and what an fsync costs here."""
+"""Measures processes and samples: CPU, peak memory, percentiles, and the cost of an fsync on this machine."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def machine_cpu_seconds() -> float:
-    """What all processes and the kernel have used on all cores."""
+    """The CPU time of all processes and of the kernel, on all cores."""
     fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
     idle, waiting_for_disk = fields[3], fields[4]
     return (sum(fields) - idle - waiting_for_disk) / _TICKS_PER_SECOND
 
 
 def forget_peak_memory(pids: Iterable[int]) -> None:
-    """Make the kernel count the peak from now on. Where it refuses, the peak is the one since the process started."""
+    """Resets the peak memory that the kernel records. If the kernel refuses, the peak includes the past."""
     for pid in pids:
         try:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -54,7 +54,7 @@ def forget_peak_memory(pids: Iterable[int]) -> None:
 
 
 def peak_memory_bytes(pids: Iterable[int]) -> int:
-    """The sum of the peaks (VmHWM); what processes share (code, files, shared memory) is counted once."""
+    """The sum of the peaks (VmHWM). Memory that processes share, such as code and files, counts once."""
     private = shared_memory = shared_files = 0
     for pid in pids:
         in_memory, in_files = _status_bytes(pid, "RssShmem:"), _status_bytes(pid, "RssFile:")
@@ -68,14 +68,14 @@ def resident_memory_bytes(pids: Iterable[int]) -> int:
 
 
 def percentile(samples: Sequence[int], share: float) -> int:
-    """The nearest-rank percentile of samples that are in order already; 0 if there are none."""
+    """The nearest-rank percentile of sorted samples, or 0 if there are none."""
     if not samples:
         return 0
     return samples[min(len(samples) - 1, int(len(samples) * share))]
 
 
 def fsync_us(directory: Path, rounds: int = 200) -> tuple[int, int]:
-    """p50 and p99 of appending 200 bytes and fdatasync: what every durable acknowledgement here pays at least once."""
+    """p50 and p99 of an append of 200 bytes with fdatasync, which every durable acknowledgement needs at least once."""
     samples = []
     with tempfile.NamedTemporaryFile(dir=directory, buffering=0) as file:
         for _ in range(rounds):
@@ -100,7 +100,7 @@ def filesystem_type(directory: Path) -> str:
 
 
 def machine() -> dict[str, str | int]:
-    """What one needs to know to read the numbers; nothing that names the machine."""
+    """The properties of the machine that matter for the numbers, without its name."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -116,12 +116,12 @@ def machine() -> dict[str, str | int]:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on: [0] state, [1] parent, [11:15] CPU times. Empty if it is gone."""
+    """Fields of /proc/PID/stat, from the state on: [0] state, [1] parent, [11:15] CPU times. Empty if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return []
-    # The command name may hold spaces and brackets, so what follows it starts after the last one.
+    # The command name may contain spaces and brackets. The fields follow the last bracket.
     return text[text.rindex(")") + 2 :].split()
 
 

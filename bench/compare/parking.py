@@ -1,4 +1,4 @@
-"""Leases that wait: one connection each, on a queue that is empty until somebody wakes one of them."""
+"""Parked leases: each has its own connection, and waits on an empty queue until an item is produced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ParkedLeases:
             raise PeerError(f"a lease did not park: {sock.recv(500)!r}")
 
     def wake(self, rounds: int) -> tuple[int, int, int]:
-        """Produce one item at a time; how long until a parked lease has it: p50, p99 and highest, in microseconds."""
+        """Produces one item at a time. Returns the microseconds until a parked lease gets it: p50, p99 and highest."""
         producer = self._encoder.sock
         samples = []
         for _ in range(rounds):
@@ -63,7 +63,7 @@ class ParkedLeases:
 
 
 def allow_open_files(count: int) -> None:
-    """As many descriptors as it takes, if the hard limit allows; children inherit it."""
+    """Raises the limit of open files, as far as the hard limit allows. Child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1_000
     if soft < wanted:

@@ -1,4 +1,4 @@
-"""The phases of each peer, on connections that are set up already: what a cell is made of."""
+"""The phases of a cell, for each peer. Connections are already open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunPhase = Callable[[Phase], float]
 
 
 class CellSpec(msgspec.Struct, kw_only=True):
-    """One cell: which peer, where, and how much of what."""
+    """One cell: the peer, its address, and the size of the load."""
 
     peer: str
     batch: int
@@ -32,28 +32,28 @@ class CellSpec(msgspec.Struct, kw_only=True):
     port: int = 0
     server_pid: int = 0
     queues: tuple[str, ...] = ("bench",)
-    """For Querator: connection i works on queue i modulo their number; items are shared out evenly."""
+    """For Querator: the number of queues. Connection i uses queue i modulo this number."""
     dialect: str = "json"
     transaction: bool = False
-    """For Redis: a batch goes in between MULTI and EXEC."""
+    """For Redis: send a batch between MULTI and EXEC."""
     with_in_one: bool = False
     """Also measure leases that carry `complete_ids`."""
     produce_only: bool = False
     items: int = 0
-    """With `produce_only`: how many; 0 for as many as the seconds allow."""
+    """With `produce_only`: the number of items. 0 means as many as the seconds allow."""
     parked: int = 0
-    """For Querator: leases that wait on the queue `parked` meanwhile."""
+    """For Querator: the number of leases that wait on the queue `parked` during the cell."""
     payload_bytes: int = 200
     seconds: float = 2.0
-    """For a cell that runs by itself: per direction."""
+    """For a cell that runs alone: the seconds for each direction."""
     round_seconds: float = 0.8
-    """For producing a number of items and consuming them."""
+    """The seconds for one round of producing and consuming."""
     fsync_file: str = ""
-    """Where the server's fsyncs are counted; empty if they are not."""
+    """The file that counts the server's fsyncs. Empty if they are not counted."""
 
 
 class Phases(NamedTuple):
-    """Each runs one phase on every connection and says how many seconds it took."""
+    """Each function runs one phase on every connection and returns its seconds."""
 
     produce: RunPhase
     consume: RunPhase
@@ -68,7 +68,7 @@ def open_phases(spec: CellSpec) -> Phases:
     connections = [_connect(spec, index) for index in range(spec.clients)]
 
     def shares(phase: Phase) -> Iterator[Phase]:
-        """The phase that each connection takes part in: one per queue."""
+        """The phase of each connection. Each queue has its own phase."""
         return cycle(phase.split(len(spec.queues))) if len(spec.queues) > 1 else cycle([phase])
 
     def produce(phase: Phase) -> float:

@@ -1,4 +1,4 @@
-"""Starting this daemon for a benchmark, and the few calls that are not part of the load."""
+"""Starts this daemon for a benchmark, and sends the few calls that are not part of the load."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Querator(Server):
         call(self.addresses["unix"], "/v1/queues.delete", {"queue_name": name, "force": True})
 
     def stop_process(self, how: signal.Signals) -> None:
-        """End the daemon and keep its data, so that `start` finds it."""
+        """Stops the daemon, and keeps its data for the next `start`."""
         process = self._processes.pop()
         process.send_signal(how)
         process.wait(EXIT_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""The pages: results as Markdown tables and charts. What is written by hand around them is left alone."""
+"""The pages: results as Markdown tables and charts. The text around them is written by hand and stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.compare.results import PRODUCE_P99_MS_MAX, Cell, Run, cpu_us, figures
 
 PAGE = "benchmarks.md"
 CLIENT_BUSY_MAX = 0.9
-"""Above this share of a core the load process may be what limits the cell; the table says so."""
+"""If the load process uses more of a core than this, it may limit the cell, and the table says so."""
 OTHERS_BUSY_MAX = 0.25
-"""Above this share of a core something else on the machine was at work, and the cell says little."""
+"""If other processes use more of a core than this, the cell is unreliable, and the table says so."""
 
 
 def write(run: Run, docs: Path) -> None:
-    """JSON, charts and the section of the page, below the directory of the documentation."""
+    """Writes the JSON, the charts and the section of the page into the documentation."""
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compare.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
@@ -29,7 +29,7 @@ def write(run: Run, docs: Path) -> None:
 
 
 def write_backlog(moments: Sequence[Moment], when: str, docs: Path) -> None:
-    """A section of its own, because it is measured by itself."""
+    """Has its own section, because it is measured separately."""
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "backlog.json").write_bytes(msgspec.json.format(msgspec.json.encode(moments)) + b"\n")
@@ -37,7 +37,7 @@ def write_backlog(moments: Sequence[Moment], when: str, docs: Path) -> None:
 
 
 def update_page(page: Path, section: str, body: str) -> None:
-    """Replace what stands between the markers of a section, or append the section."""
+    """Replaces the text between the markers of a section, or appends the section."""
     text = page.read_text() if page.exists() else "# Benchmarks\n"
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     block = f"{begin}\n{body.strip()}\n{end}"

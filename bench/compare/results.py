@@ -1,4 +1,4 @@
-"""What a run of `make bench` comes to, as it is kept in JSON, and the figures that it is held against."""
+"""The results of `make bench`, as stored in JSON, and the targets that they are compared with."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Cell(msgspec.Struct, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """A whole run. Ratios are only ever taken between rounds of the same run."""
+    """A whole run. Ratios are always between rounds of the same run."""
 
     started_at: str
     machine: dict[str, str | int]
     filesystem: str
     fdatasync_us: tuple[int, int]
     load_average: float
-    """Before the run: what others were doing on this machine."""
+    """The load of the machine before the run."""
     rounds: int
     round_seconds: float
     payload_bytes: int
@@ -52,14 +52,14 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class Figure(NamedTuple):
-    """A figure to reach and what this run came to."""
+    """A target, and the value that this run reached."""
 
     shape: str
     what: str
     value: float
     bound: float
     spread: tuple[float, float] = (0.0, 0.0)
-    """For a ratio: the lowest and the highest of all rounds."""
+    """For a ratio: its lowest and highest value in all rounds."""
     is_ceiling: bool = False
 
     @property
@@ -68,7 +68,7 @@ class Figure(NamedTuple):
 
 
 REACH = {"1×1": (0.8, 1.2), "1×32": (0.8, 1.2), "100×4": (1.2, 0.0), "1000×2": (1.5, 0.0)}
-"""shape → of Redis in and out, and of Redis out when completing and leasing in one request (0: no figure)"""
+"""By shape, the targets as shares of Redis: in, out, and out with complete and lease in one request (0: no target)."""
 
 AHEAD_OF_ALL = ("1×32", "100×4", "1000×2")
 MANY_PARTITIONS_SHARE = 0.8
@@ -77,7 +77,7 @@ PRODUCE_P99_MS_MAX = 10.0
 
 
 def figures(run: Run) -> list[Figure]:
-    """Every figure that this run has the cells for, Unix socket against Unix socket and TCP against TCP."""
+    """Every target for which this run has cells. Unix sockets are compared with Unix sockets, and TCP with TCP."""
     return [*_against_redis(run), *_against_others(run), *_partitions(run), *_absolute(run)]
 
 
@@ -96,9 +96,9 @@ def _against_redis(run: Run) -> Iterator[Figure]:
 
 
 def _against_others(run: Run) -> Iterator[Figure]:
-    """Against the best of the other peers, whichever it is; they are on TCP, so this daemon is too.
+    """The ratio to the best of the other peers. They use TCP, so this daemon does too.
 
-    Redis in transactions is one of them: the figures above are for Redis as it is mostly used.
+    Redis with transactions is one of them. The targets above are for Redis without transactions, its usual form.
     """
     for shape in AHEAD_OF_ALL:
         ours = run.find("querator tcp, 1 partition", shape)
@@ -144,14 +144,14 @@ def _absolute(run: Run) -> Iterator[Figure]:
 
 
 def cpu_us(direction: Direction) -> float:
-    """Server CPU per item."""
+    """The CPU time of the server per item."""
     return direction.server_cpu_seconds / direction.items * 1e6 if direction.items else 0.0
 
 
 def round_ratios(ours: Direction, theirs: Direction) -> list[float]:
-    """Ours to theirs, round by round: rounds take turns, so a pair of them saw the same weather.
+    """The ratio of our rate to theirs in each round. Rounds take turns, so other load affects both rates alike.
 
-    A round that measures two ways out has produced twice, and counts with the mean of both.
+    A round that consumes in two ways has produced twice, and counts with the mean of both.
     """
     rounds = min(len(ours.rates), len(theirs.rates))
     return [

@@ -1,4 +1,4 @@
-"""The load's process, seen from the outside."""
+"""Starts load processes and reads their results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COMMAND = (sys.executable, "-m", "bench.compare.load")
 
 
 class LoadFailed(Exception):
-    """The load ended before it was done; its last words."""
+    """The load process ended too early. The message is its last output."""
 
 
 def run_load(spec: CellSpec, seconds_max: float = CELL_SECONDS_MAX) -> CellResult:
-    """Run one cell by itself."""
+    """Runs one cell alone."""
     words = msgspec.json.encode(spec) + b"\n" + RUN
     done = subprocess.run(_COMMAND, input=words, capture_output=True, timeout=seconds_max, check=False)
     if done.returncode:
@@ -33,7 +33,7 @@ def run_load(spec: CellSpec, seconds_max: float = CELL_SECONDS_MAX) -> CellResul
 
 
 class Load:
-    """A load that waits between its rounds."""
+    """A load process that waits for a command before each round."""
 
     def __init__(self, spec: CellSpec, environment: dict[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as the load does
@@ -90,7 +90,7 @@ class Load:
         return line
 
     def _last_words(self) -> str:
-        # What it wrote before it ended is complete only when it has ended.
+        # Wait for the end of the process, so that its output is complete.
         deadline = time.monotonic() + 5
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""Starting and stopping what is measured: each on loopback, with its data below a directory of ours, by process id.
+"""Starts and stops the systems: each on loopback, with its data in a temporary directory, and stopped by process id.
 
-A peer that is not installed says so by `version()` being empty. Settings are what a careful user would choose for
-"nothing acknowledged is ever lost"; everything that is not set here is the package's default.
+`version()` is empty for a peer that is not installed. The settings are those of a careful user who must never lose an
+acknowledged item. All other settings are the defaults of the package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_SECONDS_MAX = 10.0
 
 
 class Server(abc.ABC):
-    """A peer that can be started once. `addresses` has what it listens on, `tcp` and perhaps `unix`."""
+    """A peer that can be started once. `addresses` are those on which it listens: `tcp` and perhaps `unix`."""
 
     peer: str
     settings: str
@@ -42,21 +42,21 @@ class Server(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def version(cls) -> str:
-        """What is installed, or nothing."""
+        """The installed version, or an empty text."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Returns when the peer answers and its queue is there."""
+        """Starts the peer. Returns when it answers and its queue exists."""
 
     def pause(self) -> None:
-        """Stop it in its tracks while others are measured: what it has left to do is done in its own rounds."""
+        """Pauses the peer while others are measured, so that its background work runs only in its own rounds."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ends the processes that were started, and only those, by their ids."""
+        """Ends the processes that this object started, by their ids."""
         self.resume()
         for process in reversed(self._processes):
             if process.poll() is not None:
@@ -76,7 +76,7 @@ class Server(abc.ABC):
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes:
             if process.poll() is not None:
-                # Its id may be somebody else's by now.
+                # Another process may have this id by now.
                 continue
             for pid in measure.process_tree(process.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -226,7 +226,7 @@ class RabbitMq(Server):
         }
         (self.directory / "enabled_plugins").write_text("[].\n")
         (self.directory / "rabbitmq.conf").write_text("log.file.level = warning\n")
-        # Left to itself RabbitMQ starts a name server that outlives it; this one is ours to stop.
+        # RabbitMQ would start a name server that outlives it. We start one ourselves, so that we can stop it.
         epmd = subprocess.Popen(
             ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env={**os.environ, **environment}
         )
@@ -237,7 +237,7 @@ class RabbitMq(Server):
 
 
 class Sqlite(Server):
-    """There is no server: the load process opens the file."""
+    """SQLite has no server: the load process opens the file."""
 
     peer = "sqlite"
     settings = "in process, one thread per client, WAL, synchronous=full; CPU and memory are those of the load process"
@@ -258,12 +258,12 @@ def free_port() -> int:
 
 
 def python_program(name: str) -> str:
-    """A command that is installed beside this Python."""
+    """The path of a command that is installed beside this Python."""
     return str(Path(sys.executable).with_name(name))
 
 
 def _postgres_program(name: str) -> str:
-    """Debian keeps the server's programs out of the path, one directory per version."""
+    """Debian installs the server's programs in one directory per version, outside the path."""
     found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda each: int(each.parts[-3]))]
     return str(found[-1]) if found else shutil.which(name) or ""
 

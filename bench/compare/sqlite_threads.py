@@ -1,7 +1,7 @@
-"""SQLite: no server, so the workers are threads of the load process, each with a connection of its own.
+"""SQLite has no server, so the workers are threads of the load process. Each thread has its own connection.
 
-Write transactions queue for a lock of the process: SQLite's own busy handler sleeps and polls, and a careful user in
-one process would not leave it at that. What is called server CPU and memory is that of the load process.
+Write transactions wait for a lock of the process. A careful user would add such a lock, because SQLite's own busy
+handler sleeps and polls. The CPU and memory of the server are those of the load process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMPLETE = "delete from items where id = ?"
 
 
 class SqliteWorkers:
-    """All the workers of a cell. `produce` and `consume` run one phase and return its seconds."""
+    """The workers of a cell. `produce` and `consume` run one phase and return its seconds."""
 
     def __init__(self, file: Path, batch: int, clients: int, payload_bytes: int = 200) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What every protocol has in common: where a peer listens, what a connection must be able to do, and the payloads."""
+"""The parts that all protocols share: addresses, the interface of a connection, and the payloads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from bench.compare.drive import Phase, Script
 
 TEMPLATES = 8
-"""Produce requests that a connection encodes beforehand and sends in turn: the client must not be the bottleneck, and
-payloads that are all alike would flatter a peer that compresses."""
+"""A connection encodes this many produce requests in advance and sends them in turn, so that the client is not the
+bottleneck. They differ, because equal payloads would favour a peer that compresses."""
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _CONNECT_SECONDS_MAX = 5.0
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 class PeerError(Exception):
-    """The peer answered something that is not success."""
+    """The peer answered with an error."""
 
 
 def connect(address: Address) -> socket.socket:
@@ -41,7 +41,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def _connect_when_there_is_room(sock: socket.socket, path: str) -> None:
-    """A Unix socket refuses at once when its backlog is full, where TCP would wait."""
+    """Retries, because a Unix socket refuses a connection at once when its backlog is full. TCP would wait."""
     deadline = time.monotonic() + _CONNECT_SECONDS_MAX
     while True:
         try:
@@ -54,24 +54,24 @@ def _connect_when_there_is_room(sock: socket.socket, path: str) -> None:
 
 
 def payloads(count: int, size_bytes: int, seed: int) -> list[bytes]:
-    """Random text, so that nothing compresses it and no text protocol stumbles over it."""
+    """Random text, which does not compress and is valid in every text protocol."""
     source = random.Random(seed)
     table = bytes(_ALPHABET[value % 64] for value in range(256))
     return [source.randbytes(size_bytes).translate(table) for _ in range(count)]
 
 
 class Connection(abc.ABC):
-    """One connection to a peer. Scripts may be made again and again, one at a time."""
+    """One connection to a peer. It runs one script after another."""
 
     sock: socket.socket
 
     @abc.abstractmethod
     def produce(self, phase: Phase) -> Script:
-        """Produce until the phase has no more to claim; each exchange is one batch, acknowledged as durable."""
+        """Produces until the phase has no more items to claim. Each exchange is one batch, acknowledged as durable."""
 
     @abc.abstractmethod
     def consume(self, phase: Phase) -> Script:
-        """Lease a batch, complete it, and so on until the phase has no more to claim."""
+        """Leases and completes batches until the phase has no more items to claim."""
 
     def close(self) -> None:
         self.sock.close()

@@ -1,4 +1,4 @@
-"""beanstalkd: put in, reserve and then delete out. It has no batches: a batch is as many commands in one write."""
+"""beanstalkd: produces with put, and consumes with reserve and delete. A batch is several commands in one write."""
 
 from __future__ import annotations
 

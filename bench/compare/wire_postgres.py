@@ -1,6 +1,6 @@
-"""PostgreSQL: prepared statements over protocol 3, in binary, one transaction and one round trip per request.
+"""PostgreSQL: binary prepared statements over protocol 3. Each request is one transaction and one round trip.
 
-A lease is an UPDATE of rows found with FOR UPDATE SKIP LOCKED, so it survives a crash as it does in the other peers.
+A lease is an UPDATE of rows found with FOR UPDATE SKIP LOCKED. So it survives a crash, as in the other peers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class PostgresConnection(Connection):
             reply = yield Exchange(_execute(b"lease", struct.pack("!q", count)), _is_whole, leases)
             if not reply.startswith(b"2"):
                 raise PeerError(reply[:500])
-            # Rows start after BindComplete (5 bytes) and are all of one size; the 12 bytes cut out of each are an id
-            # with its length in front, which is just what an element of the array in the next request looks like.
+            # Rows start after BindComplete (5 bytes) and have the same size. The 12 bytes cut out of each are an id
+            # with its length in front, which is also the format of an array element in the next request.
             rows = (len(reply) - 5) // row_bytes
             ids = [reply[at : at + 12] for at in range(5 + 7, 5 + 7 + rows * row_bytes, row_bytes)]
             phase.give_back(count - rows)
@@ -109,7 +109,7 @@ def _array(element_type: int, count: int, elements: bytes) -> bytes:
 
 
 def _execute(statement: bytes, parameter: bytes) -> bytes:
-    """Bind, Execute and Sync: one parameter and all results in binary."""
+    """Bind, Execute and Sync, with one parameter and all results in binary."""
     formats = b"\0\1\0\1"
     value = b"\0\1" + struct.pack("!i", len(parameter)) + parameter
     bind = b"\0" + statement + b"\0" + formats + value + b"\0\1\0\1"

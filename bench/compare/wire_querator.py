@@ -1,6 +1,6 @@
-"""This daemon's HTTP, with requests that are encoded once and ids that are cut out of the reply with one expression.
+"""This daemon's HTTP. Requests are encoded once, and one expression cuts the ids out of a reply.
 
-The protobuf dialect asks for protobuf replies too; the JSON dialect sends payloads as `utf8` and gets base64 back.
+The protobuf form also asks for protobuf replies. The JSON form sends payloads as `utf8` and gets base64 back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class QueratorConnection(Connection):
                 raise PeerError(reply[:500])
 
     def _consume_in_one(self, phase: Phase) -> Script:
-        """Each lease completes the batch before it; the last batch needs a request of its own."""
+        """Each lease completes the batch before it. The last batch needs a separate request."""
         leases, completes = phase.samples("lease"), phase.samples("complete")
         whole = is_whole_reply()
         ids: list[bytes] = []
@@ -118,7 +118,7 @@ class QueratorConnection(Connection):
 
 
 def is_whole_reply() -> Callable[[bytes], bool]:
-    """A test for "the reply is whole" that remembers the last length, because replies of a kind are alike."""
+    """A test for a complete reply. It remembers the last length, because replies of one kind have similar lengths."""
     known_length = 0
 
     def is_whole(data: bytes) -> bool:
@@ -195,7 +195,7 @@ class _Protobuf:
 
     @staticmethod
     def partition(reply: bytes) -> int:
-        """Field 2, which follows the queue's name; numbers that the benchmarks use fit into one byte."""
+        """Field 2, which follows the queue's name. The partition numbers of the benchmarks fit into one byte."""
         body = reply.find(b"\r\n\r\n") + 4
         at = body + 2 + reply[body + 1]
         return reply[at + 1] if reply[at] == 0x10 else 0

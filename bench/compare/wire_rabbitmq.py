@@ -1,7 +1,7 @@
-"""RabbitMQ (AMQP 0-9-1): persistent publishes with confirms in, push deliveries and a multiple ack out.
+"""RabbitMQ (AMQP 0-9-1): produces with persistent, confirmed publishes. Deliveries are pushed and acked in batches.
 
-A consumer's prefetch is its batch, and it acknowledges when the batch is full. AMQP does not confirm an ack: the next
-delivery is the only sign that it was taken, so "complete" here is the time from an ack to the next full batch.
+A consumer's prefetch is its batch, and it acknowledges when the batch is full. AMQP does not confirm an ack. Only the
+next delivery shows that it arrived, so "complete" here is the time from an ack to the next full batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RabbitConnection(Connection):
 
 
 class _Confirms:
-    """Which of the publishes from `first` to `last` are still to be confirmed."""
+    """The publishes from `first` to `last` that are not confirmed yet."""
 
     def __init__(self, first: int, last: int) -> None:
         self._waiting = set(range(first, last + 1))
@@ -88,7 +88,7 @@ class _Confirms:
 
 
 class _Deliveries:
-    """Counts deliveries by their size: those of one consumer, with payloads of one size, are all equally long."""
+    """Counts deliveries by their size, because all deliveries of one consumer have the same length."""
 
     def __init__(self, phase: Phase, batch: int) -> None:
         self._phase = phase
@@ -121,7 +121,7 @@ class _Deliveries:
         return tag
 
     def _learn(self, data: bytes) -> bool:
-        """Skip consume-ok and measure the first delivery: a method, a header and a body frame."""
+        """Skips consume-ok and measures the first delivery: a method frame, a header frame and a body frame."""
         ends = list(_frame_ends(data))
         if len(ends) < 4:
             return False
@@ -131,7 +131,7 @@ class _Deliveries:
 
 
 def open_session(address: Address) -> socket.socket:
-    """Everything up to connection.open, as `guest`, without heartbeats."""
+    """The handshake up to connection.open, as user `guest`, without heartbeats."""
     sock = connect(address)
     sock.sendall(b"AMQP\0\0\x09\x01")
     _read_frame(sock)
@@ -154,7 +154,7 @@ def declare_quorum_queue(address: Address) -> None:
 
 
 def _publish(payload: bytes) -> bytes:
-    """To the default exchange, with delivery mode 2 (persistent) as the only property."""
+    """A publish to the default exchange, with delivery mode 2 (persistent) as the only property."""
     method = _method(1, _PUBLISH, b"\0\0" + _short(b"") + _short(QUEUE) + b"\0")
     header = _frame(_HEADER, 1, struct.pack("!HHQHB", 60, 0, len(payload), 0x1000, 2))
     return method + header + _frame(_BODY, 1, payload)

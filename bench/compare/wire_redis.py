@@ -1,9 +1,9 @@
-"""Redis streams: XADD in, XREADGROUP and then XACK with XDEL out.
+"""Redis streams: produces with XADD, and consumes with XREADGROUP and then XACK with XDEL.
 
-A batch of XADDs is one write of as many commands, and so is XACK with XDEL: one round trip each, as a careful user
-would do it. Redis reads such a write in pieces and fsyncs after each; with `transaction` the batch stands between MULTI
-and EXEC, which makes it all-or-none and one fsync, for twice the replies. Both are measured. Replies are known to be
-whole by their number of lines, because no payload holds a line end.
+A batch of XADDs is several commands in one write, and so is XACK with XDEL: one round trip each, as a careful user
+would do it. Redis reads such a write in pieces and calls fsync after each. With `transaction` the batch is between
+MULTI and EXEC, which makes it all-or-none with one fsync, but with twice the replies. Both are measured. A reply is
+complete when it has its number of lines, because no payload contains a line end.
 """
 
 from __future__ import annotations
