@@ -30,11 +30,11 @@ from querator.daemon.queue.requests import (
     Retry,
 )
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.memory import MemoryStorage
 from querator.errors import QueratorError
 from querator.items import Placement, Queue
 from querator.wire.arrow import encode_batches
 from querator.wire.messages import QueueProduceItem, QueueRetryItem
+from tests.memory_storage import MemoryStorage
 
 SECOND = 1_000_000
 START_US = 1_800_000_000 * SECOND

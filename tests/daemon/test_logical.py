@@ -13,10 +13,10 @@ from querator.daemon.admin.figures import oldest_created_at
 from querator.daemon.queue import lifecycle
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.memory import MemoryStore
 from querator.items import Item, State
 from querator.wire.messages import QueueProduceItem
 from tests.daemon.driver import FAR_NS, SECOND, Answer, Driver
+from tests.memory_storage import MemoryStore
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from querator.daemon.store.base import Storage, Store
 from querator.daemon.store.duck.storage import DuckStorage
-from querator.daemon.store.memory import MemoryStorage
+from tests.memory_storage import MemoryStorage
 from tests.store.store_making import UUID
 
 

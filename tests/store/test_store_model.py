@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from querator.daemon.store.base import Batch, Rows, StorageError
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.duck.storage import DuckStorage
-from querator.daemon.store.memory import MemoryStorage
 from querator.items import Hold, Item
 from querator.wire.arrow import encode_batches
+from tests.memory_storage import MemoryStorage
 
 
 class Oracle:

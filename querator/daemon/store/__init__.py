@@ -1,7 +1,8 @@
 """What a queue keeps on disk: the store contract, DuckDB files, and the journal in front of them.
 
-`base` states the contract. `duck` implements it with files and `journal`, `memory` with dictionaries. Nothing here
-knows what a queue decides, and nothing here calls upwards. Other packages import the names below and nothing else.
+`base` states the contract. `duck` implements it with files and `journal`, and the tests have a storage in memory.
+Nothing here knows what a queue decides, and nothing here calls upwards. Other packages import the names below and
+nothing else.
 
 Inside, calls go one way: a storage calls its stores, and a store calls its file and the journal. A store does not know
 its storage. It leaves its batches in `StagedBatches`, and the storage takes them from there.

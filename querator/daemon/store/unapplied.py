@@ -1,4 +1,4 @@
-"""The half of a store that both stores share: batches that are not in the file yet.
+"""The half of a store that needs no SQL: batches that are not in the file yet.
 
 A batch goes through four stages. *Staged*: not durable yet; dropped when its write fails. *Current*: durable, and part
 of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will be

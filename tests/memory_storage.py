@@ -12,10 +12,10 @@ from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
+from querator.daemon.store import FileSnapshot
 from querator.daemon.store.base import Due, Found, Leased, Loss, StorageError, Summary
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.duck import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import NOBODY, Hold, Item, Room
