@@ -34,120 +34,83 @@ class QueratorError(Exception):
     code_text: ClassVar[str] = ""
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, code: int = 0, text: str = "", exit_code: int = 0) -> None:
+        """A subclass inherits what it does not name."""
+        cls.code, cls.code_text = code or cls.code, text or cls.code_text
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         self.message = message or (self.__doc__ or "")
         self.hint = hint
         super().__init__(self.message)
 
 
-class InvalidRequest(QueratorError):
+class InvalidRequest(QueratorError, code=400, text="Bad Request"):
     """The request is invalid."""
 
-    code = 400
-    code_text = "Bad Request"
 
-
-class NotFound(InvalidRequest):
+class NotFound(InvalidRequest, exit_code=4):
     """There is no such thing."""
 
-    exit_code = 4
 
-
-class Conflict(InvalidRequest):
+class Conflict(InvalidRequest, exit_code=5):
     """Something that is under way forbids this."""
 
-    exit_code = 5
 
-
-class Unauthorized(QueratorError):
+class Unauthorized(QueratorError, code=401, text="Unauthorized"):
     """Credentials are missing or invalid."""
 
-    code = 401
-    code_text = "Unauthorized"
 
-
-class Forbidden(QueratorError):
+class Forbidden(QueratorError, code=403, text="Forbidden"):
     """Access denied."""
 
-    code = 403
-    code_text = "Forbidden"
 
-
-class RequestFailed(QueratorError):
+class RequestFailed(QueratorError, code=453, text="Request Failed"):
     """The request failed."""
 
-    code = 453
-    code_text = "Request Failed"
 
-
-class RetryRequest(QueratorError):
+class RetryRequest(QueratorError, code=454, text="Retry Request", exit_code=7):
     """Not now; the same request may succeed later."""
 
-    code = 454
-    code_text = "Retry Request"
-    exit_code = 7
 
-
-class ContentError(QueratorError):
+class ContentError(QueratorError, code=455, text="Client Content Error"):
     """The content type or the body is not understood."""
 
-    code = 455
-    code_text = "Client Content Error"
 
-
-class InternalError(QueratorError):
+class InternalError(QueratorError, code=500, text="Internal Service Error"):
     """Internal Error"""
 
-    code = 500
-    code_text = "Internal Service Error"
 
-
-class UnknownMethod(QueratorError):
+class UnknownMethod(QueratorError, code=501, text="Not Implemented"):
     """There is no such method."""
 
-    code = 501
-    code_text = "Not Implemented"
 
-
-class TransportError(QueratorError):
+class TransportError(QueratorError, code=512, text="Transport Error"):
     """The request could not be read."""
 
-    code = 512
-    code_text = "Transport Error"
 
-
-class Unreachable(QueratorError):
+class Unreachable(QueratorError, exit_code=6):
     """No daemon answers."""
 
-    exit_code = 6
 
-
-class TimedOut(QueratorError):
+class TimedOut(QueratorError, exit_code=7):
     """Time ran out."""
 
-    exit_code = 7
 
-
-class UsageError(QueratorError):
+class UsageError(QueratorError, exit_code=2):
     """The command line makes no sense."""
-
-    exit_code = 2
 
 
 class ConfigError(QueratorError):
     """The configuration makes no sense."""
 
 
-class PartlyDone(QueratorError):
+class PartlyDone(QueratorError, exit_code=3):
     """Some of it failed."""
 
-    exit_code = 3
 
-
-class Interrupted(QueratorError):
+class Interrupted(QueratorError, exit_code=130):
     """Interrupted."""
-
-    exit_code = 130
 
 
 BY_CODE: dict[int, type[QueratorError]] = {
