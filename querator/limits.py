@@ -1,7 +1,8 @@
 """The daemon's bounds that a client or an operator can notice, and those that tests change.
 
 A name ends in its unit: `_us` are microseconds, `_ns` nanoseconds, and all sizes are bytes. Each comment says what
-happens when the bound is reached. A constant that only shapes the work inside one module stays in that module.
+happens when the bound is reached. A constant that only shapes the work inside one module stays in that module; if its
+name ends in `_MAX`, `_MIN` or `_DEFAULT`, it is private there.
 
 The daemon reads a bound as `limits.NAME` if a test changes it; tests change it with `monkeypatch.setattr(limits, …)`.
 """
@@ -27,10 +28,11 @@ PARTITIONS_MAX = 1_000
 LIST_LIMIT_DEFAULT = 1_000
 """A list that asks for no limit returns at most this many entries."""
 LIST_LIMIT_MAX = 65_536
+OVERVIEW_LIMIT_DEFAULT = 50
+"""`queues.overview` without a limit returns at most this many queues."""
+OVERVIEW_LIMIT_MAX = 500
 REQUEST_TIMEOUT_MIN_NS = 10 * NS_PER_MS
 REQUEST_TIMEOUT_MAX_NS = 15 * 60 * NS_PER_SECOND
-YEAR_10000_US = 253_402_300_800_000_000
-"""Times from here on are refused, because RFC 3339 cannot express them."""
 
 # Bodies. A longer body is refused with 400, and the connection ends.
 PRODUCE_BODY_BYTES_MAX = 5_000_000
@@ -144,6 +146,8 @@ LOCK_WAIT_SECONDS = 0.5
 """A daemon waits this long for the lock of its data directory, then it refuses to start."""
 SHUTDOWN_SECONDS_MAX = 10.0
 """A daemon that has not stopped after this time ends like a crash. What it acknowledged is durable."""
+CONNECTIONS_END_SECONDS = 1
+"""Connections get this long to end after the service has stopped. Then they are cut."""
 
 # Connections.
 HEAD_BYTES_MAX = 65_536
@@ -156,6 +160,11 @@ PIPELINED_BYTES_MAX = 65_536
 """The daemon stops reading from a client that sends this much ahead of its answers."""
 LISTEN_BACKLOG = 2_048
 """Connections that the kernel queues before the daemon accepts them."""
+TCP_IDLE_SECONDS = 30
+TCP_PROBE_SECONDS = 10
+TCP_PROBES_MAX = 3
+"""The kernel probes a client whose connection was idle for the first, at intervals of the second. A client that answers
+none of the third number of probes is gone: its connection ends, and so do its waiting requests."""
 KEEP_ALIVE_SECONDS = 75
 """A connection that is idle for longer is closed."""
 UNREAD_SECONDS_MAX = 60.0
@@ -178,6 +187,9 @@ RATE_WINDOW_US = 60 * US_PER_SECOND
 """The rates of `queues list` cover this time."""
 RATE_SAMPLE_US = 5 * US_PER_SECOND
 """The time between two samples for these rates."""
+TREND_ROUND_SECONDS_MAX = 0.1
+"""A round that samples the history of queues ends after this time, a hundredth of the time between two rounds. The next
+round begins with the queues that are left."""
 UPKEEP_SECONDS = 0.25
 """The time between two rounds of upkeep."""
 APPLY_IDLE_ROUNDS = 4

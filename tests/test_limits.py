@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_a_bound_that_tests_change_is_read_when_it_is_used(path: Path) -> None:
 
 def test_some_bounds_are_changed_by_tests() -> None:
     assert {"SEGMENTS_KEPT_MAX", "REQUEST_IDS_NEWEST_MAX"} <= CHANGED
+
+
+def bounds_in(tree: ast.Module) -> list[str]:
+    """The public constants of a module whose names say that they are bounds."""
+    assigned = [
+        node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None) for node in tree.body
+    ]
+    names = [target.id for target in assigned if isinstance(target, ast.Name)]
+    return [name for name in names if re.fullmatch(r"[A-Z]\w*_(MAX|MIN|DEFAULT)", name)]
+
+
+@pytest.mark.parametrize("path", [path for path in CODE if "daemon" in path.relative_to(ROOT).parts], ids=str)
+def test_a_bound_of_the_daemon_stands_in_limits(path: Path) -> None:
+    assert bounds_in(ast.parse(CODE[path])) == []
 
 
 def test_every_bound_is_used() -> None:

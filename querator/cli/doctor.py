@@ -7,7 +7,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -80,9 +80,6 @@ def _write_lines(session: Session, findings: list[Finding]) -> None:
         console.print(line.append(f"  {finding.check:<{width}}  {visible(finding.what)}", style=""), soft_wrap=True)
         if finding.todo:
             console.print(Text(f"      {'':<{width}}  → {visible(finding.todo)}"), soft_wrap=True)
-
-
-Check = Callable[[Session, Path | None], Iterator[Finding]]
 
 
 def _settings(session: Session, data: Path | None) -> Iterator[Finding]:

@@ -89,16 +89,15 @@ class Durations:
 class Histogram:
     """Counts per bucket. Only the event loop's thread observes, so it needs no lock."""
 
-    __slots__ = ("_bounds", "_counts", "help", "name", "seconds")
+    __slots__ = ("_counts", "help", "name", "seconds")
 
-    def __init__(self, name: str, help: str, bounds: Sequence[float] = SECONDS_BOUNDS) -> None:
+    def __init__(self, name: str, help: str) -> None:
         self.name, self.help = name, help
         self.seconds = 0.0
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self._counts = [0] * (len(SECONDS_BOUNDS) + 1)
 
     def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
     @property
@@ -108,7 +107,7 @@ class Histogram:
     def buckets(self) -> list[tuple[str, float]]:
         """The counts, cumulative as a scrape expects them."""
         total, found = 0, []
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+        for bound, count in zip((*SECONDS_BOUNDS, float("inf")), self._counts, strict=True):
             total += count
             found.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         return found

@@ -37,8 +37,7 @@ from querator.errors import QueratorError
 
 log = logging.getLogger("querator.daemon")
 
-CONNECTIONS_END_SECONDS: Final = 1
-SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - CONNECTIONS_END_SECONDS - 1
+SERVICE_STOP_SECONDS: Final = limits.SHUTDOWN_SECONDS_MAX - limits.CONNECTIONS_END_SECONDS - 1
 
 
 def run(config: DaemonConfig) -> None:
@@ -124,7 +123,7 @@ class DaemonServer(uvicorn.Server):
                 proxy_headers=False,
                 backlog=limits.LISTEN_BACKLOG,
                 timeout_keep_alive=config.limits.keep_alive_seconds,
-                timeout_graceful_shutdown=CONNECTIONS_END_SECONDS,
+                timeout_graceful_shutdown=limits.CONNECTIONS_END_SECONDS,
             )
         )
         self._service = service

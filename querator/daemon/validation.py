@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from querator import durations
+from querator import durations, times
 from querator.errors import InvalidRequest, NotFound, QueratorError
-from querator.items import ZERO_TIME_US, Queue
+from querator.items import Queue
 from querator.limits import (
     BATCH_ITEMS_MAX,
     LIST_LIMIT_MAX,
@@ -21,7 +21,6 @@ from querator.limits import (
     REQUEST_TIMEOUT_MAX_NS,
     REQUEST_TIMEOUT_MIN_NS,
     TIMEOUT_TEXT_BYTES_MAX,
-    YEAR_10000_US,
 )
 from querator.wire.messages import QueueInfo
 
@@ -314,5 +313,5 @@ def list_pivot(pivot: str) -> None:
 
 def year(field: str, time_us: int | None) -> None:
     """Binary requests can carry times that JSON cannot express."""
-    if time_us is not None and not ZERO_TIME_US <= time_us < YEAR_10000_US:
+    if time_us is not None and not times.is_expressible(time_us):
         raise InvalidRequest(f"{field} is invalid; year must be between 1 and 9999")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from querator import limits
 from querator.daemon.trends import sampling
 from querator.wire import messages as m
 from tests.maintenance.house import House
@@ -143,7 +144,7 @@ def test_a_round_that_takes_too_long_goes_on_with_the_queues_it_left_out(
         house.create(f"q{number}")
     step(house)
     monkeypatch.setattr(sampling, "SLICE_SECONDS", -1.0)
-    monkeypatch.setattr(sampling, "ROUND_SECONDS_MAX", -1.0)  # each round ends after one queue
+    monkeypatch.setattr(limits, "TREND_ROUND_SECONDS_MAX", -1.0)  # each round ends after one queue
     for _ in range(8):
         step(house)
     assert [len(history(house, queue=f"q{number}")) for number in range(8)] == [1] * 8

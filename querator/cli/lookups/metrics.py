@@ -51,7 +51,6 @@ class QueueView:
 
     name: str
     produced: float = 0
-    leased_total: float = 0
     completed: float = 0
     retried: float = 0
     dead: float = 0
@@ -89,7 +88,6 @@ class QueueView:
 
 _COUNTERS: Final = {
     "querator_produced_total": "produced",
-    "querator_leased_total": "leased_total",
     "querator_completed_total": "completed",
     "querator_retried_total": "retried",
 }

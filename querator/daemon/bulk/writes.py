@@ -26,7 +26,7 @@ from querator.daemon.bulk import stream_chunks
 from querator.daemon.bulk.body_file import BodyFile
 from querator.daemon.bulk.pacing import Pace
 from querator.daemon.bulk.stream_chunks import StreamChunk
-from querator.daemon.engine import read
+from querator.daemon.engine import ask, read
 from querator.daemon.http import send_body
 from querator.daemon.metrics import HttpMetrics
 from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical
@@ -169,20 +169,13 @@ class Write:
         key = f"{BULK_PREFIX}{request_id} {self.chunks}" if request_id else ""
         if not one.rows.num_rows and not key:
             return 0
-        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-
-        def respond(result: Any) -> None:
-            if future.done():
-                return
-            if isinstance(result, QueratorError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
         deadline_ns = time.monotonic_ns() + self._parameters.timeout_ns
         keys = self._source_keys(one.sources)
-        self._logical.submit(Intake(respond, deadline_ns, one.columns, one.timed, key, one.digest, keys))
-        return await future or 0
+        added: int | None = await ask(
+            self._logical,
+            lambda respond: Intake(respond, deadline_ns, one.columns, one.timed, key, one.digest, keys),
+        )
+        return added or 0
 
     def _source_keys(self, sources: list[str]) -> list[str]:
         """The keys by which the queue remembers these sources; empty unless the request asks for it."""

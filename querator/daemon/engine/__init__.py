@@ -9,6 +9,7 @@ the coroutines with which calls and jobs ask a queue for something. The engine d
 from querator.daemon.engine.turns import Turns
 from querator.daemon.engine.upkeep import Upkeep
 from querator.daemon.engine.waiting import (
+    ask,
     at_store,
     change,
     close_partition,
@@ -19,6 +20,7 @@ from querator.daemon.engine.waiting import (
 __all__ = [
     "Turns",
     "Upkeep",
+    "ask",
     "at_store",
     "change",
     "close_partition",

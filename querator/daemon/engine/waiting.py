@@ -10,22 +10,28 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from querator.daemon.queue import STOPPING, Change, Logical, Partition, failing
+from querator.daemon.queue import STOPPING, Change, Logical, Partition, Request, Respond, failing
 from querator.daemon.store import LackOfMemory, Store, is_harmless
 from querator.errors import InternalError, QueratorError, RequestFailed, RetryRequest
 
 T = TypeVar("T")
 
 
-async def change(logical: Logical, partitions: Sequence[Partition], run: Callable[[int], T]) -> T:
-    """Changes partitions in a pass of its own, and returns when the change is durable."""
-    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+async def ask(logical: Logical, request: Callable[[Respond], Request]) -> Any:
+    """Submits a request and returns its result. Raises the error with which the queue answers."""
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def respond(result: Any) -> None:
         (_fail if isinstance(result, QueratorError) else _finish)(ended, result)
 
-    logical.submit(Change(respond, partitions, run))
+    logical.submit(request(respond))
     return await ended
+
+
+async def change(logical: Logical, partitions: Sequence[Partition], run: Callable[[int], T]) -> T:
+    """Changes partitions in a pass of its own, and returns when the change is durable."""
+    result: T = await ask(logical, lambda respond: Change(respond, partitions, run))
+    return result
 
 
 async def at_store(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:

@@ -87,9 +87,13 @@ class Listeners:
 def _notice_dead_clients(listener: socket.socket) -> None:
     """Turns TCP keep-alive on, so that a machine that disappears does not keep its waiting leases."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    for name, value in (
+        ("TCP_KEEPIDLE", limits.TCP_IDLE_SECONDS),
+        ("TCP_KEEPINTVL", limits.TCP_PROBE_SECONDS),
+        ("TCP_KEEPCNT", limits.TCP_PROBES_MAX),
+    ):
         if hasattr(socket, name):
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _remove_stale(path: Path) -> None:

@@ -9,9 +9,9 @@ import asyncio
 import logging
 
 from querator import limits
-from querator.daemon.admin import check_readable, chosen_partitions, file_sizes
+from querator.daemon.admin import file_sizes
 from querator.daemon.engine import at_store
-from querator.daemon.jobs.runner import Kind
+from querator.daemon.jobs.runner import Kind, start_on_files
 from querator.daemon.queue import Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import StorageError, Store
@@ -26,11 +26,7 @@ COMPACT = "compact"
 
 
 async def compact(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
-    logical = registry.find(request.queue_name)
-    partitions = chosen_partitions(registry, logical, request.partitions)
-    check_readable("compact", partitions)
-    job = await registry.jobs.start(COMPACT, logical.queue.name, [partition.number for partition in partitions])
-    return messages.JobReply(job_id=job.job_id)
+    return await start_on_files(registry, COMPACT, request, "compact")
 
 
 async def _run(registry: Registry, job: Job) -> None:

@@ -24,7 +24,7 @@ from querator.daemon.queue import LOST_PREFIX, Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import copies
 from querator.errors import RetryRequest
-from querator.items import Job, Placement
+from querator.items import Job
 from querator.limits import JOB_POLL_SECONDS, REQUEST_IDS_PAGE
 
 
@@ -83,7 +83,7 @@ async def _remove(registry: Registry, logical: Logical, partition: Partition, jo
         if wrong or not partition.drained:
             return False
         failpoint("resize.emptied")
-        if not await _take_over(registry, logical, logical.partitions[: job.details["to"]], partition.placement):
+        if not await _take_over(registry, logical, logical.partitions[: job.details["to"]], partition):
             return False
         failpoint("resize.remembered")
         async with registry.changing:
@@ -96,12 +96,12 @@ async def _remove(registry: Registry, logical: Logical, partition: Partition, jo
     return True
 
 
-async def _take_over(registry: Registry, logical: Logical, remaining: list[Partition], placement: Placement) -> bool:
+async def _take_over(registry: Registry, logical: Logical, remaining: list[Partition], leaving: Partition) -> bool:
     """Copies the keys of a closed file to a partition that stays. Returns False if no partition can take them."""
     keeper = next((partition for partition in remaining if partition.allows.storage), None)
     if keeper is None:
         return False
-    pages = _remembered(registry, placement)
+    pages = _remembered(registry, leaving)
     try:
         while page := await registry.blocking(next, pages, None):
             await change(logical, [keeper], partial(_remember, logical, keeper, page))
@@ -114,17 +114,17 @@ def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], 
     logical.remember(keeper, [key for key, _ in page], [until for _, until in page])
 
 
-def _remembered(registry: Registry, placement: Placement) -> Iterator[list[tuple[str, int]]]:
+def _remembered(registry: Registry, partition: Partition) -> Iterator[list[tuple[str, int]]]:
     """Blocking. Yields the keys that a closed file remembers, with their expiry. A lost lease is a key, too."""
+    placement = partition.placement
     yield from request_ids_in_file(registry, placement)
-    prefix = int(placement.uuid.replace("-", "")[:16], 16)
     path = registry.storages[placement.storage].directory / file_name(placement)
     with copies.inspected(path) as cursor:
         rows = cursor.execute(
             "SELECT seq, epoch_us(until) FROM file.lost WHERE epoch_us(until) >= ?", [registry.clock.now_us()]
         )
         while page := rows.fetchmany(REQUEST_IDS_PAGE):
-            texts = ids.encode_many(prefix, [seq for seq, _ in page])
+            texts = ids.encode_many(partition.prefix, [seq for seq, _ in page])
             yield [(LOST_PREFIX + text, until) for text, (_, until) in zip(texts, page, strict=True)]
 
 

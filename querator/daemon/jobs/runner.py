@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from querator.daemon import logs
+from querator.daemon.admin import check_readable, chosen_partitions
 from querator.daemon.queue import Logical
 from querator.daemon.registry import Calls, Registry
 from querator.daemon.store import StorageError
@@ -195,6 +196,17 @@ class Jobs:
 
 
 # -- calls
+
+
+async def start_on_files(
+    registry: Registry, kind: str, request: messages.PartitionsRequest, verb: str
+) -> messages.JobReply:
+    """Starts a job on the partitions that a request names. Their files must be open."""
+    logical = registry.find(request.queue_name)
+    partitions = chosen_partitions(registry, logical, request.partitions)
+    check_readable(verb, partitions)
+    job = await registry.jobs.start(kind, logical.queue.name, [partition.number for partition in partitions])
+    return messages.JobReply(job_id=job.job_id)
 
 
 async def list_(registry: Registry, request: messages.JobsListRequest) -> messages.JobsListResponse:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from querator.daemon.admin import check_readable, chosen_partitions
 from querator.daemon.engine import at_store
-from querator.daemon.jobs.runner import Kind
+from querator.daemon.jobs.runner import Kind, start_on_files
 from querator.daemon.queue import Change, Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import FileSnapshot, SnapshotLost, StorageError, Store
@@ -30,11 +29,7 @@ class Believed(NamedTuple):
 
 
 async def verify(registry: Registry, request: messages.PartitionsRequest) -> messages.JobReply:
-    logical = registry.find(request.queue_name)
-    partitions = chosen_partitions(registry, logical, request.partitions)
-    check_readable("verify", partitions)
-    job = await registry.jobs.start(VERIFY, logical.queue.name, [partition.number for partition in partitions])
-    return messages.JobReply(job_id=job.job_id)
+    return await start_on_files(registry, VERIFY, request, "verify")
 
 
 async def _run(registry: Registry, job: Job) -> None:

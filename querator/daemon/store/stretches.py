@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from querator import limits
 from querator.limits import SLICE_BYTES_MAX
 
-SEQ_MAX: Final = (1 << 63) - 1
+LAST_SEQ: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
 """DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
 _SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + strlen(encoding)"
@@ -122,8 +122,8 @@ def next_stretch(
 
 def stretches(file: Readable, table: str) -> Iterator[Stretch]:
     """The stretches of a whole table; each fits in memory."""
-    last = -SEQ_MAX
-    while last < SEQ_MAX:
-        stretch = next_stretch(file, table, last, SEQ_MAX, content_of=table)
+    last = -LAST_SEQ
+    while last < LAST_SEQ:
+        stretch = next_stretch(file, table, last, LAST_SEQ, content_of=table)
         yield stretch
         last = stretch.last

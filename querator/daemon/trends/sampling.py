@@ -1,8 +1,8 @@
 """Samples every queue every ten seconds, and has the samples written and down-sampled in a thread.
 
 A round looks at queues for at most `SLICE_SECONDS` at a time and lets the loop go on in between. A round that has used
-up `ROUND_SECONDS_MAX` stops, and the next one begins with the queues that were left out: with very many busy queues
-the samples become rarer, but never more expensive.
+up its time (`TREND_ROUND_SECONDS_MAX`) stops, and the next one begins with the queues that were left out: with very
+many busy queues the samples become rarer, but never more expensive.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from querator import limits
 from querator.clock import Clock
 from querator.daemon.queue import Logical
 from querator.daemon.registry import Registry
@@ -29,8 +30,6 @@ log = logging.getLogger("querator.trends")
 LOOK_SECONDS: Final = 0.5
 """How often the clock is looked at. Sampling follows the daemon's clock, which a test may move."""
 SLICE_SECONDS: Final = 0.001
-ROUND_SECONDS_MAX: Final = 0.1
-"""A hundredth of the ten seconds between two rounds."""
 REST_SECONDS: Final = 0.01
 SEVERITY: Final = {State.AVAILABLE: 0, State.DRAINING: 1, State.PAUSED: 2, State.UNAVAILABLE: 3, State.ERROR: 4}
 
@@ -112,7 +111,7 @@ class Trends:
             elapsed = time.perf_counter() - started
             if elapsed > SLICE_SECONDS:
                 used += elapsed
-                if used > ROUND_SECONDS_MAX:
+                if used > limits.TREND_ROUND_SECONDS_MAX:
                     self._next = place + 1
                     return found
                 await asyncio.sleep(REST_SECONDS)

@@ -12,11 +12,9 @@ from querator.daemon.trends.rings import FINE, RESOLUTIONS, Resolution, Sample
 from querator.daemon.trends.sampling import LatestSample, Trends
 from querator.daemon.trends.slots import tag_of
 from querator.errors import InvalidRequest
-from querator.limits import NS_PER_SECOND, US_PER_SECOND
+from querator.limits import NS_PER_SECOND, OVERVIEW_LIMIT_DEFAULT, OVERVIEW_LIMIT_MAX, US_PER_SECOND
 from querator.wire import messages
 
-OVERVIEW_LIMIT_DEFAULT: Final = 50
-OVERVIEW_LIMIT_MAX: Final = 500
 SPARK_POINTS: Final = 30
 _US_PER_MS: Final = 1_000
 

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from querator import limits
-from querator.daemon.store.base import Due, Found, Leased, StorageError, Summary
+from querator.daemon.store.base import StorageError
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying, reading
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.database import with_room
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
-from querator.daemon.store.duck.slices import Scan, Slice, Split, read_slice, split_table
+from querator.daemon.store.duck.slices import Scan, Slice, read_slice, split_table
 from querator.daemon.store.duck.snapshot import FileSnapshot
-from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
-from querator.items import Item
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _of_file(work: Callable[Concatenate[PartitionFile, P], T]) -> Callable[Concatenate[DuckStore, P], T]:
+    """A method that works on the store's file, with errors as the store contract wants them."""
+
+    def method(store: DuckStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store.failures():
+            return work(store.file, *args, **kwargs)
+
+    return method
 
 
 class DuckStore(UnappliedStore):
@@ -41,6 +50,10 @@ class DuckStore(UnappliedStore):
         self._is_doubtful = False
         """Whether a statement failed, so that the file may have been changed or may be unusable."""
 
+    def failures(self) -> AbstractContextManager[None]:
+        """Turns errors of DuckDB in a block into StorageError."""
+        return self._files.failures(self.uuid)
+
     # Applying.
 
     def _record_applied(self) -> int:
@@ -48,7 +61,7 @@ class DuckStore(UnappliedStore):
 
     def _apply(self, delta: Delta) -> None:
         self._check_in_place()
-        with self._files.failures(self.uuid):
+        with self.failures():
             with_room(self.file.database, lambda: self._apply_once(delta))
         self.report_applied()
 
@@ -88,7 +101,7 @@ class DuckStore(UnappliedStore):
     def checkpoint(self, force: bool = False) -> None:
         if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
             return
-        with self._files.failures(self.uuid):
+        with self.failures():
             with_room(self.file.database, self._checkpoint)
 
     def _checkpoint(self) -> None:
@@ -108,13 +121,13 @@ class DuckStore(UnappliedStore):
         self._journal.append_closed({self.partition: self.record_applied})
 
     def snapshot(self) -> FileSnapshot:
-        with self._files.failures(self.uuid):
+        with self.failures():
             return FileSnapshot(self.file.database, self.file.name)
 
     def compact(self) -> None:
         self.flush()
         self.checkpoint(force=True)
-        with self._files.failures(self.uuid):
+        with self.failures():
             try:
                 self._files.compact(self.uuid, self.file)
             finally:
@@ -135,59 +148,26 @@ class DuckStore(UnappliedStore):
 
     # Reading.
 
-    def _of_file(self, work: Callable[Concatenate[PartitionFile, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._files.failures(self.uuid):
-            return work(self.file, *args, **kwargs)
-
-    def free_share(self) -> float:
-        return self._of_file(PartitionFile.free_share)
-
-    def summary(self) -> Summary:
-        return self._of_file(reading.summary)
-
-    def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-        return self._of_file(reading.ready, after, before, items_max, bytes_max)
-
-    def leased(self) -> list[Leased]:
-        return self._of_file(reading.leased)
-
-    def scheduled(self, items_max: int) -> Due:
-        return self._of_file(reading.scheduled, items_max)
-
-    def expired(self, now_us: int, items_max: int) -> list[Item]:
-        return self._of_file(reading.expired, now_us, items_max)
-
-    def next_expiry(self) -> int | None:
-        return self._of_file(reading.next_expiry)
-
-    def find(self, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
-        return self._of_file(reading.find, list(seqs), payloads=payloads)
-
-    def page(self, scheduled: bool, from_seq: int, items_max: int) -> list[Leased]:
-        return self._of_file(reading.page, scheduled, from_seq, items_max)
-
-    def sources(self, source_ids: Iterable[str]) -> set[str]:
-        return self._of_file(reading.sources, [source_id for source_id in source_ids if source_id])
-
-    def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
-        return self._of_file(reading.request_ids, now_us, newest_max, always)
-
-    def request_fingerprints(self, now_us: int) -> Fingerprints:
-        return self._of_file(reading.request_fingerprints, now_us)
-
-    def remembered(self, request_ids: Sequence[str], now_us: int) -> set[str]:
-        return self._of_file(reading.remembered, request_ids, now_us)
-
-    def forget(self, now_us: int) -> None:
-        self._of_file(applying.forget, now_us)
+    free_share = _of_file(PartitionFile.free_share)
+    summary = _of_file(reading.summary)
+    ready = _of_file(reading.ready)
+    leased = _of_file(reading.leased)
+    scheduled = _of_file(reading.scheduled)
+    expired = _of_file(reading.expired)
+    next_expiry = _of_file(reading.next_expiry)
+    find = _of_file(reading.find)
+    page = _of_file(reading.page)
+    sources = _of_file(reading.sources)
+    request_ids = _of_file(reading.request_ids)
+    request_fingerprints = _of_file(reading.request_fingerprints)
+    remembered = _of_file(reading.remembered)
+    forget = _of_file(applying.forget)
+    split = _of_file(split_table)
+    _read_slice = _of_file(read_slice)
 
     def slice(self, scan: Scan, partition: int) -> Slice:
         """The next rows of a scan. `partition` is the partition's number, which the rows carry."""
-        return self._of_file(read_slice, scan, self.prefix, partition)
-
-    def split(self, table: str, upto: int, parts: int) -> Split:
-        """Where to cut a table into about equal parts."""
-        return self._of_file(split_table, table, upto, parts)
+        return self._read_slice(scan, self.prefix, partition)
 
 
 def _size(path: Path) -> int:

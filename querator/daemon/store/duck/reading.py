@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from querator import limits
@@ -10,7 +10,7 @@ from querator.daemon.store.base import Due, Found, Leased, Summary
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
-from querator.daemon.store.stretches import SEQ_MAX, count_fitting, first_seqs, pieces, rows_of
+from querator.daemon.store.stretches import LAST_SEQ, count_fitting, first_seqs, pieces, rows_of
 from querator.items import NOBODY, Hold, Item
 
 _seq_of = attrgetter("seq")
@@ -43,7 +43,7 @@ def summary(file: PartitionFile) -> Summary:
 
 
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
-    before = SEQ_MAX if before is None else before
+    before = LAST_SEQ if before is None else before
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     seqs = first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)
     return _first_items(file, "items", seqs, bytes_max)
@@ -109,9 +109,9 @@ def next_expiry(file: PartitionFile) -> int | None:
     return earliest
 
 
-def find(file: PartitionFile, seqs: Sequence[int], *, payloads: bool = True) -> dict[int, Found]:
+def find(file: PartitionFile, seqs: Iterable[int], *, payloads: bool = True) -> dict[int, Found]:
     found: dict[int, Found] = {}
-    rest = sorted({seq for seq in seqs if seq <= SEQ_MAX})
+    rest = sorted({seq for seq in seqs if seq <= LAST_SEQ})
     leases = _leases_among(file, "seq IN (SELECT seq FROM wanted)", rest) if rest else {}
     for table in tables.MEASURED_TABLES:
         if not rest:
@@ -145,11 +145,11 @@ def page(file: PartitionFile, scheduled: bool, from_seq: int, items_max: int) ->
     return [Leased(item, *leases.get(item.seq, (item.attempts, 0, NOBODY))) for item in items]
 
 
-def sources(file: PartitionFile, source_ids: Sequence[str]) -> set[str]:
+def sources(file: PartitionFile, source_ids: Iterable[str]) -> set[str]:
     rows = file.rows(
         "SELECT source_id FROM {file}.items WHERE source_id IN (SELECT unnest($1::VARCHAR[])) UNION"
         " SELECT source_id FROM {file}.scheduled WHERE source_id IN (SELECT unnest($1::VARCHAR[]))",
-        source_ids,
+        [source_id for source_id in source_ids if source_id],
     )
     return {source_id for (source_id,) in rows}
 

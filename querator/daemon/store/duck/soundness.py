@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from querator import times
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.database import Cursor
-from querator.items import ZERO_TIME_US
-from querator.limits import ATTEMPTS_MAX, SEQUENCE_MAX, YEAR_10000_US
+from querator.limits import ATTEMPTS_MAX, SEQUENCE_MAX
 
 _SEQUENCES: Final = {
     "items": ("seq", "birth"),
@@ -51,7 +51,7 @@ def faults(cursor: Cursor, name: str) -> list[str]:
         for column in _TIMES[table]:
             # Comparing the timestamps themselves also finds infinite ones.
             conditions[f"an impossible {column}"] = (
-                f"NOT ({column} >= make_timestamp({ZERO_TIME_US}) AND {column} < make_timestamp({YEAR_10000_US}))"
+                f"NOT ({column} >= make_timestamp({times.MIN_US}) AND {column} <= make_timestamp({times.MAX_US}))"
             )
         for column in _ATTEMPTS.get(table, ()):
             conditions[f"impossible {column}"] = f"{column} NOT BETWEEN 0 AND {ATTEMPTS_MAX}"
