@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from tests.bulk.daemons import Daemon
 
 from querator.client.bulk_client import BulkClient
 from querator.client.clients import Client
+from tests.daemons import Daemon
 
 ROWS_PER_REQUEST = 10_000
 IDLE_SECONDS = 5.0
@@ -71,9 +71,9 @@ def main() -> None:
 
 
 def run(scratch: Path, rows: int, writers: int, same_queue: bool) -> None:
-    daemon = Daemon(scratch)
+    daemon = Daemon(scratch, http=True)
     try:
-        with daemon.client() as client:
+        with daemon.connect() as client:
             client.create_queue("work", partitions=1)
             client.create_queue("bulk", partitions=2)
         work(daemon.endpoint, "work", Times([], []))  # warm up

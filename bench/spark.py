@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bulk.daemons import Daemon
-
 from querator.spark.moving import copied, read_queue, write_items
 from querator.spark.session import session
+from tests.daemons import Daemon
 
 
 class Memory:
@@ -57,10 +56,10 @@ def main() -> None:
 
 
 def run(scratch: Path, items: int, partitions: int, master: str) -> None:
-    daemon = Daemon(scratch)
+    daemon = Daemon(scratch, http=True)
     memory = Memory(daemon.process.pid)
     try:
-        with daemon.client() as client:
+        with daemon.connect() as client:
             client.create_queue("bench", partitions=partitions)
         options = {"endpoint": daemon.endpoint, "queue": "bench"}
         with session("bench", master=master, log_file=scratch / "spark.log") as spark:
