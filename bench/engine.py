@@ -122,7 +122,7 @@ class Loop:
             self.storage.write(taken)
             self.storage.absorb(taken)
         self.logical.settle(this, {})
-        for read in self.logical.files.take_reads():
+        for read in this.files.take_reads():
             read.done(read.work())
 
     def ask(self, request: Any) -> Any:

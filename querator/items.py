@@ -123,6 +123,15 @@ class Counts(NamedTuple):
     scheduled: int
     created_sum: int
 
+    @property
+    def total(self) -> int:
+        """The number of items that are not scheduled."""
+        return self.ready + self.leased
+
+    @property
+    def stored(self) -> int:
+        return self.total + self.scheduled
+
 
 class Placement(msgspec.Struct, kw_only=True):
     """A partition as the catalog stores it: its file, its storage, and the state that the operator asked for."""

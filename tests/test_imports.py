@@ -188,27 +188,49 @@ def test_no_two_modules_of_a_layer_share_a_name(layer: str) -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def _classes(path: Path) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_two_classes_of_a_layer_share_a_name(layer: str) -> None:
-    trees = [ast.parse(path.read_text()) for module, path in MODULES.items() if fits(module, layer)]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert [name for name, count in names.items() if count > 1] == []
+    found = [found for module, path in MODULES.items() if fits(module, layer) for found in _classes(path)]
+    assert [name for name, count in Counter(one.name for one in found).items() if count > 1] == []
+
+
+CLASS_LINES_MAX = 300
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_class_is_one_idea(module: str) -> None:
+    lines = {found.name: (found.end_lineno or 0) - found.lineno + 1 for found in _classes(MODULES[module])}
+    assert [f"{name}: {count} lines" for name, count in lines.items() if count > CLASS_LINES_MAX] == []
 
 
 def _attributes(path: Path, class_name: str) -> set[str]:
     """The attributes that a class assigns to `self`."""
-    (found,) = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == class_name]
+    (found,) = [found for found in _classes(path) if found.name == class_name]
     nodes = [node for node in ast.walk(found) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
     return {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "self"}
 
 
 QUEUE = ROOT / "daemon" / "queue"
-QUEUE_STATE = (
-    _attributes(QUEUE / "logical.py", "Logical")
-    | _attributes(QUEUE / "opening.py", "PartitionFiles")
-    | _attributes(QUEUE / "partition.py", "Partition")
-    | _attributes(QUEUE / "passes.py", "Pass")
-)
+OWNERS = {
+    "contents": "Contents",
+    "departing": "DepartingItems",
+    "expiry": "ExpirySearch",
+    "leases": "Leases",
+    "logical": "Logical",
+    "opening": "PartitionFiles",
+    "partition": "Partition",
+    "passes": "Pass",
+    "remembered": "Remembered",
+    "schedule": "Schedule",
+    "storage_health": "StorageHealth",
+    "window": "Window",
+}
+"""Modules of the queue package, and the class in each that keeps a part of the queue's state."""
+QUEUE_STATE = {name for stem, owner in OWNERS.items() for name in _attributes(QUEUE / f"{stem}.py", owner)}
 MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
 OTHER_OWNERS = {"self", "disk", "item"}
 """Objects outside a queue that have an attribute of the same name."""
@@ -241,8 +263,19 @@ def test_only_the_queue_package_changes_the_state_of_a_queue(module: str) -> Non
     assert list(_written(ast.parse(MODULES[module].read_text()))) == []
 
 
+def test_a_logical_keeps_nothing_under_a_public_name() -> None:
+    assert {name for name in _attributes(QUEUE / "logical.py", "Logical") if not name.startswith("_")} == set()
+
+
+@pytest.mark.parametrize("module", OUTSIDE_QUEUE)
+def test_only_the_queue_package_reads_its_private_names(module: str) -> None:
+    nodes = [node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Attribute)]
+    private = [node for node in nodes if node.attr.startswith("_") and node.attr in QUEUE_STATE]
+    assert [ast.unparse(node) for node in private if ast.unparse(node.value) != "self"] == []
+
+
 @pytest.mark.parametrize(
-    "code", ["p.closed_for = ''", "l.queue, a = b", "l.partitions.append(p)", "del p.leased[x]", "p.failures += 1"]
+    "code", ["p.closed_for = ''", "l.queue, a = b", "l.partitions.append(p)", "del p.by_id[x]", "p.failures += 1"]
 )
 def test_a_change_of_a_queue_from_outside_is_noticed(code: str) -> None:
     assert len(list(_written(ast.parse(code)))) == 1

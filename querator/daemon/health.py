@@ -17,7 +17,7 @@ def judge(partitions: Iterable[Partition], storage_warnings: Iterable[str]) -> t
     wanted = [partition for partition in partitions if partition.should_be_open]
     by_reason: dict[str, list[str]] = {}
     for partition in wanted:
-        if reason := partition.blocked or partition.apply_error:
+        if reason := partition.blocked or partition.health.apply_error:
             by_reason.setdefault(reason, []).append(f"{partition.placement.queue}/{partition.number}")
     told = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
     if len(told) > HEALTH_REASONS_MAX:

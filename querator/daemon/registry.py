@@ -94,7 +94,7 @@ class Registry:
         """Waits until every partition is open, has failed, or should stay closed."""
 
         def is_opened() -> bool:
-            return not any(p.store is None and not p.error and p.should_be_open for p in logical.partitions)
+            return not any(p.store is None and not p.health.error and p.should_be_open for p in logical.partitions)
 
         await self.turns.until(is_opened)
 

@@ -95,11 +95,8 @@ class Service:
             for partition in logical.partitions:
                 uuid = partition.placement.uuid
                 if partition.placement.requested is State.UNAVAILABLE and uuid in counts:
-                    partition.recall(counts[uuid])
                     noted = await registry.blocking(catalog.offline_keys, uuid, EXACT_PREFIXES)
-                    if noted is not None:
-                        partition.keys_noted()
-                        logical.remembered.read(partition, *noted)
+                    logical.recall(partition, counts[uuid], noted)
         registry.jobs.prepare()
         await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
         await admin.delete_leftovers(registry)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
-from querator.daemon.queue.passes import Death
+from querator.daemon.queue.passes import Death, Pass
 from querator.daemon.queue.requests import (
     Arrival,
     Change,
@@ -82,6 +82,8 @@ class Driver:
         self.failing_writes: Callable[[], str | None] = lambda: None
         self.reads: list[Read] = []
         self.hold_reads = False
+        self.passes: dict[Logical, Pass] = {}
+        """The pass of each queue. It is one object for all passes of the queue."""
         self._woken: dict[Logical, None] = {}
 
     # -- set-up
@@ -121,6 +123,7 @@ class Driver:
         old = list(self.logicals.values())
         self.storage.reopen()
         self.logicals.clear()
+        self.passes.clear()
         self._woken.clear()
         self.reads.clear()
         for logical in old:
@@ -148,7 +151,7 @@ class Driver:
         return bool(woken or self._woken)
 
     def _turn(self, logical: Logical) -> None:
-        this = logical.plan(self.now_us, self.now_ns)
+        this = self.passes[logical] = logical.plan(self.now_us, self.now_ns)
         failed: dict[Partition, str] = {}
         taken = self.storage.take()
         if taken is not None:
@@ -160,8 +163,8 @@ class Driver:
                 self.storage.drop(taken)
                 failed = dict.fromkeys(this.touched, reason)
         logical.settle(this, failed)
-        self.reads += logical.files.take_reads()
-        for move in logical.moves.take_outgoing():
+        self.reads += this.files.take_reads()
+        for move in this.moves.take_outgoing():
             self._deliver(logical, move)
 
     def _deliver(self, source: Logical, move: Any) -> None:
@@ -287,10 +290,4 @@ class Driver:
                 partition.store.flush()
                 partition.applied()
                 summary = partition.store.summary()
-                counted = (partition.total, partition.total_leased, partition.scheduled_count, partition.created_sum)
-                assert counted == (
-                    summary.ready + summary.leased,
-                    summary.leased,
-                    summary.scheduled,
-                    summary.created_sum,
-                ), f"{logical.queue.name}/{partition.number}"
+                assert partition.counts == summary[:4], f"{logical.queue.name}/{partition.number}"

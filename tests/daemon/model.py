@@ -173,8 +173,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def moving(self) -> bool:
         """A move between its two steps is in two places for a moment."""
-        return any(not q.moves.are_over for q in self.d.logicals.values()) or any(
-            p.store is None or p.dying for q in self.d.logicals.values() for p in q.partitions
+        return any(not this.moves.are_over for this in self.d.passes.values()) or any(
+            p.store is None or p.contents.departing.items for q in self.d.logicals.values() for p in q.partitions
         )
 
     @invariant()

@@ -9,8 +9,8 @@ import pytest
 
 from querator import limits
 from querator.config_file import LimitsConfig
-from querator.daemon.admin.figures import oldest_created_at
 from querator.daemon.queue import lifecycle
+from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
@@ -27,7 +27,7 @@ def d():
 
 
 def spread(d: Driver, queue: str = "q") -> list[tuple[int, int]]:
-    return [(p.total_leased, p.waiting) for p in d.logicals[queue].partitions]
+    return [(p.counts.leased, p.contents.window.waiting) for p in d.logicals[queue].partitions]
 
 
 def ids(answer) -> list[str]:
@@ -88,19 +88,19 @@ class TestDistribution:
         later = d.now_us + 60 * SECOND
         for _ in range(20):
             d.produce(10, at=later)
-        assert [p.scheduled_count for p in logical.partitions] == [50] * 4
+        assert [p.counts.scheduled for p in logical.partitions] == [50] * 4
 
     def test_scheduled_items_that_came_by_retry_or_from_elsewhere_count_too(self, d):
         logical = d.create(partitions=2)
         later = d.now_us + 60 * SECOND
         d.produce(10)
         assert d.retry(ids(d.lease(10)), at=later).result is None
-        assert spread(d) == [(0, 0), (0, 0)] and logical.partitions[0].scheduled_count == 10
+        assert spread(d) == [(0, 0), (0, 0)] and logical.partitions[0].counts.scheduled == 10
         d.produce(9)
         assert spread(d) == [(0, 0), (0, 9)]
         item = Item(0, d.now_us, later + SECOND, b"x", enqueue_at=later)
         d._submit("q", lambda a: Arrival(a, FAR_NS, [item] * 5, [f"moved {n}" for n in range(5)], uncertain=False))
-        assert [p.scheduled_count for p in logical.partitions] == [10, 5]
+        assert [p.counts.scheduled for p in logical.partitions] == [10, 5]
 
     def test_scheduled_items_do_not_draw_leases_to_their_partition(self, d):
         d.create(partitions=2)
@@ -121,7 +121,7 @@ class TestLease:
     def test_a_client_id_is_free_again_when_its_client_is_gone(self, d):
         logical = d.create()
         d.lease(client="me")
-        logical.abandon(next(iter(logical.parked.waiting.values())))
+        logical.abandon(next(iter(d.passes[logical].parked.waiting.values())))
         again = d.lease(client="me")
         d.produce(1)
         assert len(again.leases) == 1
@@ -173,12 +173,12 @@ class TestLease:
         for _ in range(30):
             d.produce(1000)
             d.complete(ids(d.lease(1000)))
-        assert logical.partitions[0].lease_ends_ids <= 6_000
+        assert logical.partitions[0].contents.leases.ends_ids <= 6_000
 
     def test_attempts_stop_at_what_the_wire_can_tell(self, d):
         logical = d.create()
         d.produce(1)
-        logical.partitions[0].ready[0].attempts = (1 << 31) - 1
+        logical.partitions[0].contents.window.ready[0].attempts = (1 << 31) - 1
         assert d.lease().leases[0].attempts == (1 << 31) - 1
 
 
@@ -195,11 +195,12 @@ def test_the_oldest_age_is_that_of_waiting_items_and_a_scrape_walks_no_leases(d,
     d.produce(1_000)
     assert len(d.lease(1_000).leases) == 1_000
     (partition,) = logical.partitions
-    monkeypatch.setattr(partition, "leased", Leases(partition.leased))
-    assert oldest_created_at(logical) == d.now_us  # the item of a minute ago is leased
+    leases = partition.contents.leases
+    monkeypatch.setattr(leases, "by_id", Leases(leases.by_id))
+    assert logical.oldest_created_at() == d.now_us  # the item of a minute ago is leased
     monkeypatch.undo()
     d.lease()
-    assert oldest_created_at(logical) is None
+    assert logical.oldest_created_at() is None
 
 
 def test_an_empty_partition_is_opened_without_looking_for_its_items(d, monkeypatch):
@@ -211,7 +212,7 @@ def test_an_empty_partition_is_opened_without_looking_for_its_items(d, monkeypat
         monkeypatch.setattr(MemoryStore, name, not_asked)
     d.restart()
     (partition,) = d.logicals["q"].partitions
-    assert partition.store is not None and partition.total == 0
+    assert partition.store is not None and partition.counts.total == 0
 
 
 class TestComplete:
@@ -242,7 +243,7 @@ class TestComplete:
         logical = d.create()
         d.produce(["a", "b"])
         (a,) = ids(d.lease(1))
-        waiting = logical.partitions[0].ready[0]
+        waiting = logical.partitions[0].contents.window.ready[0]
         from querator import ids as texts
 
         text = texts.encode(logical.partitions[0].prefix, waiting.seq)
@@ -275,7 +276,7 @@ class TestRetry:
         d.produce(["a"])
         (a,) = ids(d.lease())
         d.retry([a], at=d.now_us + 10 * SECOND)
-        assert d.logicals["q"].partitions[0].scheduled_count == 1
+        assert d.logicals["q"].partitions[0].counts.scheduled == 1
         assert d.complete([a]).error.endswith("its lease was lost")
         lease = d.lease()
         d.advance(10.001)
@@ -394,10 +395,10 @@ class TestExtend:
         d.create()
         d.produce(["a"])
         (a,) = ids(d.lease())
-        before = d.logicals["q"].partitions[0].leased[a].deadline
+        before = d.logicals["q"].partitions[0].contents.leases.by_id[a].deadline
         d.advance(1)
         assert d.extend([a, "x" * 27]).error.startswith("invalid storage id;")
-        assert d.logicals["q"].partitions[0].leased[a].deadline == before
+        assert d.logicals["q"].partitions[0].contents.leases.by_id[a].deadline == before
 
 
 class TestLifecycle:
@@ -427,13 +428,13 @@ class TestLifecycle:
     def test_what_is_on_its_way_out_does_not_stand_in_the_way_of_the_rest(self):
         """As many as are read at once expire, and the dead queue takes nothing."""
         d = Driver(bounds=LimitsConfig(ready_window_items=2))
-        d.create("dead").partitions[0].set_congested(True)
+        d.create("dead").partitions[0].health.set_congested(True)
         d.create(dead_queue="dead", expire_s=60)
         d.produce(["a", "b", "c", "d"])
         d.advance(59)
         d.produce(["e", "f"])
         d.restart()
-        d.logicals["dead"].partitions[0].set_congested(True)
+        d.logicals["dead"].partitions[0].health.set_congested(True)
         d.advance(2)
         assert d.payloads(d.lease(2).leases) == ["e", "f"]
 
@@ -509,7 +510,7 @@ class TestLifecycle:
         d._deliver = lambda logical, move: (arrived.append(move), deliver(logical, move))
         # The copy arrives, and the process dies before the original is removed.
         d.now_us += 61 * SECOND
-        while not d.logicals["dead"].partitions[0].waiting:
+        while not d.logicals["dead"].partitions[0].counts.ready:
             d.step()
         d.restart()
         d.run()
@@ -524,7 +525,7 @@ class TestLifecycle:
         d.lease()
         # The copy arrives, and the process dies before the original is removed.
         d.now_us += 61 * SECOND
-        while not d.logicals["dead"].partitions[0].waiting:
+        while not d.logicals["dead"].partitions[0].counts.ready:
             d.step()
         source = d.logicals.pop("q")
         d.complete(ids(d.lease(queue="dead")), queue="dead")
@@ -546,7 +547,7 @@ class TestLifecycle:
         from querator.wire.messages import QueueRetryItem
 
         d.logicals["q"].submit(Retry(lambda result: None, 0, [QueueRetryItem(id=a, dead=True)]))
-        while not d.logicals["dead"].partitions[0].waiting:
+        while not d.logicals["dead"].partitions[0].counts.ready:
             d.step()
         d.restart()
         d.run()
@@ -559,7 +560,7 @@ class TestLifecycle:
         d.produce(["a", "b"])
         d.lease()
         d.now_us += 61 * SECOND  # the lease ends in the same pass as the clear
-        d.change(lambda now: logical.partitions[0].clear(ready=True, leased=False, scheduled=False))
+        d.change(lambda now: logical.partitions[0].contents.remove_all(ready=True, leased=False, scheduled=False))
         assert d.stored() == []
 
 
@@ -595,7 +596,7 @@ class TestRequestIds:
         assert d.produce(["c"], request_id="early").result is REPEATED
         d.advance(3601)
         d.produce(["d"])
-        assert not logical.remembered.has("early", 0) and not logical.remembered.has("late", 0)
+        assert not logical.files.remembered.has("early", 0) and not logical.files.remembered.has("late", 0)
         assert d.stored() == ["a", "b", "d"]
 
     def test_two_chunks_with_one_id_and_different_items(self, d):
@@ -615,7 +616,7 @@ class TestRequestIds:
         logical = d.create(partitions=3)
         for n in range(100):
             d.produce([f"{n}"], request_id=f"r{n}")
-        clients = logical.remembered._clients
+        clients = logical.files.remembered._clients
         assert list(clients.newest) == [f"r{n}" for n in range(90, 100)]
         assert sum(map(len, clients.older)) == 90
         for n in (0, 42, 89, 95):
@@ -628,7 +629,7 @@ class TestRequestIds:
         assert len(d.stored()) == 101
         d.advance(3601)
         d.produce(["b"], request_id="r0")
-        assert len(d.stored()) == 102 and not d.logicals["q"].remembered.may_have(["r1"])
+        assert len(d.stored()) == 102 and not d.logicals["q"].files.remembered.may_have(["r1"])
 
     def test_repetitions_that_are_looked_up_answer_those_who_follow(self, d, monkeypatch):
         monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
@@ -657,7 +658,7 @@ class TestRequestIds:
             d._submit("dead", lambda answer: Arrival(answer, FAR_NS, [item], ["dead key"], uncertain=False))
             d.produce(["b"], queue="dead")
         assert sorted(d.stored("dead")) == ["a", "b", "b", "b"]
-        assert dead.remembered.may_have(["dead key"])
+        assert dead.files.remembered.may_have(["dead key"])
 
     def test_no_client_can_guess_what_a_dead_letter_is_known_by(self, d):
         d.create("dead")
@@ -678,7 +679,7 @@ class TestUnread:
         """A queue of two partitions after a restart; the one that knows `r` cannot be opened until this is called."""
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
-        (knowing,) = [p.placement.uuid for p in logical.partitions if p.total]
+        (knowing,) = [p.placement.uuid for p in logical.partitions if p.counts.total]
         really_open = d.storage.open
 
         def open_(uuid: str, queue: str):
@@ -737,7 +738,7 @@ class TestUnread:
         logical.files.fail(logical.partitions[0], "broken")
         assert d.produce(["b"], request_id="new").result is None
         assert d.produce(["again"], request_id="r").result is REPEATED
-        assert logical.partitions[1].total == 1
+        assert logical.partitions[1].counts.total == 1
 
     def test_an_older_request_id_of_a_partition_in_error_waits(self, d, monkeypatch):
         monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
@@ -760,7 +761,7 @@ class TestUnread:
         moved = d._submit("q", lambda a: Arrival(a, FAR_NS, [Item(0, 1, 1 << 60, b"x")], ["moved x"], uncertain=False))
         assert moved.error == "partition not available; partition '0' is failing, retry again"
         lost()
-        assert not logical.remembered.unread
+        assert not logical.files.remembered.unread
 
 
 class TestStopping:
@@ -771,12 +772,12 @@ class TestStopping:
         logical = d.create(dead_queue="dead")
         d.produce()
         (item_id,) = ids(d.lease())
-        dead.partitions[0].set_congested(True)
+        dead.partitions[0].health.set_congested(True)
         retry = d.retry([item_id], dead=True)
         assert retry.waiting
         logical.stop()
         assert retry.error == "queue is shutting down"
-        dead.partitions[0].set_congested(False)
+        dead.partitions[0].health.set_congested(False)
         d.run()
 
     def test_a_lease_that_waits_for_what_it_completes(self, d):
@@ -878,7 +879,7 @@ class TestFailures:
         d.produce(5)
         d.failing_writes = lambda: "disk full"
         d.produce(3)
-        assert logical.partitions[0].total == 5
+        assert logical.partitions[0].counts.total == 5
         d.failing_writes = lambda: None
         d.elapse(60)
 
@@ -886,7 +887,7 @@ class TestFailures:
         logical = d.create()
         d.produce(["a"])
         with monkeypatch.context() as broken:
-            broken.setattr(logical.partitions[0], "commit", lambda: 1 / 0)
+            broken.setattr(Contents, "stage", lambda contents: 1 / 0)
             answer = d.lease(run=False)
             with pytest.raises(ZeroDivisionError):
                 logical.plan(d.now_us, d.now_ns)
@@ -898,7 +899,9 @@ class TestFailures:
 
 class TestHolders:
     def holders(self, d: Driver) -> list[tuple[str, str, int]]:
-        leases = [lease for partition in d.logicals["q"].partitions for lease in partition.leased.values()]
+        leases = [
+            lease for partition in d.logicals["q"].partitions for lease in partition.contents.leases.by_id.values()
+        ]
         return sorted((lease.item.payload.decode(), lease.hold.client_id, lease.hold.leased_at) for lease in leases)
 
     @pytest.mark.parametrize("restarts", [False, True])
@@ -1000,7 +1003,7 @@ class TestFailedAttempts:
         source = logical.partitions[answer.result.partition]
         source.change_placement(msgspec.structs.replace(source.placement, requested=State.DRAINING))
         d.retry(ids(answer), reason="elsewhere")
-        assert source.drained
+        assert source.is_empty
         assert self.told(d) == [(1, "ann", 0, "elsewhere")]
 
     def test_a_retry_whose_move_failed_and_is_repeated_is_one_attempt(self, d):

@@ -150,11 +150,11 @@ def test_a_failed_write_acknowledges_nothing(tmp_path: Path, way: str) -> None:
         logical.submit(Complete(bench.answers.append, 0, [lease.id]))
         await bench.until(lambda: bool(bench.answers))
         assert isinstance(bench.answers[0], RetryRequest)
-        assert partition.error == "the disk is gone"
+        assert partition.health.error == "the disk is gone"
         logical.end_back_offs()
         logical.wake()
         await bench.until(lambda: partition.store is not None)
-        assert (partition.total, partition.total_leased) == (1, 1)
+        assert (partition.counts.total, partition.counts.leased) == (1, 1)
 
     run(lambda: Bench(tmp_path, way), test)
 
@@ -169,7 +169,7 @@ def test_a_produce_whose_write_failed_goes_to_a_partition_on_another_storage(tmp
             bench.produce(logical)
         await bench.until(lambda: len(bench.answers) == 4)
         assert bench.answers == [None] * 4
-        assert [partition.total for partition in logical.partitions if partition.store is not None] == [4]
+        assert [partition.counts.total for partition in logical.partitions if partition.store is not None] == [4]
 
     run(lambda: Bench(tmp_path, way, ("one", "two")), test)
 
@@ -264,7 +264,7 @@ class TestWaiting:
 
             with pytest.raises(RetryRequest, match="partition '0' is failing"):
                 await read(logical, logical.partitions[0], work)
-            assert logical.partitions[0].error == "bad block"
+            assert logical.partitions[0].health.error == "bad block"
 
         run(lambda: Bench(tmp_path, ON_LOOP), test)
 

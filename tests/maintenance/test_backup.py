@@ -280,7 +280,7 @@ class TestVerify:
     def test_it_finds_what_the_daemon_does_not_know(self, house: House):
         filled(house)
         partition = house.partition(0)
-        partition.waiting += 1
+        partition.contents.window.waiting += 1
         job = house.job("verify", partitions=[0])
         assert job.state == "failed"
         assert job.reason.startswith("partition '0' holds 50 items, not 51")

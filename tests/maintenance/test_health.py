@@ -6,6 +6,7 @@ import pytest
 
 from querator.daemon import health
 from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.storage_health import StorageHealth
 from querator.items import Placement, Room
 from tests.maintenance.house import House
 
@@ -50,18 +51,18 @@ class TestHealth:
     def test_a_file_that_cannot_follow_is_a_warning_and_then_an_error(self, house: House):
         house.create(partitions=2)
         partition = house.partition()
-        partition.apply_failed("No space left on device", 0.0)
+        partition.health.apply_failed("No space left on device", 0.0)
         assert house.states() == ["available"] * 2
         assert house.statuses()[0].reason == "No space left on device"
         assert house.service.health() == (True, "q/0: No space left on device")
-        partition.set_congested(True)
+        partition.health.set_congested(True)
         status = house.statuses()[0]
         assert (status.state, status.reason) == ("error", "No space left on device")
 
     def test_congestion_alone_shows_why_nothing_is_taken(self, house: House, monkeypatch: pytest.MonkeyPatch):
         house.create()
         # A patched property, because upkeep would end a real congestion at once.
-        monkeypatch.setattr(Partition, "congested", property(lambda _: True, lambda *_: None), raising=False)
+        monkeypatch.setattr(StorageHealth, "congested", property(lambda _: True, lambda *_: None))
         status = house.statuses()[0]
         assert status.state == "available" and status.reason.startswith("takes no new items until")
 

@@ -211,7 +211,7 @@ class TestIntoPartition:
         filled(house, items=10)
         first, second = house.lease(1), house.lease(1)
         job_id = house.begin_job("migrate", partition=0, to_partition=1)
-        house.until(lambda: house.partition(1).total == 8)
+        house.until(lambda: house.partition(1).counts.total == 8)
         assert house.show_job(job_id).state == "running"
         house.produce("new")
         assert [s.total for s in house.statuses()] == [2, 9]
@@ -245,7 +245,7 @@ class TestIntoPartition:
         filled(house, items=10)
         house.lease(1)
         job_id = house.begin_job("migrate", partition=0, to_partition=1)
-        house.until(lambda: house.partition(1).total == 9)
+        house.until(lambda: house.partition(1).counts.total == 9)
         house.cancel(job_id)
         assert house.show_job(job_id).state == "cancelled"
         house.produce("x")

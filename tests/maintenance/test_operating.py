@@ -425,7 +425,7 @@ class TestError:
         storage.write = fail
         produced = [house.begin_produce(f"new {n}") for n in range(4)]
         assert all(produce.result(5) is None for produce in produced)
-        house.until(lambda: bool(house.partition(0).error))
+        house.until(lambda: bool(house.partition(0).health.error))
         status, other = house.statuses()
         assert (status.state, status.requested_state, status.reason) == ("error", "available", "a disk has died")
         assert status.since and other.state == "available"
@@ -459,7 +459,7 @@ class TestError:
 
         async def look_after() -> bool:
             keeping.look_after(turns.disks["default"])
-            return house.partition().congested
+            return house.partition().health.congested
 
         assert house.run(look_after())
         assert house.begin_produce("y").result(5) is None

@@ -38,7 +38,7 @@ def test_new_partitions_have_the_configured_limits(house: House):
     house.create()
     bounds = house.logical().files.bounds = LimitsConfig(ready_window_items=17)
     update(house, partitions=2)
-    assert house.partition(1).bounds is house.partition(1).window.bounds is bounds
+    assert house.partition(1).bounds is house.partition(1).contents.window.bounds is bounds
 
 
 def test_everything_waits_while_all_is_paused_and_goes_to_the_new_one(house: House):

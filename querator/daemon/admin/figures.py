@@ -12,14 +12,9 @@ def count_by_state(*partitions: Partition) -> Counter[str]:
     """Counts the ready, leased and scheduled items of the partitions."""
     counts = Counter(ready=0, leased=0, scheduled=0)
     for partition in partitions:
-        leased = partition.total_leased
-        counts.update(ready=partition.total - leased, leased=leased, scheduled=partition.scheduled_count)
+        here = partition.counts
+        counts.update(ready=here.ready, leased=here.leased, scheduled=here.scheduled)
     return counts
-
-
-def oldest_created_at(logical: Logical) -> int | None:
-    """When the oldest of the items that are next to be leased was created; None if no item waits."""
-    return min((at for partition in logical.partitions if (at := partition.oldest()) is not None), default=None)
 
 
 def statistics_of(logical: Logical) -> QueueStatistics:
@@ -32,9 +27,9 @@ def statistics_of(logical: Logical) -> QueueStatistics:
         expired=counters.expired,
         dead_lettered=dict(counters.dead),
         waiting=logical.waiting_requests(),
-        oldest_created_at=oldest_created_at(logical),
+        oldest_created_at=logical.oldest_created_at(),
         partitions=[
-            PartitionStatistics(one.number, str(one.told_state), one.trouble, **count_by_state(one))
+            PartitionStatistics(one.number, str(one.reported_state), one.trouble, **count_by_state(one))
             for one in logical.partitions
         ],
     )

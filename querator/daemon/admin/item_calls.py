@@ -187,10 +187,11 @@ def _import(
         if not one.source_id or one.source_id not in known:
             fresh.append(one)
             known.add(one.source_id)
-    first = partition.allocate(len(fresh), now) if fresh else 0
+    contents = partition.contents
+    first = contents.allocate(len(fresh), now) if fresh else 0
     expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
     ready: list[Item] = []
-    leased: list[tuple[Item, int, Hold]] = []
+    leased: list[Leased] = []
     rows: dict[int, Leased] = {}
     for seq, one in enumerate(fresh, first):
         item = Item(
@@ -207,17 +208,17 @@ def _import(
         )
         deadline = one.lease_deadline or 0
         if one.is_leased and deadline:
-            hold = Hold(one.client_id, one.leased_at or 0)
-            leased.append((item, deadline, hold))
-            rows[id(one)] = Leased(item, item.attempts, deadline, hold)
+            row = Leased(item, item.attempts, deadline, Hold(one.client_id, one.leased_at or 0))
+            leased.append(row)
+            rows[id(one)] = row
         else:
             item.imported_deadline = deadline
             ready.append(item)
             rows[id(one)] = Leased(item, item.attempts, 0)
     if ready:
-        partition.enter(ready)
+        contents.enter(ready)
     if leased:
-        partition.add_leased(leased)
+        contents.add_leased(leased)
     return [_echo(partition, one, rows.get(id(one))) for one in wanted], len(fresh)
 
 
@@ -250,12 +251,11 @@ async def delete_items(registry: Registry, request: messages.StorageItemsDeleteR
 def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
     """Removes the items, also those whose state changed since they were found. Returns how many were removed."""
     before = sum(count_by_state(partition).values())
-    gone = partition.remove_leased(wanted.values())
+    contents = partition.contents
+    gone = contents.remove_leased(wanted.values())
     items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
-    partition.remove_waiting([item for item in items if not item.enqueue_at])
-    store = partition.store
-    assert store is not None
-    partition.unschedule([i for i in items if i.enqueue_at and not store.is_removed(i.seq, "scheduled")])
+    contents.remove_waiting([item for item in items if not item.enqueue_at])
+    contents.remove_scheduled([item for item in items if item.enqueue_at])
     return before - sum(count_by_state(partition).values())
 
 
@@ -268,7 +268,9 @@ async def clear(registry: Registry, request: messages.QueueClearRequest) -> mess
     def run(now: int) -> Counter[str]:
         before = count_by_state(*logical.partitions)
         for partition in logical.partitions:
-            partition.clear(ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive)
+            partition.contents.remove_all(
+                ready=request.queue, leased=destructive, scheduled=request.scheduled or destructive
+            )
         before.subtract(count_by_state(*logical.partitions))
         return before
 

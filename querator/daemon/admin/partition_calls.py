@@ -90,7 +90,9 @@ async def _alter(
         changed: list[tuple[Partition, Placement]] = []
         for partition in partitions:
             old = partition.placement
-            target = states.after(event, Standing(old.requested, bool(partition.error)), partition.number).requested
+            target = states.after(
+                event, Standing(old.requested, bool(partition.health.error)), partition.number
+            ).requested
             if target is not old.requested or resume_at:
                 since = old.since if target is old.requested else registry.clock.now_us()
                 new = msgspec.structs.replace(old, requested=target, since=since, resume_at=resume_at, reason="")
@@ -104,7 +106,7 @@ async def _alter(
 
         await change(logical, [], run)
         if event is Event.OFFLINE:
-            still_open = [p for p in partitions if p.store is not None or p.opening or p.unwanted or p.error]
+            still_open = [partition for partition in partitions if logical.files.has_file(partition)]
             reasons = await asyncio.gather(*(close_partition(logical, partition) for partition in still_open))
             for partition in still_open:
                 await registry.blocking(_note_offline, registry, partition)
@@ -137,7 +139,7 @@ def _warning(logical: Logical) -> str:
 def _note_offline(registry: Registry, partition: Partition) -> None:
     """Blocking. Saves counts and request ids of an offline partition, because its file may not be read until it is
     back."""
-    uuid, counts = partition.placement.uuid, partition.settled_counts
+    uuid, counts = partition.placement.uuid, partition.durable_counts
     try:
         registry.catalog.save_offline(uuid, counts, request_ids_in_file(registry, partition.placement))
     except StorageError as error:
@@ -257,17 +259,17 @@ async def list_(registry: Registry, request: messages.PartitionsListRequest) -> 
 
 
 def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:
-    placement = partition.placement
-    state = partition.told_state
-    since, reason = max(placement.since, partition.recovered_at), placement.reason
+    placement, health, counts = partition.placement, partition.health, partition.counts
+    state = partition.reported_state
+    since, reason = max(placement.since, health.recovered_at), placement.reason
     if partition.blocked:
-        since, reason = partition.shortage_since or partition.error_since or since, partition.blocked
+        since, reason = health.shortage_since or health.error_since or since, partition.blocked
     elif partition.closed_for:
         since, reason = partition.closed_since, f"closed for {partition.closed_for}"
     elif state is not placement.requested:
         reason = "being opened"
     elif partition.store is not None:
-        reason = reason or partition.trouble or (CATCHING_UP if partition.congested else "")
+        reason = reason or partition.trouble or (CATCHING_UP if health.congested else "")
     return PartitionStatus(
         queue_name=placement.queue,
         partition=partition.number,
@@ -277,10 +279,10 @@ def describe(partition: Partition, size_bytes: int, job: Job | None) -> Partitio
         reason=reason,
         since=since or None,
         resume_at=placement.resume_at or None,
-        total=partition.total,
-        leased=partition.total_leased,
-        scheduled=partition.scheduled_count,
-        drained=state is State.DRAINING and partition.drained,
+        total=counts.total,
+        leased=counts.leased,
+        scheduled=counts.scheduled,
+        drained=state is State.DRAINING and partition.is_empty,
         bytes_=size_bytes,
         job_id=job.job_id if job else "",
         file=file_name(placement),

@@ -10,7 +10,7 @@ from querator import durations
 from querator.config_file import QueueConfig
 from querator.daemon import logs, validation
 from querator.daemon.admin import partition_files, resizing
-from querator.daemon.admin.figures import count_by_state, oldest_created_at
+from querator.daemon.admin.figures import count_by_state
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Calls, Registry
 from querator.errors import InvalidRequest, QueratorError
@@ -232,8 +232,8 @@ def _figures(registry: Registry, name: str) -> messages.QueueFigures:
     logical = registry.logicals[name]
     now = registry.clock.now_us()
     counts = count_by_state(*logical.partitions)
-    done = logical.recent.last_minute(now, logical.counters)
-    oldest = oldest_created_at(logical)
+    done = logical.last_minute(now)
+    oldest = logical.oldest_created_at()
     return messages.QueueFigures(
         ready=counts["ready"],
         leased=counts["leased"],
@@ -289,18 +289,19 @@ async def stats(registry: Registry, request: messages.QueueStatsRequest) -> mess
 
 
 def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionStats:
-    total = partition.total
-    age_us = max(0, now - partition.created_sum // total) if total else 0
-    leases = partition.leased.values()
+    counts = partition.counts
+    total = counts.total
+    age_us = max(0, now - counts.created_sum // total) if total else 0
+    leases = partition.contents.leases.by_id.values()
     left_us = sum(lease.deadline - now for lease in leases) // len(leases) if leases else 0
     return messages.QueuePartitionStats(
         partition=partition.number,
         total=total,
-        total_leased=partition.total_leased,
+        total_leased=counts.leased,
         failures=partition.failures,
         average_age=durations.text(age_us * NS_PER_US),
         average_leased_age=durations.text(min(left_us, _DURATION_US_MAX) * NS_PER_US),
-        scheduled=partition.scheduled_count,
+        scheduled=counts.scheduled,
     )
 
 

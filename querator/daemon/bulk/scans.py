@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 async def flush(logical: Logical, partition: Partition) -> int:
     """Flushes everything into the partition's file. Returns the highest sequence that a scan can read now."""
-    upto = partition.last_seq
+    upto = partition.contents.last_seq
     await read(logical, partition, lambda store: None)
     return upto
 

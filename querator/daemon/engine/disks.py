@@ -111,7 +111,7 @@ class Disk:
             extra = {"storage": self.storage.name, "reason": shortage or str(self.room)}
             log.log(level, f"storage {state}", extra=extra)
         for partition in partitions:
-            partition.set_room(shortage, self.shortage_since, warning)
+            partition.health.set_room(shortage, self.shortage_since, warning)
 
     def close(self) -> None:
         self.writer.shutdown(wait=True)

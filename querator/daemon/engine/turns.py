@@ -99,7 +99,7 @@ class Turns:
                 self._in_flight.add(flight.logical)
             else:
                 flight.logical.settle(flight.plan, flight.failed)
-                self._follow_up(flight.logical)
+                self._follow_up(flight)
         self._several_answered = answers > 1
         for disk in touched.values():
             self._write(disk)
@@ -134,7 +134,7 @@ class Turns:
                 if error is None and taken is not None:
                     disk.storage.absorb(taken)
             for flight in landed:
-                self._follow_up(flight.logical)
+                self._follow_up(flight)
             COMMIT_SECONDS.observe(disk.seconds)
             if disk.flights:
                 self._write(disk)
@@ -164,13 +164,14 @@ class Turns:
                     logical.files.fail(partition, str(error))
         disk.report_room((partition for _, partition in self.partitions_on(disk)), self.clock.now_us())
 
-    def _follow_up(self, logical: Logical) -> None:
+    def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
-        if logical.files.reads:
-            for read in logical.files.take_reads():
+        logical, plan = flight.logical, flight.plan
+        if plan.files.reads:
+            for read in plan.files.take_reads():
                 self.threads.run(read)
-        if logical.moves.outgoing:
-            for move in logical.moves.take_outgoing():
+        if plan.moves.outgoing:
+            for move in plan.moves.take_outgoing():
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)

@@ -51,7 +51,7 @@ class Upkeep:
         if not 0 <= now_us - self._sampled_at_us < RATE_SAMPLE_US:
             self._sampled_at_us = now_us
             for logical in self._turns.logicals:
-                logical.recent.sample(now_us, logical.counters)
+                logical.sample_rates(now_us)
 
     def _note_acknowledged(self, disk: Disk) -> None:
         """Has the storage note what was written since the last round. The first round without a write notes it again,
@@ -104,7 +104,9 @@ class Upkeep:
         disk = self._turns.disks.get(storage_name)
         if disk is None:
             return 0  # an unusable storage gets no writes; the queue may have partitions elsewhere
-        stores = [partition.store for _, partition in self._turns.partitions_on(disk) if not partition.apply_failures]
+        stores = [
+            partition.store for _, partition in self._turns.partitions_on(disk) if not partition.health.apply_failures
+        ]
         unapplied_bytes = sum([store.unapplied_bytes for store in stores if store is not None])
         if unapplied_bytes > bytes_max and not disk.catching_up:
             self.look_after(disk, hurry=True)
@@ -120,9 +122,9 @@ class Upkeep:
         lagging = storage.lagging()
         can_add = not disk.due
         for logical, partition in self._turns.partitions_on(disk):
-            if partition.congested and not congested:
+            if partition.health.congested and not congested:
                 self._turns.wake(logical)
-            partition.set_congested(congested)
+            partition.health.set_congested(congested)
             if can_add and (everyone or partition.placement.uuid in lagging):
                 disk.due.append((logical, partition))
         self._catch_up_next(disk)
@@ -141,10 +143,10 @@ class Upkeep:
         """Applies to one partition's file what it lacks, and deletes expired request ids from it."""
         store = partition.store if logical in self._turns.logicals else None
         now_us = self._turns.clock.now_us()
-        forgets = abs(now_us - partition.forgot_at) >= FORGET_EVERY_US  # abs: a clock may go back
+        forgets = abs(now_us - partition.health.old_keys_deleted_at) >= FORGET_EVERY_US  # abs: a clock may go back
         if store is None or self._turns.threads.is_busy(partition) or not (store.unapplied_bytes or forgets):
             return
-        if partition.apply_after > time.monotonic():
+        if partition.health.apply_retry_at > time.monotonic():
             return
 
         def work() -> None:
@@ -159,8 +161,8 @@ class Upkeep:
                 logical.files.fail(partition, str(error))
                 return
             # The journal still has everything, so the queue works on. Upkeep tries again, less and less often.
-            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.apply_failures + 1))
-            partition.apply_failed(str(error), time.monotonic() + wait)
+            wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.health.apply_failures + 1))
+            partition.health.apply_failed(str(error), time.monotonic() + wait)
             log.warning(
                 "cannot apply to the file yet",
                 extra={"queue": logical.queue.name, "partition": partition.number, "reason": str(error)},
@@ -173,9 +175,9 @@ class Upkeep:
             disk.catching_up = False
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
-                partition.old_keys_dropped(now_us)
+                partition.health.old_keys_deleted(now_us)
             self._catch_up_next(disk)
-            if not disk.catching_up and (partition.congested or disk.storage.memory_bytes >= APPLY_BYTES):
+            if not disk.catching_up and (partition.health.congested or disk.storage.memory_bytes >= APPLY_BYTES):
                 # Much has arrived meanwhile, or producers wait for room: do not wait for the next round.
                 self._loop.call_soon(self.look_after, disk)
 

@@ -48,7 +48,7 @@ async def read(logical: Logical, partition: Partition, work: Callable[[Store], T
 
     With `flush`, the partition's file gets everything from the journal first.
     """
-    if logical.stopping:
+    if logical.is_stopping:
         raise RequestFailed(STOPPING)
     ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     store = _store_of(partition)

@@ -88,7 +88,7 @@ async def _run(registry: Registry, job: Job) -> None:
         job.done = job.total = 0
         for number in job.details["partitions"]:
             partition = logical.partitions[number]
-            job.total += partition.total + partition.scheduled_count
+            job.total += partition.counts.stored
             placement = partition.placement
             snapshots.append((placement, await at_store(logical, partition, _take)))
         settings = queue_info(logical.queue)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Mover:
         registry: Registry,
         job: Job,
         source: Partition,
-        destinations: Callable[[], list[Partition]],
+        destinations: Callable[[], Sequence[Partition]],
     ) -> None:
         self._registry = registry
         self._logical: Logical = registry.logicals[job.queue]
@@ -71,7 +71,7 @@ class Mover:
         if source.is_held:
             await self._recover()
         destination = self._choose()
-        if destination is None or destination.congested or not source.allows.storage:
+        if destination is None or destination.health.congested or not source.allows.storage:
             return False
         arrived = False
         started = time.monotonic()
@@ -114,30 +114,32 @@ class Mover:
         source = self._source
         if source.is_held:
             return None
-        items = source.depart(JOB_CHUNK_ITEMS_MAX, JOB_CHUNK_BYTES_MAX) or source.depart_scheduled(JOB_CHUNK_ITEMS_MAX)
+        departing = source.contents
+        items = departing.depart(JOB_CHUNK_ITEMS_MAX, JOB_CHUNK_BYTES_MAX)
+        items = items or departing.depart_scheduled(JOB_CHUNK_ITEMS_MAX)
         if not items:
             return None
         self._let_go()
         self._chunk = chunk = Chunk(items, self._key(items), destination)
-        first = destination.allocate(len(items), now_us)
+        arriving = destination.contents
+        first = arriving.allocate(len(items), now_us)
         copies = [msgspec.structs.replace(item, seq=seq, birth=0) for seq, item in enumerate(items, first)]
         if items[0].enqueue_at:
-            destination.add_scheduled(copies)
+            arriving.add_scheduled(copies)
         else:
-            destination.enter(copies)
+            arriving.enter(copies)
         self._logical.remember(destination, [chunk.key], [now_us + MOVE_KEPT_US])
         return chunk
 
     def _remove(self, chunk: Chunk, now_us: int) -> None:
         if not self._source.is_held:
-            self._source.departed(chunk.items, now_us)
+            self._source.contents.departed(chunk.items, now_us)
 
     def _hold(self, arrived: bool) -> None:
         """Holds the source back until the state of the last chunk is known."""
         self._source.hold()
         if self._chunk is not None and not arrived:
-            # If the chunk arrived all the same, its destination still has the key when it opens again.
-            self._logical.remembered.drop(self._chunk.key)
+            self._logical.doubt(self._chunk.key)
 
     def _let_go(self) -> None:
         """Forgets the key of the last chunk, because the chunk is durably removed at the source."""
@@ -164,29 +166,22 @@ class Mover:
 
     async def _tidy_up(self) -> None:
         source, logical = self._source, self._logical
-        keys = logical.remembered.exact_keys(self._prefix)
+        keys = logical.exact_keys(self._prefix)
         seqs = [seq for key in keys for seq in _sequences(key)]
         found = await read(logical, source, lambda store: store.find(seqs, payloads=False)) if seqs else {}
         items = [one.item for one in found.values() if one.item is not None and one.state != "leased"]
 
         def run(now_us: int) -> None:
+            contents = source.contents
             chunk, self._chunk = self._chunk, None
             removed: set[int] = set()
             # If the source was not read again, it still counts the chunk as departing.
             if chunk is not None and chunk.key in keys:
-                removed = source.departed(chunk.items, now_us)
+                removed = contents.departed(chunk.items, now_us)
             elif chunk is not None:
-                source.stay(chunk.items, now_us)
-            source.remove_waiting([item for item in items if not item.enqueue_at])
-            store = source.store
-            assert store is not None
-            source.unschedule(
-                [
-                    item
-                    for item in items
-                    if item.enqueue_at and item.seq not in removed and not store.is_removed(item.seq, "scheduled")
-                ]
-            )
+                contents.stay(chunk.items, now_us)
+            contents.remove_waiting([item for item in items if not item.enqueue_at])
+            contents.remove_scheduled([item for item in items if item.enqueue_at and item.seq not in removed])
 
         await change(logical, [source], run)
 
@@ -251,12 +246,12 @@ async def _run(registry: Registry, job: Job) -> None:
     mover = Mover(registry, job, source, lambda: [destination])
     await mover.begin()
     try:
-        while not source.drained or source.store is None:
+        while not source.is_empty or source.store is None:
             registry.jobs.check(job)
             if not await mover.move_chunk():
                 await asyncio.sleep(JOB_POLL_SECONDS)
             job.done = mover.moved
-            job.total = mover.moved + source.total + source.scheduled_count
+            job.total = mover.moved + source.counts.stored
     finally:
         if not registry.stopping:
             await mover.end()

@@ -8,7 +8,7 @@ and lost leases that a removed one remembered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -49,7 +49,7 @@ async def _run(registry: Registry, job: Job) -> None:
             for mover in reversed(movers.values()):
                 busy = await mover.move_chunk() or busy
             last = logical.partitions[-1]
-            if last.drained and last.store is not None and await _remove(registry, logical, last, job):
+            if last.is_empty and last.store is not None and await _remove(registry, logical, last, job):
                 del movers[last]
             elif not busy:
                 await asyncio.sleep(JOB_POLL_SECONDS)
@@ -63,7 +63,7 @@ async def _run(registry: Registry, job: Job) -> None:
 
 def _tell_progress(job: Job, movers: dict[Partition, Mover]) -> None:
     job.partition = max([partition.number for partition in movers], default=job.partition)
-    left = sum(partition.total + partition.scheduled_count for partition in movers)
+    left = sum(partition.counts.stored for partition in movers)
     job.total = max(job.total, left)
     job.done = job.total - left
 
@@ -80,7 +80,7 @@ async def _keep(registry: Registry, logical: Logical) -> None:
 async def _remove(registry: Registry, logical: Logical, partition: Partition, job: Job) -> bool:
     """Removes the last partition, which is empty. Returns False if it got items meanwhile."""
     async with closed_partition(registry, logical, partition, "its removal") as wrong:
-        if wrong or not partition.drained:
+        if wrong or not partition.is_empty:
             return False
         failpoint("resize.emptied")
         if not await _take_over(registry, logical, logical.partitions[: job.details["to"]], partition):
@@ -96,7 +96,7 @@ async def _remove(registry: Registry, logical: Logical, partition: Partition, jo
     return True
 
 
-async def _take_over(registry: Registry, logical: Logical, remaining: list[Partition], leaving: Partition) -> bool:
+async def _take_over(registry: Registry, logical: Logical, remaining: Sequence[Partition], leaving: Partition) -> bool:
     """Copies the keys of a closed file to a partition that stays. Returns False if no partition can take them."""
     keeper = next((partition for partition in remaining if partition.allows.storage), None)
     if keeper is None:

@@ -192,8 +192,10 @@ async def _restore_one(
             await change(logical, [], run)
     finally:
         await registry.blocking(shutil.rmtree, staging, True)
-    if partition.error:
-        raise RequestFailed(f"partition '{partition.number}' was restored and cannot be opened; {partition.error}")
+    if partition.health.error:
+        raise RequestFailed(
+            f"partition '{partition.number}' was restored and cannot be opened; {partition.health.error}"
+        )
 
 
 async def _as_it_was(registry: Registry, partition: Partition, entry: manifest.Entry) -> Placement:

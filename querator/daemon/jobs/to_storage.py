@@ -98,8 +98,8 @@ async def _run(registry: Registry, job: Job) -> None:
             finally:
                 await registry.blocking(shutil.rmtree, staging, True)
             await change(logical, [], lambda now_us: _moved(partition, target))
-        if partition.error:
-            raise RequestFailed(f"partition cannot be opened in storage '{target.name}'; {partition.error}")
+        if partition.health.error:
+            raise RequestFailed(f"partition cannot be opened in storage '{target.name}'; {partition.health.error}")
     async with registry.changing:
         await delete_leftovers(registry)
     failpoint("migrate.deleted")

@@ -35,7 +35,7 @@ async def verify(registry: Registry, request: messages.PartitionsRequest) -> mes
 async def _run(registry: Registry, job: Job) -> None:
     logical = registry.logicals[job.queue]
     partitions = [logical.partitions[number] for number in job.details["partitions"]]
-    job.done, job.total = 0, sum(partition.total + partition.scheduled_count for partition in partitions)
+    job.done, job.total = 0, sum(partition.counts.stored for partition in partitions)
     wrong: list[str] = []
     for partition in partitions:
         registry.jobs.check(job)
@@ -83,18 +83,13 @@ async def _count(logical: Logical, partition: Partition) -> Believed | None:
         if store is None:
             counted.set_exception(RequestFailed(f"partition '{partition.number}' failed"))
             return
-        if store.has_staged or partition.batch is not None:
+        if store.has_staged or partition.contents.has_changes:
             counted.set_result(None)
             return
         store.freeze()
+        counts = partition.counts
         counted.set_result(
-            Believed(
-                store.record_written,
-                partition.total,
-                partition.total_leased,
-                partition.scheduled_count,
-                partition.created_sum,
-            )
+            Believed(store.record_written, counts.total, counts.leased, counts.scheduled, counts.created_sum)
         )
 
     def respond(result: Any) -> None:

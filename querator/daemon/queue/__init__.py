@@ -4,8 +4,10 @@ Everything here is pure: it works on memory and on the store contract, and knows
 clock. Others use the Logical and its partitions through their methods and never assign to their attributes. Blocking
 work is handed to the driver as a `Read`, and items for another queue as a `Move`.
 
-`logical` runs the pass. `passes` holds what its planners work on: `producing`, `intake`, `leasing`, `completing`,
-`timers`, `moves` and `repeats`. `partition`, `window` and `schedule` are a partition in memory, `opening` its file.
+`logical` runs the pass. `passes` holds what its planners work on: `inbox`, `producing`, `intake`, `leasing`,
+`completing`, `repeats`, `timers`, `moves` and `settling`. `partition` is a partition's state, `storage_health` what
+goes wrong with its storage, and `opening` opens its file. `contents` has its items: `window` those that wait,
+`schedule` those for later, `leases`, and those that are `departing`.
 """
 
 from querator.daemon.queue import lifecycle, states

@@ -15,7 +15,9 @@ import msgspec
 
 from querator import ids
 from querator.daemon.queue import lifecycle, moves
-from querator.daemon.queue.partition import Lease, Partition, failed
+from querator.daemon.queue.contents import returned
+from querator.daemon.queue.leases import Lease, failed
+from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store import Found
@@ -66,23 +68,24 @@ def _holder(this: Pass, number: int, item_id: str) -> Partition:
     """The partition in which an id is leased; the one that was named, if none has it."""
     # A queue may have shrunk since the number was checked.
     named = this.partitions[min(number, len(this.partitions) - 1)]
-    if item_id in named.leased:
+    if item_id in named.contents.leases.by_id:
         return named
-    return next((partition for partition in this.partitions if item_id in partition.leased), named)
+    return next((partition for partition in this.partitions if item_id in partition.contents.leases.by_id), named)
 
 
 def _complete(this: Pass, request: Complete) -> QueratorError | None:
     hint = _holder(this, request.number, request.ids[0])
-    if hint.allows.complete and hint.leased:
-        leases = list(map(hint.leased.pop, request.ids, repeat(None)))
+    by_id = hint.contents.leases.by_id
+    if by_id and hint.allows.complete:
+        leases = list(map(by_id.pop, request.ids, repeat(None)))
         if None not in leases:
             _completed(this, request, hint, leases)  # type: ignore[arg-type]
             return None
-        hint.leased.update([(lease.id, lease) for lease in leases if lease is not None])
+        by_id.update([(lease.id, lease) for lease in leases if lease is not None])
     held, error = _find(this, request.known, hint, request.ids, "completed", ignore_absent=True)
     by_partition: dict[Partition, list[Lease]] = {}
     for partition, lease in held:
-        if partition.leased.pop(lease.id, None) is not None:
+        if partition.contents.leases.by_id.pop(lease.id, None) is not None:
             by_partition.setdefault(partition, []).append(lease)
     for partition, leases_here in by_partition.items():
         _completed(this, request, partition, leases_here)
@@ -90,9 +93,9 @@ def _complete(this: Pass, request: Complete) -> QueratorError | None:
 
 
 def _completed(this: Pass, request: Complete, partition: Partition, leases: list[Lease]) -> None:
-    partition.completed(leases)
+    partition.contents.remove_completed(leases)
     request.touched.add(partition)
-    this.tally("completed", len(leases))
+    this.completed += len(leases)
 
 
 def _retry(this: Pass, request: Retry) -> None:
@@ -104,7 +107,8 @@ def _retry(this: Pass, request: Retry) -> None:
     soon = now + SCHEDULE_AHEAD_MIN_US
     moving: dict[tuple[Partition, str], list[Lease]] = {}
     for (partition, lease), item in zip(held, request.items, strict=False):
-        del partition.leased[lease.id]
+        contents = partition.contents
+        del contents.leases.by_id[lease.id]
         request.touched.add(partition)
         if item.unused and not item.dead:
             lease = _without_this_attempt(lease)
@@ -113,20 +117,15 @@ def _retry(this: Pass, request: Retry) -> None:
         if item.dead:
             moving.setdefault((partition, lifecycle.CLIENT), []).append(lease)
         elif item.retry_at is not None and item.retry_at >= soon:
-            partition.lost([lease], now)
-            seq = partition.allocate(1, now)
-            birth = lease.item.birth or lease.item.seq
-            again = msgspec.structs.replace(
-                lease.item, seq=seq, attempts=lease.attempts, enqueue_at=item.retry_at, birth=birth, imported_deadline=0
-            )
-            partition.add_scheduled([again])
+            contents.remove_lost([lease], now)
+            seq = contents.allocate(1, now)
+            contents.add_scheduled([returned(lease.item, seq, lease.attempts, enqueue_at=item.retry_at)])
         elif moves.must_leave(this, partition):
             moving.setdefault((partition, ""), []).append(lease)
         else:
-            partition.lost([lease], now)
-            partition.requeue([(lease.item, lease.attempts)], now)
-    if held:
-        this.tally("retried", len(held))
+            contents.remove_lost([lease], now)
+            contents.requeue([(lease.item, lease.attempts)], now)
+    this.retried += len(held)
     for (partition, reason), leases in moving.items():
         if reason:
             moves.let_die(this, partition, leases, reason, retry=request)
@@ -146,13 +145,15 @@ def take_back_undelivered(this: Pass) -> None:
     undelivered, this.undelivered = this.undelivered, []
     for delivery in undelivered:
         partition = this.partitions[delivery.partition]
-        leases = [lease for lease in delivery.leases if partition.leased.get(lease.id) is lease]
+        contents = partition.contents
+        by_id = contents.leases.by_id
+        leases = [lease for lease in delivery.leases if lease.id in by_id and by_id[lease.id] is lease]
         if not leases or not partition.allows.complete:
             continue
         for lease in leases:
-            del partition.leased[lease.id]
-        partition.lost(leases, this.now_us)
-        partition.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], this.now_us)
+            del by_id[lease.id]
+        contents.remove_lost(leases, this.now_us)
+        contents.requeue([(one.item, one.attempts) for one in map(_without_this_attempt, leases)], this.now_us)
 
 
 def _extend(this: Pass, request: Extend) -> QueratorError | list[Lease]:
@@ -166,7 +167,8 @@ def _extend(this: Pass, request: Extend) -> QueratorError | list[Lease]:
     for partition, lease in held:
         by_partition.setdefault(partition, {})[lease.id] = lease
     for partition, leases in by_partition.items():
-        partition.extend(list(leases.values()), deadline)
+        contents = partition.contents
+        contents.leases.extend(contents.changes(), list(leases.values()), deadline)
         request.touched.add(partition)
     return [lease for _, lease in held]
 
@@ -192,9 +194,9 @@ def _find(
     error: QueratorError | None = None
     unavailable: QueratorError | None = None
     for item_id in wanted:
-        if item_id not in hint.leased:
+        if item_id not in hint.contents.leases.by_id:
             hint = _holder(this, hint.number, item_id)
-        lease = hint.leased.get(item_id) if hint.allows.complete else None
+        lease = hint.contents.leases.by_id.get(item_id) if hint.allows.complete else None
         partition: Partition | None = hint
         if lease is None:
             try:
@@ -211,9 +213,9 @@ def _find(
                 if ignore_absent:
                     continue
                 break
-            elif (lease := partition.leased.get(item_id)) is not None:
+            elif (lease := partition.contents.leases.by_id.get(item_id)) is not None:
                 found = None
-            elif decoded.seq in partition.dying:
+            elif decoded.seq in partition.contents.departing.items:
                 found = LOST
             elif item_id in known:
                 found = known[item_id]

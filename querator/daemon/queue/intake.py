@@ -6,6 +6,7 @@ The loop gives the items their sequences and times. It handles single items only
 from __future__ import annotations
 
 from querator.daemon.queue import lifecycle, repeats
+from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Columns, Intake
@@ -19,29 +20,29 @@ def enter(this: Pass, request: Intake, partition: Partition) -> None:
     now = this.now_us
     expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     if request.columns.rows:
-        _enter_columns(request.columns, partition, now, expire)
+        _enter_columns(request.columns, partition.contents, now, expire)
     if request.items:
-        _enter_items(request.items, partition, now, expire)
+        _enter_items(request.items, partition.contents, now, expire)
     if request.request_id:
         repeats.remember(this, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
     if request.source_keys:
         # Not in memory: whoever asks for these keys reads the files anyway.
-        partition.remember_keys(request.source_keys, [now + MOVE_KEPT_US] * len(request.source_keys))
+        partition.contents.remember_keys(request.source_keys, [now + MOVE_KEPT_US] * len(request.source_keys))
     count = request.columns.rows + len(request.items)
     this.answer(request, count, partition)
-    this.tally("produced", count)
+    this.produced += count
 
 
-def _enter_columns(columns: Columns, partition: Partition, now: int, expire: int) -> None:
-    rows = Rows(partition.allocate(columns.rows, now), columns.rows, now, expire, columns.stream)
+def _enter_columns(columns: Columns, contents: Contents, now: int, expire: int) -> None:
+    rows = Rows(contents.allocate(columns.rows, now), columns.rows, now, expire, columns.stream)
     expiries = [expire] if columns.expires_unsaid else []
     if columns.expires_first is not None:
         expiries.append(columns.expires_first)
-    partition.add_rows(rows, columns.created_sum + columns.created_unsaid * now, min(expiries))
+    contents.add_rows(rows, columns.created_sum + columns.created_unsaid * now, min(expiries))
 
 
-def _enter_items(items: list[Item], partition: Partition, now: int, expire: int) -> None:
-    for seq, item in enumerate(items, partition.allocate(len(items), now)):
+def _enter_items(items: list[Item], contents: Contents, now: int, expire: int) -> None:
+    for seq, item in enumerate(items, contents.allocate(len(items), now)):
         item.seq = seq
         # Kept from an earlier try that failed, or told by an import.
         item.created_at = item.created_at or now
@@ -52,6 +53,6 @@ def _enter_items(items: list[Item], partition: Partition, now: int, expire: int)
     for item in ready:
         item.enqueue_at = 0
     if later:
-        partition.add_scheduled(later)
+        contents.add_scheduled(later)
     if ready:
-        partition.enter(ready)
+        contents.enter(ready)

@@ -43,18 +43,18 @@ def serve(this: Pass) -> None:
 
 
 def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
-    """Which partition serves whom: each request the last healthy one, whose count drops by what it may take."""
-    order = [p for p in this.order if p.allows.lease and p.failures == 0]
+    """Assigns each request to the partition with the highest load, whose load then drops by what it may take."""
+    order = [p for p in this.order if p.allows.lease]
     if not order:
         return []
     if len(order) == 1:
-        only = order[0]
-        return [(only, list(islice(this.parked.waiting.values(), only.waiting)))] if only.waiting else []
+        waiting = order[0].contents.window.waiting
+        return [(order[0], list(islice(this.parked.waiting.values(), waiting)))] if waiting else []
     standing = [_Standing(partition) for partition in order]
     distribution.sort(standing)
     for request in this.parked.waiting.values():
         last = standing[-1]
-        if not last.load and len(last.requests) >= last.partition.waiting:
+        if not last.load and len(last.requests) >= last.waiting:
             break
         last.requests.append(request)
         last.load -= min(last.load, request.batch_size)
@@ -66,22 +66,22 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     now = this.now_us
     sizes = [request.batch_size for request in requests]
     holds = [Hold(intern(request.client_id), now) for request in requests]
-    hands = partition.lease(sizes, holds, lifecycle.deadline(now, this.queue.lease_timeout_ns))
+    hands = partition.contents.lease(sizes, holds, lifecycle.deadline(now, this.queue.lease_timeout_ns))
     serve, answers, number = this.parked.serve, this.answers, partition.number
     for request, hand in zip(requests, hands, strict=False):
         if hand:
             serve(request)
             answers.append((request, Delivery(number, hand), partition))
-    this.tally("leased", sum(map(len, hands)))
+    this.leased += sum(map(len, hands))
 
 
 class _Standing:
-    """A partition while leases are assigned. Its load is what it would have left to lease."""
+    """A partition while leases are assigned. Its load is the number of items that it would have left to lease."""
 
-    __slots__ = ("failures", "load", "partition", "requests")
+    __slots__ = ("failures", "load", "partition", "requests", "waiting")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.failures = partition.failures
-        self.load = partition.waiting
+        self.load = self.waiting = partition.contents.window.waiting
         self.requests: list[LeaseItems] = []

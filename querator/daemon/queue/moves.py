@@ -1,18 +1,20 @@
-"""Items that change places: to the dead queue, or to another partition of the same queue.
+"""Moves items to the dead queue or to another partition of the same queue. Part of the Logical's pass.
 
-A move is produced at its destination first, through that queue's own loop, and removed here when that is durable. Each
-item carries a key that the destination remembers, so a move that is repeated, even after a crash, adds nothing.
+The items are first produced at the destination, through that queue's own Logical. When that is durable, they are
+removed here. The destination remembers a key of each item, so that a repeated move adds nothing, even after a crash.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from querator import ids
 from querator.daemon.queue import lifecycle, repeats
-from querator.daemon.queue.partition import TO_DIE_US, TO_MOVE_US, Lease, Partition
+from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, Lease, write_leases
+from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
 from querator.daemon.queue.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
 from querator.errors import QueratorError, RetryRequest
@@ -23,9 +25,9 @@ from querator.limits import MOVE_KEPT_US
 
 
 def must_leave(this: Pass, partition: Partition) -> bool:
-    """What comes back to a draining partition goes elsewhere, if there is an elsewhere.
+    """Whether an item that comes back to this partition must go to another one, because this one is draining.
 
-    The keys of all partitions must be known for that: one of them may say that it went there before a crash.
+    The keys of all partitions must be known for that. One of them may say that the item went there before a crash.
     """
     return (
         partition.state is State.DRAINING
@@ -35,44 +37,44 @@ def must_leave(this: Pass, partition: Partition) -> bool:
 
 
 def let_die(this: Pass, partition: Partition, leases: list[Lease], reason: str, *, retry: Retry | None = None) -> None:
-    """These leases, taken out of `leased`, end in death."""
+    """Items whose leases were taken out die."""
     target = this.queue.dead_queue
-    if not target:
-        partition.lost(leases, this.now_us)
-        _tell(this, partition, [(lease.item, lease.id, lease.attempts) for lease in leases], reason, "")
-        return
     items = [lease.item for lease in leases]
+    if not target:
+        partition.contents.remove_lost(leases, this.now_us)
+        _record_deaths(this, partition, items, reason, "", leases)
+        return
     copies = [
         lifecycle.dead_copy(lease.item, lease.id, lease.attempts, this.queue.name, reason, this.now_us)
         for lease in leases
     ]
     move = Move(partition, target, reason, items, copies, [DEAD_PREFIX + lease.id for lease in leases])
     move.leases = leases
-    # A lease that ended before this process opened the partition may have been moved by the one before it.
+    # An earlier process may have moved the item of a lease that ended before this process opened the partition.
     move.uncertain = any(lease.deadline < partition.opened_at for lease in leases)
     _depart(this, move, retry)
 
 
 def let_expire(this: Pass, partition: Partition, items: list[Item], reason: str) -> None:
-    """These items, which wait, die without having been leased."""
+    """Waiting items die without having been leased."""
     target = this.queue.dead_queue
-    texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     if not target:
-        partition.remove_waiting(items)
-        told = [(item, text, item.attempts) for item, text in zip(items, texts, strict=True)]
-        _tell(this, partition, told, reason, "")
+        partition.contents.remove_waiting(items)
+        _record_deaths(this, partition, items, reason, "")
         return
+    texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     copies = [
         lifecycle.dead_copy(item, text, item.attempts, this.queue.name, reason, this.now_us)
         for item, text in zip(items, texts, strict=True)
     ]
     move = Move(partition, target, reason, items, copies, [DEAD_PREFIX + text for text in texts])
     move.uncertain = any(item.expire_deadline < partition.opened_at for item in items)
+    partition.contents.window.forget(items)
     _depart(this, move, None)
 
 
 def send_elsewhere(this: Pass, partition: Partition, leases: list[Lease], *, retry: Retry | None = None) -> None:
-    """These leases, taken out of `leased`, come back in another partition of this queue."""
+    """Items whose leases were taken out come back in another partition of this queue."""
     items = [lease.item for lease in leases]
     copies = [
         msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0, imported_deadline=0)
@@ -84,7 +86,7 @@ def send_elsewhere(this: Pass, partition: Partition, leases: list[Lease], *, ret
 
 
 def send_due_elsewhere(this: Pass, partition: Partition, items: list[Item]) -> None:
-    """These scheduled items, which are due, enter another partition of this queue."""
+    """Scheduled items that are due enter another partition of this queue."""
     copies = [msgspec.structs.replace(item, enqueue_at=0, birth=0) for item in items]
     texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     move = Move(partition, this.queue.name, "", items, copies, [MOVED_PREFIX + text for text in texts])
@@ -93,44 +95,42 @@ def send_due_elsewhere(this: Pass, partition: Partition, items: list[Item]) -> N
 
 
 def _depart(this: Pass, move: Move, retry: Retry | None) -> None:
+    contents = move.partition.contents
     if retry is not None:
         move.retry = retry
         retry.open_moves += 1
-        move.partition.let_go(move.leases, TO_DIE_US if move.reason else TO_MOVE_US)
+        write_leases(contents.changes(), move.leases, TO_DIE_US if move.reason else TO_MOVE_US)
     if not move.scheduled:
-        move.partition.start_dying(move.items, leased=bool(move.leases))
+        contents.departing.start(move.items, leased=bool(move.leases))
     this.moves.start(move)
 
 
-# -- having arrived
+# -- after the destination has answered
 
 
 def finish_moves(this: Pass) -> None:
-    """Acts on what became of moves, and starts those again whose time has come."""
+    """Ends the moves that were answered, and sends those again whose back-off is over."""
     this.moves.send_waiting(this.now_ns)
     for move, result in this.moves.take_ended():
         if isinstance(result, QueratorError):
-            _try_again(this, move)
+            _failed(this, move)
         else:
             _arrived(this, move)
 
 
 def _arrived(this: Pass, move: Move) -> None:
     partition = move.partition
+    contents = partition.contents
     if move.scheduled:
-        partition.unschedule([item for item in move.items if partition.schedule.items.get(item.seq) is item])
+        contents.unschedule(_still_scheduled(move))
         return
-    present = partition.stop_dying(move.items)
+    present = contents.departing.end(move.items)
     if present:
-        partition.changes().remove += [item.seq for item in present]
-        partition.created_sum -= sum([item.created_at for item in present])
-        partition.remember_lost(present, this.now_us, stay=not move.reason)
+        contents.remove(present)
+        contents.remember_lost(present, this.now_us, stay=not move.reason)
         if move.reason:
-            attempts = {lease.item.seq: lease.attempts for lease in move.leases}
-            texts = ids.encode_many(partition.prefix, [item.seq for item in present])
-            told = [(i, text, attempts.get(i.seq, i.attempts)) for i, text in zip(present, texts, strict=True)]
-            _tell(this, partition, told, move.reason, move.target)
-    partition.sweep_ended(this.now_us)
+            _record_deaths(this, partition, present, move.reason, move.target, move.leases)
+    contents.departures_ended(this.now_us)
     if move.retry is not None:
         move.retry.open_moves -= 1
         if move.retry.open_moves == 0:
@@ -138,53 +138,67 @@ def _arrived(this: Pass, move: Move) -> None:
             this.answer(move.retry, None, {partition})
 
 
-def _try_again(this: Pass, move: Move) -> None:
-    """A move that failed: the client's own is handed back to it, any other is tried again until it succeeds."""
+def _still_scheduled(move: Move) -> list[Item]:
+    scheduled = move.partition.contents.schedule.items
+    return [item for item in move.items if scheduled.get(item.seq) is item]
+
+
+def _failed(this: Pass, move: Move) -> None:
+    """Gives the leases back if a client asked for the move; any other move is tried again until it succeeds."""
     partition = move.partition
+    contents = partition.contents
     if move.retry is not None:
         for lease in move.leases:
-            if partition.stop_dying([lease.item]):
-                partition.take_back(lease)
+            if contents.departing.end([lease.item]):
+                contents.leases.put_back(contents.changes(), lease)
         this.moves.retrying.discard(move.retry)
         this.answer(move.retry, RetryRequest(failing(partition.number)))
         return
-    still_here = partition.schedule.items if move.scheduled else partition.dying
-    if not any(still_here.get(item.seq) is item for item in move.items):
+    departing = contents.departing.items
+    if not (_still_scheduled(move) if move.scheduled else any(departing.get(i.seq) is i for i in move.items)):
         return
     if move.reason and not this.queue.dead_queue:
-        # The dead queue is gone: what is left to do is what happens without one.
-        present = partition.stop_dying(move.items)
+        # The queue has no dead queue any more, so that the items die without a copy.
+        present = contents.departing.end(move.items)
         if move.leases:
             let_die(this, partition, [lease for lease in move.leases if lease.item in present], move.reason)
         else:
-            partition.changes().remove += [item.seq for item in present]
-            partition.created_sum -= sum([item.created_at for item in present])
-            texts = ids.encode_many(partition.prefix, [item.seq for item in present])
-            told = [(item, text, item.attempts) for item, text in zip(present, texts, strict=True)]
-            _tell(this, partition, told, move.reason, "")
+            contents.remove(present)
+            _record_deaths(this, partition, present, move.reason, "")
         return
     move.target = this.queue.dead_queue if move.reason else this.queue.name
-    # Within the queue keys say it all; an item's source is found at its old place, too.
+    # The keys of a move within the queue are enough. In a dead queue, the items' sources are looked up as well.
     move.uncertain = bool(move.reason)
     this.moves.postpone(move, this.now_ns)
 
 
-def _tell(this: Pass, partition: Partition, dead: list[tuple[Item, str, int]], reason: str, dead_queue: str) -> None:
-    for item, item_id, attempts in dead:
-        this.deaths.append(Death(partition, item, item_id, attempts, reason, dead_queue))
+def _record_deaths(
+    this: Pass,
+    partition: Partition,
+    items: Sequence[Item],
+    reason: str,
+    dead_queue: str,
+    died_in: Sequence[Lease] = (),
+) -> None:
+    """Records deaths, to be counted and logged once the pass is durable. `died_in` are the leases of leased items."""
+    attempts = {lease.item.seq: lease.attempts for lease in died_in}
+    texts = ids.encode_many(partition.prefix, [item.seq for item in items])
+    for item, text in zip(items, texts, strict=True):
+        tried = attempts.get(item.seq, item.attempts)
+        this.deaths.append(Death(partition, item, text, tried, reason, dead_queue))
 
 
 # -- arriving
 
 
 def enter(this: Pass, request: Arrival, partition: Partition) -> bool:
-    """Takes items in that come from elsewhere, those that are not here yet. False if that must be looked up first."""
+    """Adds those of the items that are not here yet. False if the files must be asked first, or if it is refused."""
     if request.uncertain and request.checked is None:
         _check(this, request)
         return False
     closed = repeats.unread(this, request) if request.keys[0].startswith(MOVED_PREFIX) else None
     if closed is not None:
-        # It may have been here before a crash, and that partition may be where it went.
+        # The items may have arrived before a crash, in this partition that cannot be read.
         this.answer(request, RetryRequest(failing(closed.number)))
         return False
     here = request.checked or set()
@@ -196,8 +210,9 @@ def enter(this: Pass, request: Arrival, partition: Partition) -> bool:
         if not (known.has(key, now) or key in request.found or (item.source_id and item.source_id in here))
     ]
     if fresh:
-        first = partition.allocate(len(fresh), now)
-        # What only changes partitions has its deadline; what has none has died.
+        contents = partition.contents
+        first = contents.allocate(len(fresh), now)
+        # An item that only changes partitions has an expire deadline. An item without one has died.
         expire = lifecycle.dead_deadline(now, this.queue.retention_ns)
         items = [
             msgspec.structs.replace(
@@ -207,16 +222,16 @@ def enter(this: Pass, request: Arrival, partition: Partition) -> bool:
         ]
         ready = [item for item in items if not item.enqueue_at]
         if ready:
-            partition.enter(ready)
+            contents.enter(ready)
         if len(ready) < len(items):
-            partition.add_scheduled([item for item in items if item.enqueue_at])
+            contents.add_scheduled([item for item in items if item.enqueue_at])
         repeats.remember(this, partition, [key for _, key in fresh], MOVE_KEPT_US)
     this.answer(request, None, partition)
     return True
 
 
 def _check(this: Pass, request: Arrival) -> None:
-    """Asks every partition whether it has one of these items already; one that cannot be asked makes it fail."""
+    """Asks every partition which of the items it has already. Refuses the request if one cannot be asked."""
     closed = next((p for p in this.partitions if not p.allows.storage), None)
     if closed is not None:
         this.answer(request, RetryRequest(failing(closed.number)))

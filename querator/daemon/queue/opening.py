@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from querator.config_file import LimitsConfig
-from querator.daemon.queue.partition import Partition, read_snapshot
+from querator.daemon.queue.loading import Snapshot, read_snapshot
+from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.requests import Read
+from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Store
 from querator.items import Item, Placement
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS, US_PER_SECOND
@@ -36,18 +38,34 @@ class PartitionFiles:
         self.remembered = Remembered(self.partitions)
         self.bounds = bounds
         self.open_store = open_store
-        """Blocking; gives a partition's store, or raises."""
+        """Blocking. Opens a partition's store, or raises."""
         self.noted_keys = noted_keys
-        """Blocking; which of these keys the catalog has for a partition that is offline."""
+        """Blocking. Says which of these keys the catalog has for a partition that is offline."""
         self.reads: list[Read] = []
-        """Work that the driver is to carry out."""
+        """Work for the driver."""
         self.open_reads = 0
-        """Reads that were asked for and have not ended."""
+        """The number of reads that were asked for and have not ended."""
         self._queue_name = queue_name
         self._wake = wake
         self._release_store = release_store
-        """Blocking; lets go of the file of a partition that failed, as it is."""
+        """Blocking. Closes the file of a partition that failed, without writing to it."""
+        self._opening: set[Partition] = set()
+        self._unwanted: dict[Partition, Store] = {}
+        """Stores that finished opening after their partition was closed. Closing the partition closes them."""
         self._now_us = self._now_ns = 0
+
+    def add(self, placement: Placement) -> Partition:
+        """Adds a partition, which is closed at first."""
+        partition = Partition(placement, self.bounds)
+        self.partitions.append(partition)
+        self.by_prefix[partition.prefix] = partition
+        return partition
+
+    def remove_last(self, partition: Partition) -> None:
+        """A partition's number is its place in the list, so only the last partition can be removed."""
+        assert self.partitions[-1] is partition
+        self.partitions.pop()
+        del self.by_prefix[partition.prefix]
 
     # -- work for the driver
 
@@ -105,8 +123,9 @@ class PartitionFiles:
         """Reads the next items of a partition whose window runs low."""
         store = partition.store
         assert store is not None
-        partition.window.loading = True
-        after, before = partition.window.disk_range()
+        window = partition.contents.window
+        window.loading = True
+        after, before = window.disk_range()
 
         def work() -> list[Item]:
             return store.ready(after, before, self.bounds.ready_window_items, self.bounds.ready_window_bytes)
@@ -114,9 +133,8 @@ class PartitionFiles:
         def done(items: list[Item]) -> None:
             if partition.store is not store:
                 return
-            window = partition.window
             window.loading = False
-            partition.loaded(items)
+            partition.contents.loaded(items)
             if not items and before is None and window.on_disk > 0 and window.disk_range() == (after, None):
                 self.fail(partition, "storage holds fewer items than were counted")
             self._wake()
@@ -127,10 +145,10 @@ class PartitionFiles:
 
     def fail(self, partition: Partition, reason: str) -> None:
         """The partition goes into error. It is opened again after a while, which doubles with each failure."""
-        if not partition.error:
+        if not partition.health.error:
             extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
             log.error("partition is in error", extra=extra)
-        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.relapses, 16))
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.health.relapses, 16))
         partition.fail(reason, self._now_us, self._now_ns + backoff)
         self._wake()
 
@@ -139,37 +157,43 @@ class PartitionFiles:
         self._now_us, self._now_ns = now_us, now_ns
         for partition in self.partitions:
             if (
-                partition.store is None
-                and not partition.opening
+                partition.contents.store is None
+                and partition not in self._opening
                 and partition.should_be_open
-                and partition.retry_at_ns <= now_ns
+                and partition.health.retry_at_ns <= now_ns
             ):
                 self.open(partition)
 
+    def next_try_ns(self) -> int:
+        """When, on the monotonic clock, the next partition in error is opened again."""
+        times = [p.health.retry_at_ns for p in self.partitions if p.health.error and p not in self._opening]
+        return min(times, default=NEVER)
+
     def open(self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None) -> None:
-        partition.opening = True
+        """Opens a closed partition and reads all of it."""
+        self._opening.add(partition)
         now_us = self._now_us
 
-        def work() -> tuple[Store, Any]:
+        def work() -> tuple[Store, Snapshot]:
             store = self.open_store(partition.placement)
             return store, read_snapshot(store, self.bounds, now_us)
 
-        def done(result: tuple[Store, Any]) -> None:
+        def done(result: tuple[Store, Snapshot]) -> None:
             store, snapshot = result
-            partition.opening = False
+            self._opening.discard(partition)
             self.remembered.read(partition, snapshot.newest_keys, snapshot.keys)
             if not partition.should_be_open:
-                partition.unwanted = store
+                self._unwanted[partition] = store
                 return
-            failed_at = partition.error_since
+            failed_at = partition.health.error_since
             partition.opened(store, snapshot, self._now_us)
-            if failed_at and not partition.shortage:
+            if failed_at and not partition.health.shortage:
                 self._log_recovery(partition, (self._now_us - failed_at) // US_PER_SECOND)
             then(None)
             self._wake()
 
         def failed(error: Exception) -> None:
-            partition.opening = False
+            self._opening.discard(partition)
             self.fail(partition, str(error))
             then(error)
 
@@ -183,28 +207,33 @@ class PartitionFiles:
                 "partition": partition.number,
                 "state": str(partition.state),
                 "seconds_in_error": seconds,
-                "items": partition.total,
-                "scheduled": partition.scheduled_count,
+                "items": partition.counts.total,
+                "scheduled": partition.counts.scheduled,
             },
         )
 
+    def has_file(self, partition: Partition) -> bool:
+        """Whether the partition's file is open or being opened, or has failed, so that it must be closed."""
+        is_opened = partition.store is not None or partition in self._opening or partition in self._unwanted
+        return is_opened or bool(partition.health.error)
+
     def close(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
-        """Lets go of a partition's file, so that another process may open it."""
-        store = partition.store
+        """Closes a partition's file, so that another process may open it."""
+        open_store = partition.store
         partition.close()
-        partition.error = ""
+        partition.health.clear_error()
 
         def work() -> None:
-            one = store or partition.unwanted
-            if one is not None:
-                one.close()
+            store = open_store or self._unwanted.get(partition)
+            if store is not None:
+                store.close()
             else:
                 self._release_store(partition.placement)
 
         def done(result: None) -> None:
-            partition.unwanted = None
-            # A write of the pass that closed it may have failed meanwhile; all that is durable is in the file.
-            partition.error = ""
+            self._unwanted.pop(partition, None)
+            # A write of the pass that closed the partition may have failed since. The file has all that is durable.
+            partition.health.clear_error()
             then(None)
 
         def failed(error: Exception) -> None:

@@ -1,7 +1,7 @@
 """The pass: what a queue keeps in memory for its planners, and what they decide in one go.
 
-One Pass object serves all passes of a queue, one after the other. The planners (producing, leasing, completing, timers,
-moves, intake) get nothing else: they read its time and memory, and add answers, counts and deaths to it.
+One Pass object serves all passes of a queue, one after the other. The planners (inbox, producing, leasing, completing,
+timers, moves, intake, settling) get nothing else: they read its time and memory, and add answers, counts and deaths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from querator.items import Item, Placement, Queue
 
 
 class Counters:
-    """What the queue has done since it was loaded; read by metrics."""
+    """What the queue has done since it was loaded."""
 
     __slots__ = ("completed", "dead", "expired", "leased", "produced", "retried")
 
@@ -47,13 +47,18 @@ class Death:
 
 class Pass:
     __slots__ = (
-        "answers", "by_prefix", "deadlines", "deaths", "files", "held_up", "inbox", "looking_up", "moves", "now_ns",
-        "now_us", "order", "parked", "partitions", "queue", "remembered", "repeats", "resumed", "tallies", "touched",
-        "undelivered", "wake",
+        "answers", "by_prefix", "completed", "counters", "deadlines", "deaths", "died", "expired", "files", "held_up",
+        "inbox", "leased", "looking_up", "moves", "now_ns", "now_us", "order", "parked", "partitions", "produced",
+        "queue", "remembered", "repeats", "resumed", "retried", "taken", "touched", "undelivered", "wake",
     )  # fmt: skip
 
     def __init__(
-        self, queue: Queue, files: PartitionFiles, wake: Callable[[], None], resumed: Callable[[Placement], None]
+        self,
+        queue: Queue,
+        files: PartitionFiles,
+        wake: Callable[[], None],
+        died: Callable[[Death], None],
+        resumed: Callable[[Placement], None],
     ) -> None:
         self.queue = queue
         self.files = files
@@ -63,16 +68,21 @@ class Pass:
         """The partitions as `distribution` sorts them."""
         self.wake = wake
         """Asks the driver for another pass."""
+        self.died = died
+        """Called with each death whose removal is durable."""
         self.resumed = resumed
         """Called when a pause has ended by itself."""
+        self.counters = Counters()
         self.inbox: deque[Request] = deque()
+        self.taken: list[Request] = []
+        """The requests that the pass has taken in."""
         self.parked = ParkedLeases()
         self.held_up: deque[Produce | Arrival] = deque()
         """Produces that no partition takes at present."""
         self.undelivered: list[Delivery] = []
-        """Leases whose client went away before it was answered; the next pass takes their items back."""
+        """Leases whose client closed its connection before the answer. The next pass takes their items back."""
         self.looking_up = 0
-        """Requests that wait for a read of storage."""
+        """The number of requests that wait for a read of storage."""
         self.deadlines = Deadlines()
         self.remembered: Remembered = files.remembered
         self.repeats = Repeats()
@@ -85,18 +95,16 @@ class Pass:
         self.touched: list[Partition] = []
         """Partitions whose batch must become durable."""
         self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
-        """Each request with its result and the partitions that must be durable before it is told."""
-        self.tallies: list[tuple[str, int]] = []
+        """Each request with its result, and the partitions that must be durable before it is answered."""
         self.deaths: list[Death] = []
+        # The number of items in this pass. They are added to the counters if the pass becomes durable.
+        self.produced = self.leased = self.completed = self.retried = self.expired = 0
 
     def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
-        """Answers when the partitions that the answer depends on are durable."""
+        """Answers the request once the partitions that the answer depends on are durable."""
         self.answers.append((request, result, after))
 
-    def tally(self, name: str, count: int) -> None:
-        self.tallies.append((name, count))
-
     def hold_up(self, request: Produce | Arrival) -> None:
-        """The request waits for a partition that takes it, or for its deadline."""
+        """The request waits for a partition that takes it, until its deadline."""
         self.held_up.append(request)
         self.deadlines.watch(request)

@@ -34,6 +34,7 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
     """Gives every request to a partition. A request that no partition takes waits until its deadline."""
     order = this.order
     together: dict[Partition, list[Produce]] = {}
+    are_several = len(order) > 1
     all_take = all([_takes(partition) for partition in order])
     at = _front(order)
     for request in requests:
@@ -44,7 +45,7 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
             continue
         partition = order[at]
         if type(request) is Produce and not request.timed:
-            partition.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
+            partition.contents.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
             together.setdefault(partition, []).append(request)
         else:
             # Items enter in the order of their requests.
@@ -56,7 +57,7 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
                 intake.enter(this, request, partition)
             else:
                 _produce_timed(this, request, partition)
-        if len(order) > 1:
+        if are_several:
             distribution.grew(order, at)
             at = 0 if all_take else _front(order)
     _produce_all(this, together)
@@ -70,7 +71,7 @@ def _front(order: Sequence[Partition]) -> int | None:
 
 
 def _takes(partition: Partition) -> bool:
-    return not partition.congested and partition.allows.produce
+    return partition.allows.produce and not partition.health.congested
 
 
 def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
@@ -84,23 +85,24 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
     count = len(drafts)
-    first = partition.allocate(count, now)
+    contents = partition.contents
+    first = contents.allocate(count, now)
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
-    partition.waiting -= count
-    if count >= ROWS_ITEMS_MIN and not partition.window.is_open():
+    contents.window.waiting -= count
+    if count >= ROWS_ITEMS_MIN and not contents.window.is_open():
         # These items will wait. As columns they take less memory and are applied faster.
         rows = Rows(first, count, now, expire, _columns(drafts, payloads))
-        partition.add_rows(rows, now * count, expire)
+        contents.add_rows(rows, now * count, expire)
     else:
         texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
         items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
-        partition.add(items, sum(map(len, payloads)), now * count, expire)
+        contents.add(items, sum(map(len, payloads)), now * count, expire)
     answers = this.answers
     for request in requests:
         if request.request_id:
             repeats.remember(this, partition, request.keys)
         answers.append((request, None, partition))
-    this.tally("produced", count)
+    this.produced += count
 
 
 def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:
@@ -118,7 +120,8 @@ def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:
     now = this.now_us
     expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
     soon = now + SCHEDULE_AHEAD_MIN_US
-    first = partition.allocate(len(request.drafts), now)
+    contents = partition.contents
+    first = contents.allocate(len(request.drafts), now)
     ready: list[Item] = []
     later: list[Item] = []
     for seq, d in enumerate(request.drafts, first):
@@ -129,10 +132,10 @@ def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:
         else:
             ready.append(item)
     if ready:
-        partition.enter(ready)
+        contents.enter(ready)
     if later:
-        partition.add_scheduled(later)
+        contents.add_scheduled(later)
     if request.request_id:
         repeats.remember(this, partition, request.keys)
     this.answer(request, None, partition)
-    this.tally("produced", len(request.drafts))
+    this.produced += len(request.drafts)

@@ -42,7 +42,7 @@ class Repeats:
 def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
     """Keys of requests that the partition takes in this pass."""
     until = this.now_us + kept_us
-    batch = partition.changes()
+    batch = partition.contents.changes()
     batch.request_ids += keys
     batch.request_until += [until] * len(keys)
     for key in keys:
@@ -111,7 +111,7 @@ def unread(this: Pass, request: Produce | Arrival) -> Partition | None:
 def look_up(this: Pass) -> None:
     """Asks every partition about the keys that may be in files, then puts the requests back in front of the inbox."""
     requests, this.repeats.to_look_up = this.repeats.to_look_up, []
-    if any(not (partition.allows.storage or partition.is_noted) for partition in this.partitions):
+    if any(not (partition.allows.storage or partition.keys_are_noted) for partition in this.partitions):
         this.held_up.extend(requests)
         return
     keys = [key for request in requests for key in request.keys]

@@ -14,7 +14,8 @@ from querator.items import Item
 from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
-    from querator.daemon.queue.partition import Lease, Partition
+    from querator.daemon.queue.leases import Lease
+    from querator.daemon.queue.partition import Partition
     from querator.daemon.store import Found, Store
     from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
 

@@ -82,6 +82,10 @@ class Window:
         head = islice((item.created_at for item in self.ready if item.seq not in self.gone), OLDEST_AMONG_ITEMS_MAX)
         return min(head, default=None)
 
+    def has_next(self) -> bool:
+        """Whether the next item is in memory."""
+        return bool(self.waiting and self.ready)
+
     def append(self, items: list[Item], size_bytes: int) -> None:
         is_next = self.is_open()
         self.waiting += len(items)

@@ -179,17 +179,18 @@ class Trends:
 
 def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> LatestSample:
     counters = logical.counters
-    total = leased = scheduled = severity = 0
+    ready = leased = scheduled = severity = 0
     state, reason = State.AVAILABLE, ""
     for partition in logical.partitions:
-        total += partition.total
-        leased += partition.total_leased
-        scheduled += partition.scheduled_count
-        told = partition.told_state
+        counts = partition.counts
+        ready += counts.ready
+        leased += counts.leased
+        scheduled += counts.scheduled
+        told = partition.reported_state
         if told is not State.AVAILABLE and SEVERITY[told] > severity:
             state, severity = told, SEVERITY[told]
         reason = reason or partition.trouble
-    ready, dead = total - leased, sum(counters.dead.values())
+    dead = sum(counters.dead.values())
     is_idle = (
         before is not None
         and (before.produced, before.leases, before.completed, before.ready, before.leased, before.dead)
@@ -198,7 +199,7 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
     if before is not None and is_idle:
         oldest = before.oldest_created_at
     else:
-        oldest = min([at for one in logical.partitions if (at := one.oldest()) is not None], default=None)
+        oldest = logical.oldest_created_at()
     seconds = (now_us - before.at_us) / US_PER_SECOND if before is not None else 0.0
     return LatestSample(
         name=logical.queue.name,

@@ -141,7 +141,7 @@ def _row(
     registry: Registry, one: LatestSample, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
 ) -> messages.QueueOverview:
     logical = registry.logicals[one.name]
-    done = logical.recent.last_minute(now_us, logical.counters)
+    done = logical.last_minute(now_us)
     oldest = one.oldest_created_at
     return messages.QueueOverview(
         queue_name=one.name,

@@ -1,0 +1,305 @@
+"""What memory knows of the items of one partition: which wait, which are leased, scheduled or departing.
+
+Every change goes into the pass's batch at the same time as into memory. If the batch cannot be made durable, the
+partition drops its contents and reads them again from storage, so nothing here needs to be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from querator import ids
+from querator.config_file import LimitsConfig
+from querator.daemon.queue.departing import DepartingItems
+from querator.daemon.queue.expiry import ExpirySearch
+from querator.daemon.queue.leases import Lease, Leases
+from querator.daemon.queue.loading import Snapshot
+from querator.daemon.queue.schedule import NEVER, Schedule
+from querator.daemon.queue.window import Window
+from querator.daemon.store import Batch, Due, Leased, Rows, Store
+from querator.items import Counts, Hold, Item
+from querator.limits import LOST_LEASE_KEPT_US
+
+_leased_seq_of = attrgetter("item.seq")
+_leased_created_at_of = attrgetter("item.created_at")
+
+
+class Contents:
+    """Empty and without a store while the partition is closed."""
+
+    __slots__ = (
+        "_batch", "created_sum", "departing", "expiry", "last_seq", "leases", "schedule", "store", "window",
+    )  # fmt: skip
+
+    def __init__(self, prefix: int, bounds: LimitsConfig, last_seq: int = 0) -> None:
+        self.store: Store | None = None
+        self.last_seq = last_seq
+        """The highest sequence that was handed out."""
+        self.window = Window(bounds)
+        self.schedule = Schedule()
+        self.leases = Leases(prefix)
+        self.departing = DepartingItems()
+        self.expiry = ExpirySearch()
+        self.created_sum = 0
+        """The sum of the creation times of all items that are not scheduled."""
+        self._batch: Batch | None = None
+
+    def load(self, store: Store, snapshot: Snapshot) -> None:
+        """Takes over what was read from the store that was opened."""
+        self.store = store
+        summary = snapshot.summary
+        self.last_seq = max(self.last_seq, summary.last_seq)
+        self.created_sum = summary.created_sum
+        if summary.next_expiry is not None:
+            self.expiry.expect(summary.next_expiry)
+        self.window.waiting = summary.ready
+        self.window.extend(snapshot.ready)
+        self.leases.load(snapshot.leased)
+        self.schedule.count = summary.scheduled
+        self.scheduled_loaded(snapshot.scheduled)
+
+    def counts(self) -> Counts:
+        """The number of items as storage has them after the batch."""
+        departing = self.departing
+        ready = self.window.waiting + len(departing.items) - len(departing.leased)
+        leased = len(self.leases.by_id) + len(departing.leased)
+        return Counts(ready, leased, self.schedule.count, self.created_sum)
+
+    # -- the pass's batch
+
+    def changes(self) -> Batch:
+        if self._batch is None:
+            self._batch = Batch()
+        return self._batch
+
+    @property
+    def has_changes(self) -> bool:
+        return self._batch is not None
+
+    def stage(self) -> bool:
+        """Hands the pass's batch to the store, which makes it durable with its next write. False if there is none."""
+        batch, self._batch = self._batch, None
+        if batch is None or self.store is None:
+            return False
+        batch.last_seq = self.last_seq
+        self.store.commit(batch)
+        return True
+
+    def allocate(self, count: int, now_us: int) -> int:
+        """Reserves this many new sequences and returns the first."""
+        first = ids.next_sequence(self.last_seq, now_us)
+        self.last_seq = first + count - 1
+        return first
+
+    def remember_keys(self, keys: Sequence[str], until_us: Sequence[int]) -> None:
+        batch = self.changes()
+        batch.request_ids += keys
+        batch.request_until += until_us
+
+    def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
+        """The ids of these items are remembered as lost leases.
+
+        Pass `stay` for items that stay in the queue, in another partition. This file cannot see when they leave it, so
+        that their ids are remembered until they expire.
+        """
+        batch = self.changes()
+        batch.lost_seqs += [item.seq for item in items]
+        batch.lost_births += [item.birth or item.seq for item in items]
+        until = [now_us, *(item.expire_deadline for item in items if stay)]
+        batch.lost_until = max(batch.lost_until, max(until) + LOST_LEASE_KEPT_US)
+
+    # -- items come
+
+    def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
+        """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items."""
+        self.changes().add += items
+        self.created_sum += created_sum
+        expiry = self.expiry
+        if first_expiry < expiry.next_expiry:
+            expiry.next_expiry = first_expiry
+        self.window.append(items, size_bytes)
+
+    def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:
+        """`add` for items in columns."""
+        self.changes().rows.append(rows)
+        self.created_sum += created_sum
+        self.expiry.expect(first_expiry)
+        self.window.append_rows(rows)
+
+    def enter(self, items: list[Item]) -> None:
+        """`add` for items that differ from each other."""
+        self.add(
+            items,
+            sum([len(item.payload) for item in items]),
+            sum([item.created_at for item in items]),
+            min([item.expire_deadline for item in items]),
+        )
+
+    def requeue(self, items: Sequence[tuple[Item, int]], now_us: int) -> None:
+        """Adds items that come back, each with its number of attempts, at the tail and under new sequences."""
+        first = self.allocate(len(items), now_us)
+        self.enter([returned(item, seq, attempts) for seq, (item, attempts) in enumerate(items, first)])
+
+    def add_leased(self, leased: Sequence[Leased]) -> None:
+        """Adds items that are leased already."""
+        batch = self.changes()
+        batch.add += [one.item for one in leased]
+        self.created_sum += sum([one.item.created_at for one in leased])
+        self.leases.add(batch, leased)
+
+    # -- between memory and disk
+
+    def loaded(self, items: list[Item]) -> None:
+        """Takes in waiting items that were read from disk, beginning with the first that is not in memory."""
+        store = self.store
+        assert store is not None
+        cursor, departing = self.window.cursor, self.departing.items
+        self.window.extend(
+            [i for i in items if i.seq > cursor and not store.is_removed(i.seq) and i.seq not in departing]
+        )
+        if items:
+            self.window.pass_by(items[-1].seq)
+
+    # -- items leave
+
+    def lease(self, sizes: Sequence[int], holds: Sequence[Hold], deadline: int) -> list[list[Lease]]:
+        """Leases items from the head until the deadline: up to so many for each hold. Empty hands come last."""
+        items = self.window.take(sum(sizes))
+        return self.leases.deal(self.changes(), items, sizes, holds, deadline) if items else []
+
+    def remove_completed(self, leases: Sequence[Lease]) -> None:
+        """Removes the items of leases that were taken out and succeeded."""
+        self.changes().remove += map(_leased_seq_of, leases)
+        self.created_sum -= sum(map(_leased_created_at_of, leases))
+
+    def remove_lost(self, leases: Sequence[Lease], now_us: int) -> None:
+        """Removes the items of leases that were taken out and did not succeed. Their ids are remembered as lost."""
+        self.remove_completed(leases)
+        self.remember_lost([lease.item for lease in leases], now_us)
+
+    def remove_leased(self, wanted: Iterable[str]) -> set[int]:
+        """Removes those of the items that are leased. Returns their sequences."""
+        leases = self.leases.take(wanted)
+        if leases:
+            self.remove_completed(leases)
+        return set(map(_leased_seq_of, leases))
+
+    def remove(self, items: Sequence[Item]) -> None:
+        """Removes items that are no longer counted as waiting, leased or departing."""
+        self.changes().remove += [item.seq for item in items]
+        self.created_sum -= sum([item.created_at for item in items])
+
+    def remove_waiting(self, items: Sequence[Item]) -> None:
+        """Removes those of the items that still wait, in memory or on disk."""
+        present = self.waiting_among(items)
+        if present:
+            self.window.forget(present)
+            self.remove(present)
+
+    def waiting_among(self, items: Sequence[Item]) -> list[Item]:
+        """Those of the items, as read from storage a moment ago, that still wait."""
+        store = self.store
+        assert store is not None
+        return self.window.among(items, self.departing.items, store.is_removed)
+
+    def remove_all(self, *, ready: bool, leased: bool, scheduled: bool) -> None:
+        batch = self.changes()
+        batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
+        # A clear takes effect first in its batch, so that what this pass has added so far would survive it.
+        stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
+        if ready:
+            batch.add = [item for item in batch.add if item.seq in stay]
+            batch.rows = []
+            self.window.clear(self.last_seq)
+            self.expiry.next_expiry = NEVER
+        if leased:
+            batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = [], [], []
+            batch.holds, batch.hold_counts = [], []
+            self.leases.clear()
+        if scheduled:
+            batch.schedule = []
+            self.schedule.clear()
+        self.departing.clear(ready=ready, leased=leased, scheduled=scheduled)
+        if ready:
+            left = [*self.departing.items.values(), *(lease.item for lease in self.leases.by_id.values())]
+            self.created_sum = sum([item.created_at for item in left])
+
+    # -- scheduled items
+
+    def add_scheduled(self, items: Sequence[Item]) -> None:
+        self.changes().schedule += items
+        self.schedule.add(items)
+
+    def unschedule(self, items: Sequence[Item]) -> None:
+        self.changes().unschedule += [item.seq for item in items]
+        self.schedule.remove(items)
+
+    def remove_scheduled(self, items: Sequence[Item]) -> list[Item]:
+        """Removes those of the items, as read from storage a moment ago, that are still scheduled. Returns them."""
+        store = self.store
+        assert store is not None
+        present = [item for item in items if not store.is_removed(item.seq, "scheduled")]
+        self.unschedule(present)
+        return present
+
+    def wants_scheduled(self) -> bool:
+        """Whether scheduled items must be read, because memory has none of them."""
+        schedule = self.schedule
+        more = schedule.count > len(self.departing.scheduled)
+        return more and not schedule.items and not schedule.loading and self.store is not None
+
+    def scheduled_loaded(self, due: Due) -> None:
+        """Takes in the scheduled items that are due first, read after everything was applied to the file."""
+        store = self.store
+        assert store is not None
+        horizon = NEVER if due.are_all else due.items[-1].enqueue_at
+        departing = self.departing.scheduled
+        present = [i for i in due.items if not store.is_removed(i.seq, "scheduled") and i.seq not in departing]
+        self.schedule.loaded(present, horizon)
+
+    # -- items depart
+
+    def depart(self, items_max: int, bytes_max: int) -> list[Item]:
+        """Takes items from the head, to be sent elsewhere. Storage has them until `departed`."""
+        taken = self.window.take(items_max, bytes_max)
+        self.departing.start(taken)
+        return taken
+
+    def depart_scheduled(self, items_max: int) -> list[Item]:
+        """The same for scheduled items, beginning with those that are due first."""
+        taken = self.schedule.take(items_max)
+        self.departing.start_scheduled(taken)
+        return taken
+
+    def departed(self, items: Sequence[Item], now_us: int) -> set[int]:
+        """Removes items that have arrived elsewhere. Returns the sequences of those that were still here."""
+        present = self.departing.end(items)
+        if present:
+            self.remove(present)
+        present += self.remove_scheduled(self.departing.end_scheduled(items))
+        if came_back := [item for item in present if item.birth]:
+            self.remember_lost(came_back, now_us, stay=True)
+        self.departures_ended(now_us)
+        return {item.seq for item in present}
+
+    def stay(self, items: Sequence[Item], now_us: int) -> None:
+        """Returns departing items that have not arrived to the head."""
+        self.window.put_back(self.departing.end(items))
+        self.schedule.remember(self.departing.end_scheduled(items))
+        self.departures_ended(now_us)
+
+    def departures_ended(self, now_us: int) -> None:
+        """Some items have left or stay. If none departs any more, the search for expired items goes on."""
+        if not self.departing.waiting:
+            self.expiry.all_departed(now_us)
+
+
+def returned(item: Item, seq: int, attempts: int, enqueue_at: int = 0) -> Item:
+    """An item that comes back under a new sequence after a lease or because it is due."""
+    birth = item.birth or item.seq
+    return msgspec.structs.replace(
+        item, seq=seq, attempts=attempts, enqueue_at=enqueue_at, birth=birth, imported_deadline=0
+    )

@@ -1,0 +1,59 @@
+"""When the waiting items of one partition expire, and the search for those that have.
+
+A search reads storage. The pass after it moves what was found to the dead queue, and the next search begins when all of
+that has left.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from querator.daemon.queue.schedule import NEVER
+from querator.items import Item
+
+
+class _Progress(enum.Enum):
+    IDLE = 0
+    READING = 1
+    DEPARTING = 2
+
+
+class ExpirySearch:
+    __slots__ = ("_progress", "found", "next_expiry")
+
+    def __init__(self) -> None:
+        self.next_expiry = NEVER
+        """No waiting item expires before this, except those that a search under way finds."""
+        self.found: list[tuple[list[Item], int | None]] = []
+        """What searches have read: expired items, and when the next of the others expires."""
+        self._progress = _Progress.IDLE
+
+    def next_search_us(self) -> int:
+        return self.next_expiry if self._progress is _Progress.IDLE else NEVER
+
+    def expect(self, expiry: int) -> None:
+        """An item expires at this time."""
+        self.next_expiry = min(self.next_expiry, expiry)
+
+    def begin(self) -> None:
+        self._progress = _Progress.READING
+        self.next_expiry = NEVER
+
+    def take_found(self) -> list[tuple[list[Item], int | None]]:
+        found, self.found = self.found, []
+        return found
+
+    def wait_for_departures(self) -> None:
+        """Expired items were found and leave now."""
+        self._progress = _Progress.DEPARTING
+
+    def nothing_found(self, next_expiry: int | None) -> None:
+        self._progress = _Progress.IDLE
+        if next_expiry is not None:
+            self.expect(next_expiry)
+
+    def all_departed(self, now_us: int) -> None:
+        """Searches again at once if the last search found something, because there may be more."""
+        if self._progress is _Progress.DEPARTING:
+            self._progress = _Progress.IDLE
+            self.expect(now_us - 1)

@@ -1,0 +1,117 @@
+"""Takes requests into a pass, and answers those that wait for too long. Part of the Logical's pass."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from querator.daemon.queue import leasing, repeats
+from querator.daemon.queue.passes import Pass
+from querator.daemon.queue.requests import (
+    Arrival,
+    Change,
+    Complete,
+    Extend,
+    LeaseItems,
+    Produce,
+    Request,
+    Retry,
+    failing,
+)
+from querator.errors import QueratorError, RetryRequest
+
+LEASE_TIMEOUT = "request timeout; no items are in the queue, try again"
+PRODUCE_TIMEOUT = "request timeout; no partition is available, try again"
+UNREAD_TIMEOUT = (
+    "request timeout; partition '{}' cannot be read and may have taken a request with this request id, try again"
+)
+
+
+def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
+    """Takes the inbox in, in arrival order, up to the first change, which has a pass of its own.
+
+    Returns the produces, and the requests of clients that hold leases. Leases are parked.
+    """
+    inbox = this.inbox
+    this.taken = [*this.held_up, *inbox]
+    held_up, this.held_up = this.held_up, deque()
+    # The files may have been read since these requests came.
+    produces = [request for request in held_up if not request.keys or repeats.may_enter(this, request)]
+    completes: list[Request] = []
+    is_first = True
+    while inbox:
+        request = inbox.popleft()
+        if isinstance(request, Produce):
+            if not request.request_id or repeats.may_enter(this, request):
+                produces.append(request)
+        elif isinstance(request, LeaseItems):
+            leasing.arrive(this, request)
+        elif isinstance(request, Change):
+            if is_first:
+                _change(this, request)
+            else:
+                inbox.appendleft(request)
+            if inbox:
+                this.wake()
+            break
+        elif isinstance(request, Arrival):
+            if repeats.may_enter(this, request):
+                produces.append(request)
+        else:
+            completes.append(request)
+        is_first = False
+    if this.repeats.to_look_up:
+        repeats.look_up(this)
+    return produces, completes
+
+
+def _change(this: Pass, request: Change) -> None:
+    for partition in request.partitions:
+        if not partition.allows.storage:
+            this.answer(request, RetryRequest(failing(partition.number)))
+            return
+    try:
+        result = request.run(this.now_us)
+    except QueratorError as error:
+        result = error
+    this.answer(request, result, set(request.partitions))
+
+
+def time_out(this: Pass) -> None:
+    """Answers the requests whose deadline has passed."""
+    for request in this.deadlines.take_overdue(this.now_ns):
+        if isinstance(request, LeaseItems):
+            if this.parked.remove(request):
+                this.answer(request, RetryRequest(LEASE_TIMEOUT))
+        elif isinstance(request, Produce | Arrival):
+            if request in this.held_up:
+                this.held_up.remove(request)
+            if isinstance(request, Produce):
+                this.repeats.give_up(request)
+            unread = repeats.unread(this, request)
+            reason = PRODUCE_TIMEOUT if unread is None else UNREAD_TIMEOUT.format(unread.number)
+            this.answer(request, RetryRequest(reason))
+
+
+def answer_all(this: Pass, error: QueratorError) -> None:
+    """Answers every request that waits, because the queue stops."""
+    under_way = this.repeats.under_way.values()
+    for request in [*this.inbox, *this.parked.waiting.values(), *this.held_up, *under_way, *this.moves.retrying]:
+        request.answer(error)
+    this.moves.retrying.clear()
+    this.inbox.clear()
+    this.parked.clear()
+    this.held_up.clear()
+
+
+def waiting_requests(this: Pass) -> dict[str, int]:
+    """The number of requests that wait, by kind."""
+    produces = len(this.held_up) + this.repeats.looking_up
+    kinds = {"produce": produces, "lease": len(this.parked.waiting), "complete": this.looking_up}
+    for request in this.inbox:
+        if isinstance(request, Produce):
+            kinds["produce"] += 1
+        elif isinstance(request, LeaseItems):
+            kinds["lease"] += 1
+        elif isinstance(request, Complete | Retry | Extend):
+            kinds["complete"] += 1
+    return kinds

@@ -1,0 +1,170 @@
+"""The leases of one partition: which items are leased, by whom, and when each lease ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby, repeat
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from querator import ids
+from querator.daemon.queue import distribution, lifecycle
+from querator.daemon.queue.schedule import NEVER
+from querator.daemon.store import Batch, Leased
+from querator.items import NOBODY, ZERO_TIME_US, Hold, Item
+from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
+
+# Deadlines that no client can ask for. They are stored for leases that their holder has given up, and say what becomes
+# of the item if this process ends before it has moved the item.
+TO_DIE_US: Final = ZERO_TIME_US + 1
+TO_MOVE_US: Final = ZERO_TIME_US + 2
+
+_seq_of = attrgetter("seq")
+_attempts_of = attrgetter("attempts")
+_hold_of = attrgetter("hold")
+_leased_seq_of = attrgetter("item.seq")
+
+
+class Lease(msgspec.Struct, gc=False):
+    """An item that a client holds. `attempts` counts this lease."""
+
+    id: str
+    item: Item
+    attempts: int
+    deadline: int
+    hold: Hold = NOBODY
+
+
+def failed(lease: Lease, reason: str, ended_at: int) -> Lease:
+    """The lease after its holder gave it up: the history of its item has one more attempt."""
+    hold = lease.hold
+    if reason or not hold.ended_at:
+        hold = Hold(hold.client_id, hold.leased_at, ended_at, reason)
+    history = lifecycle.history_with_attempt(lease.item, lease.attempts, hold)
+    return Lease(lease.id, msgspec.structs.replace(lease.item, history=history), lease.attempts, lease.deadline, hold)
+
+
+def write_leases(batch: Batch, leases: Sequence[Lease], deadline: int | None = None) -> None:
+    """Adds the leases to the batch, with their own deadlines or all with the given one."""
+    batch.lease_seqs += [lease.item.seq for lease in leases]
+    batch.lease_attempts += [lease.attempts for lease in leases]
+    batch.lease_deadlines += [lease.deadline if deadline is None else deadline for lease in leases]
+    for hold, held in groupby(leases, _hold_of):
+        batch.holds.append(hold)
+        batch.hold_counts.append(len(list(held)))
+
+
+class Leases:
+    """Keeps the leases in memory and adds every change to the batch. Planners take leases out of `by_id`."""
+
+    __slots__ = ("_ends", "_prefix", "by_id", "ends_ids")
+
+    def __init__(self, prefix: int) -> None:
+        self._prefix = prefix
+        self.by_id: dict[str, Lease] = {}
+        self._ends: list[tuple[int, int, list[str]]] = []
+        """A heap of deadlines and the ids that had them. An id whose lease has ended or was extended is skipped."""
+        self.ends_ids = 0
+        """The number of ids in the heap."""
+
+    def load(self, leased: Sequence[Leased]) -> None:
+        """Takes over the leases that storage has."""
+        self.by_id = {lease.id: lease for lease in self._with_ids(leased)}
+        self._rebuild_ends()
+
+    def _with_ids(self, leased: Sequence[Leased]) -> list[Lease]:
+        texts = ids.encode_many(self._prefix, [one.item.seq for one in leased])
+        return [Lease(text, *one) for text, one in zip(texts, leased, strict=True)]
+
+    def deal(
+        self, batch: Batch, items: Sequence[Item], sizes: Sequence[int], holds: Sequence[Hold], deadline: int
+    ) -> list[list[Lease]]:
+        """Leases the items until the deadline, up to so many for each hold. Empty hands come last."""
+        seqs = list(map(_seq_of, items))
+        texts = ids.encode_many(self._prefix, seqs)
+        attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
+        leases = list(map(Lease, texts, items, attempts, repeat(deadline), repeat(holds[0])))
+        self.by_id.update(zip(texts, leases, strict=True))
+        self._expect_end(deadline, seqs[0], texts)
+        hands = distribution.deal(leases, sizes)
+        if len(hands) > 1:
+            for hand, hold in zip(hands, holds, strict=True):
+                deque(map(setattr, hand, repeat("hold"), repeat(hold)), maxlen=0)
+            leases = list(chain.from_iterable(hands))
+            seqs, attempts = list(map(_leased_seq_of, leases)), list(map(_attempts_of, leases))
+        batch.lease_seqs += seqs
+        batch.lease_attempts += attempts
+        batch.lease_deadlines += repeat(deadline, len(seqs))
+        batch.holds += holds
+        batch.hold_counts += map(len, hands)
+        return hands
+
+    def add(self, batch: Batch, leased: Sequence[Leased]) -> None:
+        """Adds leases of items that are new here."""
+        leases = self._with_ids(leased)
+        for lease in leases:
+            self._hold(lease)
+        write_leases(batch, leases)
+
+    def put_back(self, batch: Batch, lease: Lease) -> None:
+        """Returns a lease that a planner took out: its item could not leave."""
+        self._hold(lease)
+        write_leases(batch, [lease])
+
+    def _hold(self, lease: Lease) -> None:
+        self.by_id[lease.id] = lease
+        self._expect_end(lease.deadline, lease.item.seq, [lease.id])
+
+    def extend(self, batch: Batch, leases: Sequence[Lease], deadline: int) -> None:
+        for lease in leases:
+            lease.deadline = deadline
+        self._expect_end(deadline, leases[0].item.seq, [lease.id for lease in leases])
+        write_leases(batch, leases)
+
+    def take(self, wanted: Iterable[str]) -> list[Lease]:
+        """Takes out the leases with these ids, those that exist."""
+        return [lease for text in wanted if (lease := self.by_id.pop(text, None)) is not None]
+
+    def take_ended(self, now_us: int, leases_max: int) -> list[Lease]:
+        """Takes out about `leases_max` leases past their deadline, in the order in which their items come back."""
+        ended: list[Lease] = []
+        while self._ends and self._ends[0][0] < now_us and len(ended) < leases_max:
+            deadline, _, texts = heapq.heappop(self._ends)
+            self.ends_ids -= len(texts)
+            for text in texts:
+                lease = self.by_id.get(text)
+                if lease is not None and lease.deadline == deadline:
+                    del self.by_id[text]
+                    ended.append(lease)
+        ended.sort(key=lambda lease: (lease.deadline, lease.item.seq))
+        return ended
+
+    def clear(self) -> None:
+        self.by_id.clear()
+        self._ends.clear()
+        self.ends_ids = 0
+
+    # -- when leases end
+
+    def next_end(self) -> int:
+        """The first deadline; the lease that had it may be gone."""
+        return self._ends[0][0] if self._ends else NEVER
+
+    def _expect_end(self, deadline: int, seq: int, texts: list[str]) -> None:
+        heapq.heappush(self._ends, (deadline, seq, texts))
+        self.ends_ids += len(texts)
+        if self.ends_ids > 2 * len(self.by_id) + LEASE_ENDS_IDS_MIN:
+            # Most leases are completed long before their deadline. Their ids must not fill the heap until then.
+            self._rebuild_ends()
+
+    def _rebuild_ends(self) -> None:
+        by_deadline: dict[int, list[str]] = {}
+        for lease in self.by_id.values():
+            by_deadline.setdefault(lease.deadline, []).append(lease.id)
+        self._ends = [(deadline, 0, texts) for deadline, texts in by_deadline.items()]
+        heapq.heapify(self._ends)
+        self.ends_ids = len(self.by_id)

@@ -1,0 +1,59 @@
+"""Ends a pass: answers its requests once its batches are durable, or plans them again. Part of the Logical's pass."""
+
+from __future__ import annotations
+
+from querator.daemon.queue import repeats
+from querator.daemon.queue.partition import Partition
+from querator.daemon.queue.passes import Death, Pass
+from querator.daemon.queue.requests import Arrival, LeaseItems, Produce, failing
+from querator.errors import RetryRequest
+
+
+def succeed(this: Pass) -> None:
+    """All batches of the pass are durable."""
+    # The answers go first, because clients wait for them and for nothing that follows.
+    for request, result, _ in this.answers:
+        request.answer(result)
+    for partition in this.touched:
+        partition.settled()
+    counters = this.counters
+    counters.produced += this.produced
+    counters.leased += this.leased
+    counters.completed += this.completed
+    counters.retried += this.retried
+    counters.expired += this.expired
+    for death in this.deaths:
+        _count_death(this, death)
+
+
+def fail(this: Pass, failed: dict[Partition, str]) -> None:
+    """The batches of these partitions are not durable, for the given reasons.
+
+    A produce or a lease that depends on one of them is planned again. Other requests that do are refused.
+    """
+    for partition, reason in failed.items():
+        this.files.fail(partition, reason)
+    for request, result, after in this.answers:
+        needed = after if isinstance(after, set) else {after}
+        bad = next((partition for partition in failed if partition in needed), None)
+        if bad is None:
+            request.answer(result)
+        elif isinstance(request, Produce | Arrival):
+            repeats.take_back(this, request)
+            this.hold_up(request)
+        elif isinstance(request, LeaseItems):
+            this.parked.park(request)
+            this.deadlines.watch(request)
+        else:
+            request.answer(RetryRequest(failing(bad.number)))
+    for death in this.deaths:
+        if death.partition not in failed:
+            _count_death(this, death)
+    this.moves.call_off(failed)
+    this.parked.restore_order()
+    this.wake()
+
+
+def _count_death(this: Pass, death: Death) -> None:
+    this.counters.dead[death.reason] += 1
+    this.died(death)
