@@ -17,9 +17,10 @@ ZERO = "0001-01-01T00:00:00Z"
 
 
 def later(now: str, seconds: float) -> str:
-    """A time in the daemon's format: the fraction has no zeros at its end."""
+    """A time in the daemon's format: with 0, 3 or 6 decimals, as few as needed."""
     then = dt.datetime.fromisoformat(now.replace("Z", "+00:00")) + dt.timedelta(seconds=seconds)
-    return then.strftime("%Y-%m-%dT%H:%M:%S.%f").rstrip("0").rstrip(".") + "Z"
+    text = then.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return text.removesuffix("000").removesuffix("000").removesuffix(".") + "Z"
 
 
 def texts(items) -> list[str]:
