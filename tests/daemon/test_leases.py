@@ -1,0 +1,81 @@
+"""The leases of a partition: what memory and the batch have, and when leases end."""
+
+from __future__ import annotations
+
+from querator import ids
+from querator.daemon.queue.leases import TO_DIE_US, Leases, write_leases
+from querator.daemon.queue.schedule import NEVER
+from querator.daemon.store import Batch, Leased
+from querator.items import Hold, Item
+from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
+
+PREFIX = 7
+ANN, BOB = Hold("ann", 1), Hold("bob", 1)
+
+
+def items(first: int, last: int, attempts: int = 0) -> list[Item]:
+    return [Item(seq, 1, 9, b"x", attempts=attempts) for seq in range(first, last + 1)]
+
+
+def ids_of(first: int, last: int) -> list[str]:
+    return ids.encode_many(PREFIX, list(range(first, last + 1)))
+
+
+def test_each_hand_gets_its_own_hold_in_memory_and_in_the_batch():
+    leases, batch = Leases(PREFIX), Batch()
+    hands = leases.deal(batch, items(1, 3), [2, 2], [ANN, BOB], 50)
+    assert [[lease.item.seq for lease in hand] for hand in hands] == [[1, 3], [2]]
+    assert [leases.by_id[text].hold for text in ids_of(1, 3)] == [ANN, BOB, ANN]
+    assert (batch.lease_seqs, batch.holds, batch.hold_counts) == ([1, 3, 2], [ANN, BOB], [2, 1])
+
+
+def test_a_lease_counts_as_an_attempt_up_to_the_limit():
+    leases = Leases(PREFIX)
+    ((lease,),) = leases.deal(Batch(), items(1, 1, attempts=4), [1], [ANN], 50)
+    ((last,),) = leases.deal(Batch(), items(2, 2, attempts=ATTEMPTS_MAX), [1], [ANN], 50)
+    assert (lease.attempts, last.attempts) == (5, ATTEMPTS_MAX)
+
+
+def test_leases_end_after_their_deadline_in_the_order_of_deadlines():
+    leases = Leases(PREFIX)
+    leases.deal(Batch(), items(1, 2), [2], [ANN], 60)
+    leases.deal(Batch(), items(3, 3), [1], [ANN], 50)
+    assert leases.next_end() == 50
+    assert leases.take_ended(50, 10) == []
+    assert [lease.item.seq for lease in leases.take_ended(61, 10)] == [3, 1, 2]
+    assert (leases.by_id, leases.next_end()) == ({}, NEVER)
+
+
+def test_an_extended_or_completed_lease_does_not_end_at_its_first_deadline():
+    leases, batch = Leases(PREFIX), Batch()
+    ((extended, _),) = leases.deal(Batch(), items(1, 2), [2], [ANN], 50)
+    leases.extend(batch, [extended], 80)
+    assert [lease.item.seq for lease in leases.take(ids_of(2, 3))] == [2]
+    assert leases.take_ended(51, 10) == []
+    assert (batch.lease_seqs, batch.lease_deadlines) == ([1], [80])
+    assert leases.take_ended(81, 10) == [extended]
+
+
+def test_ids_of_completed_leases_do_not_fill_memory():
+    leases = Leases(PREFIX)
+    for first in range(1, 3 * LEASE_ENDS_IDS_MIN, 100):
+        leases.deal(Batch(), items(first, first + 99), [100], [ANN], 50)
+        leases.take(ids_of(first, first + 99))
+    assert leases.ends_ids <= LEASE_ENDS_IDS_MIN + 100
+
+
+def test_leases_that_storage_has_are_loaded_with_their_ends():
+    leases = Leases(PREFIX)
+    leases.load([Leased(items(1, 1)[0], 3, 50, BOB)])
+    (lease,) = leases.take_ended(51, 10)
+    assert (lease.id, lease.attempts, lease.hold) == (*ids_of(1, 1), 3, BOB)
+
+
+def test_a_lease_that_is_put_back_is_written_again():
+    leases, batch = Leases(PREFIX), Batch()
+    leases.deal(Batch(), items(1, 1), [1], [ANN], 50)
+    (lease,) = leases.take(ids_of(1, 1))
+    write_leases(batch, [lease], TO_DIE_US)
+    leases.put_back(batch, lease)
+    assert leases.by_id == {lease.id: lease}
+    assert (batch.lease_deadlines, batch.hold_counts) == ([TO_DIE_US, 50], [1, 1])
