@@ -1,6 +1,6 @@
-"""Drives Logicals without asyncio, threads or a wall clock: what `engine.py` does, one step after the other.
+"""Drives Logicals without asyncio, threads or a wall clock. It does what the engine does, one step after the other.
 
-Time stands still until a test moves it. Reads and moves are carried out at once, or held back when a test says so.
+Time stands still until a test moves it. Reads run at once, or later if a test holds them back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAR_NS = 1 << 60
 
 
 class Answer:
-    """Where a request's answer ends up; it must come exactly once."""
+    """Receives the answer to a request, which must come exactly once."""
 
     def __init__(self) -> None:
         self.results: list[Any] = []
@@ -119,7 +119,7 @@ class Driver:
         return logical
 
     def restart(self) -> None:
-        """A new process on the same storage: everything in memory is gone."""
+        """Starts a new process on the same storage, which has nothing in memory."""
         old = list(self.logicals.values())
         self.storage.reopen()
         self.logicals.clear()
@@ -132,11 +132,11 @@ class Driver:
     # -- running
 
     def run(self) -> None:
-        """Until nothing is left to do at this time."""
+        """Runs passes until nothing is left to do at this time."""
         for _ in range(1_000):
             if not self.step():
                 return
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the queue always has something to do")
 
     def step(self) -> bool:
         woken, self._woken = self._woken, {}
@@ -196,7 +196,7 @@ class Driver:
         self.run()
 
     def elapse(self, seconds: float) -> None:
-        """Real time, on which requests time out and back-offs end."""
+        """Moves the monotonic clock, on which requests time out and back-offs end."""
         self.now_ns += int(seconds * 1e9)
         self.run()
 
@@ -220,7 +220,7 @@ class Driver:
     def take_in(
         self, texts: list[str], request_id: str = "", queue: str = "q", digest: str = "digest", run: bool = True
     ) -> Answer:
-        """A chunk of a bulk stream."""
+        """Submits a chunk of a bulk stream."""
         table = pa.table({"payload": [text.encode() for text in texts]})
         stream = encode_batches(table.to_batches(), table.schema)
         columns = Columns(len(texts), stream, 0, len(texts), None, True)
@@ -272,7 +272,7 @@ class Driver:
         return [lease.item.payload.decode() for lease in leases]
 
     def stored(self, queue: str = "q") -> list[str]:
-        """What storage holds, over all partitions, scheduled items included."""
+        """The payloads in the storage of all partitions, scheduled items included."""
         found = []
         for partition in self.logicals[queue].partitions:
             store = partition.store or self.storage.open(partition.placement.uuid, queue)
@@ -282,7 +282,7 @@ class Driver:
         return found
 
     def check_counters(self) -> None:
-        """What the partitions count is what storage holds."""
+        """Checks that the counts of the partitions are those of their storage."""
         for logical in self.logicals.values():
             for partition in logical.partitions:
                 if partition.store is None:

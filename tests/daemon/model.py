@@ -1,7 +1,7 @@
-"""A queue and its dead queue driven at random, with failing writes, clock jumps and restarts, beside a simple model.
+"""Drives a queue and its dead queue at random, with failing writes, clock jumps and restarts, beside a simple model.
 
-What must hold: nothing that was acknowledged is lost, nothing is in two hands at once, a partition gives its items away
-in the order of their ids, and the counters are what storage holds.
+Four things must hold. No acknowledged item is lost. No item is leased to two clients at once. A partition leases its
+items in the order of their ids. The counts are those of the storage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ counts = st.integers(1, 5)
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Subclasses say which storage is driven."""
+    """A subclass chooses the storage."""
 
     def make_driver(self, bounds: LimitsConfig) -> Driver:
         return Driver(bounds=bounds)
@@ -43,11 +43,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.keeps_everything = dead
         self.number = 0
         self.made: dict[str, Answer] = {}
-        """Payload → what became of its produce."""
+        """Payload → the answer to its produce."""
         self.completed: set[str] = set()
-        """Payloads of which a complete was sent, whatever became of it."""
+        """Payloads for which a complete was sent, whether it succeeded or not."""
         self.hands: dict[str, tuple[str, int]] = {}
-        """Payload → the id and deadline under which somebody holds it."""
+        """Payload → the id and deadline of its lease."""
         self.parked: list[Answer] = []
         self.last_leased: dict[int, int] = {}
         self.write_fails = 0
@@ -75,7 +75,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=counts, repeat=st.booleans())
     def take_in(self, count: int, repeat: bool) -> None:
-        """A chunk of a bulk stream."""
+        """Produces a chunk of a bulk stream."""
         texts = [f"{self.number + n}" for n in range(count)]
         self.number += count
         answer = self.d.take_in(texts, f"bulk r{self.number}")
@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
             answer = self.d.retry(ids, dead=True)
         else:
             answer = self.d.retry(ids, at=self.d.now_us + 40 * SECOND if how == "later" else None)
-        # Whatever the answer is, the holder works on with none of them.
+        # Whatever the answer is, the client treats these leases as ended.
         for payload in chosen:
             self.hands.pop(payload, None)
         self.look()
@@ -148,13 +148,13 @@ class QueueMachine(RuleBasedStateMachine):
     # -- what must hold
 
     def look(self) -> None:
-        """Takes in what parked leases got."""
+        """Records the leases that parked requests got."""
         got = [a for a in self.parked if not a.waiting and not isinstance(a.result, QueratorError)]
         self.parked = [answer for answer in self.parked if answer.waiting]
         hands = [(partition, lease) for partition, leases in (answer.result for answer in got) for lease in leases]
         for partition, lease in sorted(hands, key=lambda hand: decode(hand[1].id).seq):
             payload = lease.item.payload.decode()
-            assert payload not in self.hands, f"{payload} is in two hands"
+            assert payload not in self.hands, f"{payload} is leased twice"
             self.hands[payload] = lease.id, lease.deadline
             seq = decode(lease.id).seq
             assert seq > self.last_leased.get(partition, 0), "not in order"
@@ -172,7 +172,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert not lost, f"lost: {lost}"
 
     def moving(self) -> bool:
-        """A move between its two steps is in two places for a moment."""
+        """Whether a move is between its two steps, so that its items are in two places."""
         return any(not this.moves.are_over for this in self.d.passes.values()) or any(
             p.store is None or p.contents.departing.items for q in self.d.logicals.values() for p in q.partitions
         )

@@ -1,4 +1,4 @@
-"""The catalog on a disk that fails it for a while."""
+"""The catalog on a disk that fails for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_file_grows_beyond(size: int) -> Iterator[None]:
 
 
 def columns_fingerprint(path: Path) -> str:
-    """Of the names and types of all columns of a file."""
+    """A digest of the names and types of all columns of a file."""
     with duckdb.connect(str(path), read_only=True) as connection:
         names = connection.sql(
             "select table_name, column_name, data_type from duckdb_columns() where not internal order by all"

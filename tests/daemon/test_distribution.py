@@ -1,4 +1,4 @@
-"""Which partition gets which request, and who gets which item: pure functions."""
+"""The choice of the partition for a request, and of the client for an item: pure functions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TestOrder:
         distribution.sort(order)
         assert names(order) == "bdac"
 
-    def test_who_took_items_moves_back_in_front_of_its_equals(self):
+    def test_a_partition_that_took_items_moves_back_in_front_of_its_equals(self):
         order = [Place("a", 5), Place("b", 2), Place("c", 5)]
         distribution.grew(order, 0)
         assert names(order) == "bac"
 
-    def test_who_gave_items_moves_forward_behind_its_equals(self):
+    def test_a_partition_that_gave_items_moves_forward_behind_its_equals(self):
         order = [Place("a", 2), Place("b", 5), Place("c", 2)]
         distribution.shrank(order, 2)
         assert names(order) == "acb"
@@ -55,7 +55,7 @@ def dealt_by_hand(items: list[int], wants: list[int]) -> list[list[int]]:
 
 
 @given(st.integers(0, 60), st.lists(st.integers(1, 12), min_size=1, max_size=9))
-def test_items_are_dealt_one_at_a_time_round_and_round(count, wants):
+def test_items_are_dealt_in_rounds(count, wants):
     items = list(range(count))
     assert distribution.deal(items, wants) == dealt_by_hand(items, wants)
 

@@ -1,4 +1,4 @@
-"""SIGHUP: opens the log file again, and ends a daemon only together with its terminal."""
+"""SIGHUP makes the daemon open its log file again. It ends a daemon only if the daemon's terminal closes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_without_a_log_file_nothing_ends(tmp_path: Path) -> None:
 
 
 class Terminal:
-    """A command in a terminal of its own, which can be closed."""
+    """Runs a command in its own terminal, which can be closed."""
 
     def __init__(self, directory: Path, command: str) -> None:
         self.log, self.socket, self.data = directory / "daemon.log", directory / "q.sock", directory / "data"
@@ -138,7 +138,7 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """Of the daemon, while it runs."""
+        """The process id of the daemon while it runs."""
         holder = lock.holder(self.data)
         return holder.pid if holder else 0
 
@@ -174,7 +174,7 @@ def test_under_nohup_or_in_the_background_it_outlives_its_terminal(tmp_path: Pat
     pid = terminal.pid
     terminal.close()
     terminal.process.wait(PATIENCE_SECONDS)
-    os.kill(pid, signal.SIGHUP)  # as a shell does that passes it on to its jobs
+    os.kill(pid, signal.SIGHUP)  # as a shell does when its own terminal closes
     until(lambda: "log file reopened" in messages(terminal.log))
     assert answers(terminal.socket) and "querator is stopping" not in messages(terminal.log)
     os.kill(pid, signal.SIGTERM)

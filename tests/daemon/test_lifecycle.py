@@ -1,4 +1,4 @@
-"""What is expired or dead, and what a dead item looks like where it arrives: pure functions."""
+"""When items expire and die, and what a dead item looks like in its dead queue: pure functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_why_an_item_does_not_come_back(attempts, now, max_attempts, cause):
     assert lifecycle.cause_of_death(ITEM, attempts, now, max_attempts) == cause
 
 
-def test_a_deadline_is_never_later_than_the_wire_can_tell():
+def test_a_deadline_is_never_later_than_the_wire_can_carry():
     assert lifecycle.deadline(5, SECOND_NS) == 1_000_005
     assert lifecycle.deadline(lifecycle.LAST_US - 5, SECOND_NS) == lifecycle.LAST_US
 
@@ -76,7 +76,7 @@ def test_long_reasons_drop_the_oldest_attempts_and_never_the_last():
     assert only.attempts == 2
 
 
-def test_an_attempt_that_is_told_again_is_remembered_once():
+def test_an_attempt_that_is_recorded_twice_is_kept_once():
     item = tried(tried(ITEM, 1, "first"), 2, "second")
     assert [event.reason for event in lifecycle.history(tried(item, 2, "again"))] == ["first", "again"]
 
@@ -86,7 +86,7 @@ def test_a_very_long_client_id_is_cut_off_in_the_history():
     assert len(event.client_id) == 256
 
 
-def test_what_died_has_a_deadline_only_by_retention_and_one_that_every_tool_can_tell():
+def test_a_dead_item_expires_only_by_retention_and_its_deadline_fits_every_tool():
     now = 1_800_000_000_000_000
     assert lifecycle.dead_deadline(now, 5_000_000_000) == now + 5_000_000
     kept = pa.table({"until": pa.array([lifecycle.dead_deadline(now, 0)], pa.timestamp("us"))})

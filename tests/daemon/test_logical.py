@@ -1,4 +1,4 @@
-"""The Logical loop: what everyone gets, in which order, and what is left afterwards."""
+"""The Logical: what each request gets, in which order, and what is stored afterwards."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TestDistribution:
         assert [len(a.leases) for a in parked] == [2] * 5
 
     @pytest.mark.parametrize(("wants", "gets"), [((20, 6, 1), (16, 6, 1)), ((5, 10, 20), (5, 9, 9))])
-    def test_items_are_dealt_round_and_round(self, d, wants, gets):
+    def test_items_are_dealt_in_rounds(self, d, wants, gets):
         d.create()
         d.produce(23)
         answers = [d.lease(n, run=False) for n in wants]
@@ -175,7 +175,7 @@ class TestLease:
             d.complete(ids(d.lease(1000)))
         assert logical.partitions[0].contents.leases.ends_ids <= 6_000
 
-    def test_attempts_stop_at_what_the_wire_can_tell(self, d):
+    def test_attempts_stop_at_the_highest_number_that_the_wire_can_carry(self, d):
         logical = d.create()
         d.produce(1)
         logical.partitions[0].contents.window.ready[0].attempts = (1 << 31) - 1
@@ -183,7 +183,7 @@ class TestLease:
 
 
 def test_the_oldest_age_is_that_of_waiting_items_and_a_scrape_walks_no_leases(d, monkeypatch):
-    """Of thousands of leases only some could be looked at, and an older one among the others would be missed."""
+    """A scrape could look at only some of thousands of leases, and would miss an older one among the rest."""
 
     class Leases(dict):
         def values(self):
@@ -250,7 +250,7 @@ class TestComplete:
         assert d.complete([text, a]).error == f"item(s) cannot be completed; '{text}' is not marked as leased"
         assert spread(d) == [(1, 1)]
 
-    def test_a_lost_lease_is_told(self, d):
+    def test_a_lost_lease_is_reported(self, d):
         d.create()
         d.produce(["a"])
         (old,) = ids(d.lease())
@@ -326,7 +326,7 @@ class TestRetry:
 
 
 class TestUnused:
-    """Items that come back without having been worked on do not use up an attempt."""
+    """An item that comes back without having been worked on does not use up an attempt."""
 
     @pytest.mark.parametrize("later", [0, 60 * SECOND])
     def test_an_unused_retry_does_not_count_as_an_attempt(self, d, later):
@@ -425,8 +425,8 @@ class TestLifecycle:
         d.advance(1000)
         assert len(d.stored("dead")) == 2
 
-    def test_what_is_on_its_way_out_does_not_stand_in_the_way_of_the_rest(self):
-        """As many as are read at once expire, and the dead queue takes nothing."""
+    def test_items_that_cannot_leave_do_not_keep_others_from_expiring(self):
+        """As many items expire as one search reads, and the dead queue takes no items."""
         d = Driver(bounds=LimitsConfig(ready_window_items=2))
         d.create("dead").partitions[0].health.set_congested(True)
         d.create(dead_queue="dead", expire_s=60)
@@ -438,8 +438,8 @@ class TestLifecycle:
         d.advance(2)
         assert d.payloads(d.lease(2).leases) == ["e", "f"]
 
-    def test_a_history_that_nobody_can_read(self, d):
-        """Somebody has written it into the file by hand."""
+    def test_a_history_that_cannot_be_decoded(self, d):
+        """An operator wrote the history into the file by hand."""
         d.create("dead")
         d.create(dead_queue="dead")
         d.produce(["a"])
@@ -600,7 +600,7 @@ class TestRequestIds:
         assert d.stored() == ["a", "b", "d"]
 
     def test_two_chunks_with_one_id_and_different_items(self, d):
-        """The second one must not hear that it was added."""
+        """The second chunk must not be acknowledged."""
         d.create()
         first = d.take_in(["a"], "bulk r 0", digest="one", run=False)
         second = d.take_in(["b"], "bulk r 0", digest="two", run=False)
@@ -631,7 +631,7 @@ class TestRequestIds:
         d.produce(["b"], request_id="r0")
         assert len(d.stored()) == 102 and not d.logicals["q"].files.remembered.may_have(["r1"])
 
-    def test_repetitions_that_are_looked_up_answer_those_who_follow(self, d, monkeypatch):
+    def test_the_answer_of_a_look_up_goes_to_all_repetitions(self, d, monkeypatch):
         monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         d.create()
         d.produce(["a"], request_id="r")
@@ -660,7 +660,7 @@ class TestRequestIds:
         assert sorted(d.stored("dead")) == ["a", "b", "b", "b"]
         assert dead.files.remembered.may_have(["dead key"])
 
-    def test_no_client_can_guess_what_a_dead_letter_is_known_by(self, d):
+    def test_no_client_can_use_the_key_of_a_dead_letter(self, d):
         d.create("dead")
         d.create(dead_queue="dead")
         d.produce(["a"])
@@ -676,7 +676,7 @@ class TestUnread:
 
     @pytest.fixture
     def lost(self, d, monkeypatch):
-        """A queue of two partitions after a restart; the one that knows `r` cannot be opened until this is called."""
+        """A queue of two partitions after a restart. The one that knows `r` cannot be opened until this is called."""
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
         (knowing,) = [p.placement.uuid for p in logical.partitions if p.counts.total]
@@ -731,7 +731,7 @@ class TestUnread:
         assert d.produce(["c"], request_id="newer").result is None
         lost()
 
-    def test_one_that_failed_after_it_was_read_holds_nobody_up(self, d, monkeypatch):
+    def test_a_partition_that_failed_after_it_was_read_holds_no_request_up(self, d, monkeypatch):
         logical = d.create(partitions=2)
         d.produce(["a"], request_id="r")
         monkeypatch.setattr(logical.files, "open_store", lambda placement: d.storage.open("gone", placement.queue))
@@ -765,7 +765,7 @@ class TestUnread:
 
 
 class TestStopping:
-    """Everyone who waits, for whatever, is answered."""
+    """Every request that waits is answered, whatever it waits for."""
 
     def test_a_retry_whose_item_does_not_arrive(self, d):
         dead = d.create("dead")
@@ -826,7 +826,7 @@ class TestFailures:
         d.create()
         tries = []
         d.failing_writes = lambda: tries.append(d.now_ns) or "disk full"
-        # It can be opened each time, and then the producer that waits makes it fail again.
+        # The file can be opened each time. Then the waiting produce makes it fail again.
         assert d.produce(["a"]).waiting
         for _ in range(19):
             d.elapse(0.5)
@@ -936,7 +936,7 @@ class TestHolders:
 
 
 class TestFailedAttempts:
-    """(attempt, client, seconds held, reason) of each, from the item as it is leased next."""
+    """(attempt, client, seconds held, reason) of each attempt, from the item's next lease."""
 
     def told(self, d: Driver, queue: str = "q") -> list[tuple[int, str, float, str]]:
         (lease,) = d.lease(queue=queue).leases
@@ -954,11 +954,11 @@ class TestFailedAttempts:
         d.advance(2)
         assert self.told(d) == [(1, "ann", 7, "no route to host")]
 
-    def test_a_lease_that_ran_out_says_who_held_it_also_while_nobody_looked(self, d):
+    def test_an_ended_lease_names_its_holder_even_if_it_ended_while_the_daemon_was_stopped(self, d):
         d.create(lease_s=60)
         d.produce(1)
         d.lease(client="ann")
-        d.now_us += 3_600 * SECOND  # the daemon is not there when the lease ends
+        d.now_us += 3_600 * SECOND  # the daemon is stopped when the lease ends
         d.restart()
         assert self.told(d) == [(1, "ann", 60, "lease expired")]
 
@@ -1010,7 +1010,7 @@ class TestFailedAttempts:
         d.create(dead_queue="dead")
         d.produce(1)
         held = ids(d.lease(client="ann"))
-        assert "retry again" in d.retry(held, dead=True, reason="poison").error  # there is no such queue
+        assert "retry again" in d.retry(held, dead=True, reason="poison").error  # the dead queue does not exist
         d.create("dead")
         d.retry(held, dead=True, reason="poison")
         assert self.told(d, "dead") == [(1, "ann", 0, "poison")]

@@ -14,7 +14,7 @@ from tests.daemon.model import QueueMachine
 
 
 class BreakableDuckStorage(DuckStorage):
-    """A write can be refused, as if the disk had been full."""
+    """Writes can be refused, as on a full disk."""
 
     def drop(self, taken: object) -> None:
         self._staged.drop(taken)

@@ -1,4 +1,4 @@
-"""The daemon as a process: its sockets, its lock, its signals, and the commands that run, ask and stop it."""
+"""The daemon as a process: its sockets, its lock, its signals, and the commands that start, query and stop it."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_nobody_to_ask_or_stop(tmp_path: Path, verb: str) -> None:
 
 
 def test_a_lock_file_that_nobody_holds_is_not_believed(tmp_path: Path) -> None:
-    """Its PID may be anyone's by now, and anyone must not be stopped."""
+    """Another process may have the PID by now, and must not be stopped."""
     (tmp_path / "LOCK").write_text(f"{os.getpid()}\n")
     assert querator(tmp_path, "daemon", "stop", "--data", str(tmp_path)).returncode == 6
 

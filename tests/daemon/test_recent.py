@@ -18,7 +18,7 @@ def test_everything_counts_until_the_first_samples_are_old() -> None:
         assert recent.last_minute(number * RATE_SAMPLE_US, counters) == (7, 3)
 
 
-def test_what_is_older_than_a_minute_does_not_count() -> None:
+def test_work_older_than_a_minute_does_not_count() -> None:
     recent, counters = Recent(), Counters()
     for number in range(100):
         recent.sample(number * RATE_SAMPLE_US, counters)

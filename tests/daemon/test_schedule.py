@@ -1,4 +1,4 @@
-"""The scheduled items of a partition: those that are due first are in memory, and the rest is counted."""
+"""The scheduled items of a partition: memory has those that are due first, and the others are counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seqs(items: list[Item]) -> list[int]:
     return [one.seq for one in items]
 
 
-def test_what_is_due_comes_in_the_order_of_its_times():
+def test_due_items_come_in_the_order_of_their_times():
     schedule = Schedule()
     schedule.add([item(1, 30), item(2, 10), item(3, 20)])
     assert schedule.next_due == 10
@@ -60,12 +60,12 @@ def test_items_that_are_taken_are_still_counted():
     assert schedule.count == 2
 
 
-def test_memory_keeps_what_is_due_first_and_reads_the_rest_later():
+def test_memory_keeps_the_items_that_are_due_first_and_reads_the_others_later():
     schedule = Schedule()
     many = 2 * SCHEDULED_WINDOW_ITEMS_MAX + 1
     schedule.add([item(seq, seq) for seq in range(1, many + 1)])
     assert (schedule.count, len(schedule.items)) == (many, SCHEDULED_WINDOW_ITEMS_MAX)
-    schedule.add([item(many + 1, many + 1)])  # behind what memory keeps
+    schedule.add([item(many + 1, many + 1)])  # due after the items in memory
     assert (schedule.count, len(schedule.items)) == (many + 1, SCHEDULED_WINDOW_ITEMS_MAX)
     schedule.add([item(many + 2, 0)])
     assert schedule.next_due == 0

@@ -35,14 +35,14 @@ def test_items_leave_in_the_order_in_which_they_came():
     assert (window.waiting, window.ready_bytes) == (0, 0)
 
 
-def test_what_finds_no_room_waits_in_the_tail():
+def test_items_without_room_wait_in_the_tail():
     window = window_of(ready_max=2)
     append(window, 1, 2)
     append(window, 3, 4)
     assert not window.is_open()
     assert (window.waiting, window.on_disk, window.disk_range()) == (4, 0, (2, 3))
     assert taken(window, 9) == [1, 2]
-    assert not window.wants_loading()  # the tail followed at once, since nothing lies between
+    assert not window.wants_loading()  # the tail moved to ready at once, because no item is on disk only
     assert taken(window, 9) == [3, 4]
 
 

@@ -129,9 +129,9 @@ def _columns(rows: pa.Table) -> Columns:
         rows=rows.num_rows,
         stream=arrow.encode_batches(rows.to_batches(), rows.schema),
         created_sum=sum(created.to_pylist()),  # the sum can exceed 64 bits
-        created_unsaid=rows.num_rows - len(created),
-        expires_first=pc.min(expires).as_py(),
-        expires_unsaid=len(expires) < rows.num_rows,
+        rows_without_created_at=rows.num_rows - len(created),
+        first_expiry=pc.min(expires).as_py(),
+        has_rows_without_expiry=len(expires) < rows.num_rows,
     )
 
 

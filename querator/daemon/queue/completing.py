@@ -1,8 +1,8 @@
-"""What holders of leases ask for: complete, retry, extend.
+"""Completes, retries and extends leases. Part of the Logical's pass.
 
-An id that is leased is found in memory. Any other id is looked up in storage first, because a consumer must be told
-whether its item is done (ignored), waits (refused) or lives on under a new id (its lease was lost). Nothing is changed
-before every id of a request is known, so that a request takes effect in one pass.
+Leased ids are in memory. Any other id is looked up in storage first, because the answer depends on its item: a complete
+of a removed item is ignored, a waiting item is refused, and an item that came back under a new id means that the lease
+was lost. A request changes nothing before all its ids are known, so that it takes effect in one pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unknown(Exception):
 
 
 def proceed(this: Pass, request: Request) -> None:
-    """Carries out a complete, retry or extend, or starts looking up what it needs to know."""
+    """Carries out a complete, retry or extend, or starts to look up its unknown ids."""
     try:
         if isinstance(request, Complete):
             this.answer(request, _complete(this, request), request.touched)
@@ -50,7 +50,7 @@ def proceed(this: Pass, request: Request) -> None:
 
 
 def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bool:
-    """Completes what a lease request brings along; False if the lease must wait for that, or is refused for it."""
+    """Completes the ids that a lease request carries. False if the lease must wait for a look-up, or was refused."""
     try:
         error = _complete(this, completes)
     except Unknown as unknown:
@@ -65,8 +65,8 @@ def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bo
 
 
 def _holder(this: Pass, number: int, item_id: str) -> Partition:
-    """The partition in which an id is leased; the one that was named, if none has it."""
-    # A queue may have shrunk since the number was checked.
+    """The partition in which an id is leased, or the partition with the given number if none has it."""
+    # The queue may have lost partitions since the number was checked.
     named = this.partitions[min(number, len(this.partitions) - 1)]
     if item_id in named.contents.leases.by_id:
         return named
@@ -136,12 +136,12 @@ def _retry(this: Pass, request: Retry) -> None:
 
 
 def _without_this_attempt(lease: Lease) -> Lease:
-    """The same lease for an item that nobody worked on: it does not count as an attempt."""
+    """The same lease, not counted as an attempt, because nobody worked on its item."""
     return msgspec.structs.replace(lease, attempts=max(0, lease.attempts - 1))
 
 
 def take_back_undelivered(this: Pass) -> None:
-    """Requeues items whose consumer closed its connection before the answer to its lease was ready."""
+    """Requeues the items of leases whose client closed its connection before the answer was ready."""
     undelivered, this.undelivered = this.undelivered, []
     for delivery in undelivered:
         partition = this.partitions[delivery.partition]
@@ -183,10 +183,10 @@ def _find(
     ignore_absent: bool = False,
     once: bool = False,
 ) -> tuple[list[Held], QueratorError | None]:
-    """The leases that ids stand for, up to the first bad id, and what is wrong with that one.
+    """Returns the leases with these ids up to the first bad id, and the error for the bad id.
 
-    A complete passes over what is in a failing partition, because the others go on; it is an error nonetheless.
-    Raises Unknown when storage has to be asked first.
+    A complete (`ignore_absent`) skips ids of partitions that are not available and completes the others. It is answered
+    with an error all the same. Raises Unknown if storage must be asked first.
     """
     held: list[Held] = []
     seen: set[str] = set()
@@ -206,7 +206,7 @@ def _find(
                 break
             partition = this.by_prefix.get(decoded.prefix)
             if partition is None or not ids.is_own(partition.prefix, item_id, decoded):
-                # Its partition may have been removed; what it remembered is known by a key.
+                # The partition may have been removed. The ids that it remembered as lost were kept as keys.
                 found: Found | None = LOST if LOST_PREFIX + item_id in this.remembered.exact else None
             elif not partition.allows.complete:
                 unavailable = unavailable or RetryRequest(failing(partition.number))
@@ -243,7 +243,7 @@ def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) 
 
 
 def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
-    """Asks storage about ids, then puts the request back in front of the inbox."""
+    """Asks storage about the ids, then puts the request back at the front of the inbox."""
     open_reads = len(unknown.wanted)
     this.looking_up += 1
 
@@ -264,7 +264,7 @@ def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, r
             ended()
 
         def failed(error: Exception) -> None:
-            # The partition is in error now; planning the request again will say so.
+            # The partition is in error now. The next pass refuses the request for that.
             ended()
 
         def work(store: Any = store, seqs: dict[str, int] = seqs) -> dict[int, Found]:

@@ -14,7 +14,7 @@ ANSWERED_KEPT: Final = 1_000
 
 
 class Deadlines:
-    """The requests that wait. A request that is answered in time stays in the heap until its deadline or a clean-up."""
+    """The requests that wait. An answered request stays in the heap until its deadline or the next clean-up."""
 
     __slots__ = ("_clean_up_at", "_orders", "heap")
 
@@ -36,7 +36,7 @@ class Deadlines:
             self._clean_up_at = 2 * len(self.heap) + ANSWERED_KEPT
 
     def take_overdue(self, now_ns: int) -> list[Request]:
-        """Takes out the requests whose deadline has passed and that are not answered, in the order of deadlines."""
+        """Removes and returns the unanswered requests whose deadline has passed, in the order of deadlines."""
         heap = self.heap
         overdue = []
         while heap and heap[0][0] <= now_ns:

@@ -1,8 +1,8 @@
-"""Which partition gets which request. Pure functions over anything that has `failures` and `load`.
+"""Chooses the partition for each request. Pure functions over anything that has `failures` and `load`.
 
-The list of partitions is kept sorted: failures ascending, then load ascending, stable on ties. A produce goes to the
-front of it, a lease to its back; the one that changed then moves to where it belongs now. To a produce, the load of a
-partition is its un-leased and its scheduled items; to a lease only the former, because only they can be leased.
+The partitions are kept sorted by failures, then by load, both ascending, and stable on ties. A produce goes to the
+first partition and a lease to the last one, which then moves to its new place. For a produce, the load of a partition
+is the number of its waiting and scheduled items. For a lease, only waiting items count.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def sort(order: list[W]) -> None:
 
 
 def grew(order: list[W], at: int) -> None:
-    """The partition at this place took items: it moves back, staying in front of its equals."""
+    """Moves the partition at this place back after it took items, in front of partitions with the same load."""
     partition = order.pop(at)
     order.insert(bisect_left(order, weight(partition), lo=at, key=weight), partition)
 
 
 def shrank(order: list[W], at: int) -> None:
-    """The partition at this place gave items away: it moves forward, staying behind its equals."""
+    """Moves the partition at this place forward after it gave items, behind partitions with the same load."""
     partition = order.pop(at)
     order.insert(bisect_right(order, weight(partition), hi=at, key=weight), partition)
 
 
 def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
-    """Deals items one at a time, round and round, to everyone who still wants some; everyone wants at least one."""
+    """Deals items in rounds, one item per hand and round, until each hand has as many as it wants (at least one)."""
     if len(wants) == 1:
         return [list(items[: wants[0]])]
     if len(items) <= len(wants):
@@ -53,7 +53,7 @@ def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
     seats = list(range(len(wants)))
     at = 0
     while seats and at < len(items):
-        # So many rounds until the first one has enough, all of them in one go.
+        # All rounds until the first hand is full are dealt with one slice per hand.
         rounds = min([wants[seat] - len(hands[seat]) for seat in seats])
         dealt = items[at : at + rounds * len(seats)]
         for place, seat in enumerate(seats):

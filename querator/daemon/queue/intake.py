@@ -1,6 +1,6 @@
 """Adds a chunk of a bulk stream to one partition, all of it or nothing. Part of the Logical's pass.
 
-The loop gives the items their sequences and times. It handles single items only if they are scheduled for later.
+The pass sets the sequences and times of the items. It handles items one by one only if they are scheduled for later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def enter(this: Pass, request: Intake, partition: Partition) -> None:
     if request.request_id:
         repeats.remember(this, partition, request.keys, BULK_REQUEST_ID_KEPT_US)
     if request.source_keys:
-        # Not in memory: whoever asks for these keys reads the files anyway.
+        # Only in the file: imports, which ask for these keys, read the files anyway.
         partition.contents.remember_keys(request.source_keys, [now + MOVE_KEPT_US] * len(request.source_keys))
     count = request.columns.rows + len(request.items)
     this.answer(request, count, partition)
@@ -35,16 +35,16 @@ def enter(this: Pass, request: Intake, partition: Partition) -> None:
 
 def _enter_columns(columns: Columns, contents: Contents, now: int, expire: int) -> None:
     rows = Rows(contents.allocate(columns.rows, now), columns.rows, now, expire, columns.stream)
-    expiries = [expire] if columns.expires_unsaid else []
-    if columns.expires_first is not None:
-        expiries.append(columns.expires_first)
-    contents.add_rows(rows, columns.created_sum + columns.created_unsaid * now, min(expiries))
+    expiries = [expire] if columns.has_rows_without_expiry else []
+    if columns.first_expiry is not None:
+        expiries.append(columns.first_expiry)
+    contents.add_rows(rows, columns.created_sum + columns.rows_without_created_at * now, min(expiries))
 
 
 def _enter_items(items: list[Item], contents: Contents, now: int, expire: int) -> None:
     for seq, item in enumerate(items, contents.allocate(len(items), now)):
         item.seq = seq
-        # Kept from an earlier try that failed, or told by an import.
+        # An import may set these times, and so does an earlier attempt of this request.
         item.created_at = item.created_at or now
         item.expire_deadline = item.expire_deadline or expire
     soon = now + SCHEDULE_AHEAD_MIN_US

@@ -1,4 +1,4 @@
-"""Parks lease requests and gives them items. Part of the Logical's pass."""
+"""Parks lease requests and leases items to them. Part of the Logical's pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arrive(this: Pass, request: LeaseItems) -> None:
 
 
 def serve(this: Pass) -> None:
-    """Gives waiting items to parked requests, in the order of arrival."""
+    """Leases waiting items to parked requests, in the order of arrival."""
     for partition, requests in _assign(this):
         _deal(this, partition, requests)
     parked = this.parked

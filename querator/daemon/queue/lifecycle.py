@@ -1,4 +1,4 @@
-"""What is expired, dead or due. Pure functions over items and times; the Logical acts on what they say."""
+"""When items expire and die, and what their history says. Pure functions over items and times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ EXPIRED = "expired"
 CLIENT = "client"
 
 LAST_US = 253_402_300_799_999_999
-"""The last microsecond of the year 9999, which is as far as the wire can tell a time."""
+"""The last microsecond of the year 9999, the latest time that the wire can carry."""
 
 NO_EXPIRY_US = 7_258_118_400_000_000
-"""2200-01-01, the deadline of an item that does not expire. Pandas, and Spark with it, knows no time after 2262."""
+"""2200-01-01, the deadline of an item that does not expire. Pandas, and so Spark, has no time after 2262."""
 
 LEASE_EXPIRED = "lease expired"
-"""The reason of an attempt whose holder said nothing until its lease ran out."""
+"""The reason of an attempt whose holder let its lease end without an answer."""
 
 _events = msgspec.json.Decoder(list[Event])
 
@@ -28,7 +28,7 @@ def deadline(now_us: int, timeout_ns: int) -> int:
 
 
 def dead_deadline(now_us: int, retention_ns: int) -> int:
-    """When an item expires that has died and came to its dead queue: never, unless that queue has a retention."""
+    """The expire deadline of a dead item in its dead queue: never, unless that queue has a retention."""
     if retention_ns:
         return deadline(now_us, retention_ns)
     return NO_EXPIRY_US if now_us < NO_EXPIRY_US else LAST_US
@@ -44,7 +44,7 @@ def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) ->
 
 
 def history(item: Item) -> list[Event]:
-    """What happened to an item so far. A history that was edited by hand and cannot be read counts as empty."""
+    """The events of an item so far. A history that was edited by hand and cannot be decoded counts as empty."""
     try:
         return _events.decode(item.history) if item.history else []
     except msgspec.MsgspecError:
@@ -52,7 +52,7 @@ def history(item: Item) -> list[Event]:
 
 
 def is_history(text: bytes) -> bool:
-    """Whether this is what an item's history can be."""
+    """Whether this text can be decoded as an item's history."""
     try:
         if text:
             _events.decode(text)
@@ -62,10 +62,10 @@ def is_history(text: bytes) -> bool:
 
 
 def history_with_attempt(item: Item, attempts: int, hold: Hold) -> bytes:
-    """The item's history with the attempt that this hold was; the oldest attempts go when there are too many."""
+    """The item's history with this attempt added. The oldest attempts are dropped when there are too many."""
     events = history(item)
     if events and not events[-1].queue_name and events[-1].attempts == attempts:
-        del events[-1]  # told before, by a retry that could not be carried out and was repeated
+        del events[-1]  # recorded before, by a retry that failed and was repeated
     held_us = hold.ended_at - hold.leased_at if hold.leased_at else 0
     events.append(Event(hold.ended_at, hold.reason, attempts, hold.client_id[:CLIENT_ID_TOLD_MAX], max(0, held_us)))
     tried = [at for at, event in enumerate(events) if not event.queue_name]
@@ -78,9 +78,9 @@ def history_with_attempt(item: Item, attempts: int, hold: Hold) -> bytes:
 
 
 def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, now_us: int) -> Item:
-    """What arrives in the dead queue: fresh but for its content, and with one more death in its history.
+    """The copy of an item for the dead queue: new but for its content, with one more death in its history.
 
-    Sequence, creation and expiry are the dead queue's to set.
+    The dead queue sets its sequence, creation time and expire deadline.
     """
     death = Event(now_us, reason, attempts, queue_name=queue, source_id=item_id)
     return Item(

@@ -1,4 +1,4 @@
-"""Moves that a queue has decided on: those to be carried out, those that have ended, and those that wait."""
+"""The moves that a queue has started: to be carried out, ended, or waiting for their next attempt."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class MovesUnderWay:
 
     def __init__(self) -> None:
         self.outgoing: list[Move] = []
-        """Moves that the driver is to carry out."""
+        """Moves for the driver."""
         self.retrying: set[Retry] = set()
         """Retries whose items are on their way to another queue or partition."""
         self._ended: list[tuple[Move, Any]] = []
         self.waiting: list[tuple[int, int, Move]] = []
-        """A heap of the moves that failed, by the time of their next try."""
+        """A heap of the moves that failed, by the time of their next attempt."""
         self._open = 0
         """Moves that were started and have not ended."""
 
@@ -49,13 +49,13 @@ class MovesUnderWay:
         return ended
 
     def postpone(self, move: Move, now_ns: int) -> None:
-        """Tries the move again after a while, which doubles with each try."""
+        """Sends the move again after a back-off, which doubles with each attempt."""
         backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(move.tries, 16))
         move.tries += 1
         heapq.heappush(self.waiting, (now_ns + backoff, id(move), move))
 
     def send_waiting(self, now_ns: int) -> None:
-        """Sends the moves again whose time has come."""
+        """Sends the moves again whose back-off is over."""
         while self.waiting and self.waiting[0][0] <= now_ns:
             self._send(heapq.heappop(self.waiting)[2])
 
@@ -66,7 +66,7 @@ class MovesUnderWay:
         return self.waiting[0][0] if self.waiting else NEVER
 
     def call_off(self, failed: Container[Partition]) -> None:
-        """Drops the moves of a pass that did not become durable. They have not begun."""
+        """Drops the moves out of partitions whose batch did not become durable. They were not sent."""
         stay = []
         for move in self.outgoing:
             if move.partition not in failed:
@@ -84,7 +84,7 @@ class MovesUnderWay:
 
     @property
     def are_idle(self) -> bool:
-        """Whether no move is to be carried out or has ended. A move that waits for its next try does not count."""
+        """Whether no move is to be sent or has ended. A move that waits for its next attempt does not count."""
         return not (self.outgoing or self._ended)
 
     @property

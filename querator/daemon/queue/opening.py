@@ -1,6 +1,6 @@
-"""The files of a queue's partitions: how they are opened, read, closed and given up.
+"""Opens, reads and closes the files of a queue's partitions, and handles their failures.
 
-Nothing here blocks. Blocking work becomes a Read, which the driver carries out in a worker thread between passes.
+Nothing here blocks. Blocking work becomes a Read, which the driver runs in a worker thread between passes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartitionFiles:
         failed: Callable[[Exception], None],
         flush: Store | None = None,
     ) -> None:
-        """Asks the driver to do something blocking for a partition. Outside of a pass, `wake` must follow."""
+        """Asks the driver to run blocking work for a partition. Outside of a pass, `wake` must follow."""
         self.open_reads += 1
 
         def on_success(result: Any) -> None:
@@ -104,9 +104,9 @@ class PartitionFiles:
         failed: Callable[[Exception], None] | None = None,
         fails_partition: Callable[[Exception], bool] = lambda error: True,
     ) -> None:
-        """Asks the driver to do something blocking with a partition's open store, as `block` does.
+        """`block` for work with the partition's open store. With `flush`, its file gets everything first.
 
-        If the work fails and `fails_partition` says so of the error, the partition goes into error.
+        If the work fails, the partition goes into error, unless `fails_partition` returns False for the exception.
         """
         store = partition.store
 
@@ -120,7 +120,7 @@ class PartitionFiles:
         self.block(partition, work, done, on_failure, store if flush else None)
 
     def load_window(self, partition: Partition) -> None:
-        """Reads the next items of a partition whose window runs low."""
+        """Reads the next waiting items of a partition that has few of them in memory."""
         store = partition.store
         assert store is not None
         window = partition.contents.window
@@ -144,7 +144,7 @@ class PartitionFiles:
     # -- partitions fail and recover
 
     def fail(self, partition: Partition, reason: str) -> None:
-        """The partition goes into error. It is opened again after a while, which doubles with each failure."""
+        """The partition goes into error. It is opened again after a back-off, which doubles with each failure."""
         if not partition.health.error:
             extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
             log.error("partition is in error", extra=extra)

@@ -17,7 +17,7 @@ class ParkedLeases:
 
     def __init__(self) -> None:
         self.waiting: dict[int, LeaseItems] = {}
-        """By the order of their arrival."""
+        """By their place in the order of arrival."""
         self.clients: set[str] = set()
         """Client ids that are in use."""
         self.newly_parked: list[LeaseItems] = []
@@ -25,7 +25,7 @@ class ParkedLeases:
         self._orders = itertools.count(1)
 
     def reserve(self, request: LeaseItems) -> None:
-        """Gives the request its place while it waits for something else, and keeps its client id in use."""
+        """Gives the request its place, and its client id, while the request waits for a look-up."""
         request.order = request.order or next(self._orders)
         self.clients.add(request.client_id)
 
@@ -40,7 +40,7 @@ class ParkedLeases:
         self.newly_parked.append(request)
 
     def remove(self, request: LeaseItems) -> bool:
-        """Takes a request out and frees its client id. False if it is not parked."""
+        """Removes a request and frees its client id. False if it is not parked."""
         if self.waiting.pop(request.order, None) is None:
             return False
         self.clients.discard(request.client_id)
@@ -56,7 +56,7 @@ class ParkedLeases:
         self.clients.discard(request.client_id)
 
     def restore_order(self) -> None:
-        """Sorts the requests after some have come back because their write failed."""
+        """Sorts the requests after some were parked again because their write failed."""
         self.waiting = dict(sorted(self.waiting.items()))
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
 """Puts new items into partitions. Part of the Logical's pass.
 
-Each request goes to the first partition of the order. All requests of a pass for one partition become items together,
-because under load a small request costs more per request than per item.
+Each request goes to the first partition of the order that takes items. All requests of a pass for one partition become
+items together, because the cost per request is higher than the cost per item.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _encoding_of = attrgetter("encoding")
 
 
 def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
-    """Gives every request to a partition. A request that no partition takes waits until its deadline."""
+    """Gives each request to a partition. A request that no partition takes waits until its deadline."""
     order = this.order
     together: dict[Partition, list[Produce]] = {}
     are_several = len(order) > 1
@@ -90,7 +90,7 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
     contents.window.waiting -= count
     if count >= ROWS_ITEMS_MIN and not contents.window.is_open():
-        # These items will wait. As columns they take less memory and are applied faster.
+        # These items wait behind others. As columns they take less memory and are applied faster.
         rows = Rows(first, count, now, expire, _columns(drafts, payloads))
         contents.add_rows(rows, now * count, expire)
     else:

@@ -28,7 +28,7 @@ class Recent:
 
     def sample(self, now_us: int, counters: ItemTotals) -> None:
         samples = self._samples
-        # What a queue did before its first sample, it did just now: it was loaded a few seconds ago at most.
+        # The queue was loaded a few seconds before its first sample, so that all of its work so far is recent.
         done = Done(counters.produced, counters.completed) if samples else Done(0, 0)
         if samples and now_us < samples[-1][0]:  # the clock was set back
             samples.clear()
@@ -37,7 +37,7 @@ class Recent:
             samples.popleft()
 
     def last_minute(self, now_us: int, counters: ItemTotals) -> Done:
-        """What was done in the last minute, or since the queue was loaded if that is less."""
+        """The work of the last minute, or since the queue was loaded if that is less."""
         if not self._samples:
             return Done(counters.produced, counters.completed)
         then_us, then = self._samples[0]

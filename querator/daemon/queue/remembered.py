@@ -1,9 +1,8 @@
-"""Which requests a queue has seen before: request ids of clients, and the keys of items that come from elsewhere.
+"""The keys of requests that a queue has carried out: request ids of clients, and keys of items from other partitions.
 
-Every key stands in the file of the partition that took the request. Memory keeps the newest keys as they are, and of
-all others a fingerprint. A key whose fingerprint is known is looked up in the files before its request is decided; a
-key whose fingerprint is unknown is new. While the file of some partition has not been read since the start, it may know
-any key, so that a request with a key waits.
+The file of the partition that took a request has its key. Memory keeps the newest keys, and a fingerprint of each older
+one. A key with a known fingerprint is looked up in the files before its request is decided. A key without one is new.
+Until the files of all partitions have been read after the start, a file may know any key, so requests with a key wait.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class _Keys:
-    """Keys with the same time to live: the newest ones in the order of their times, the rest as fingerprints.
+    """Keys with the same time to live: the newest in the order of their times, the others as fingerprints.
 
-    Fingerprints are kept in generations and dropped with them, because nothing says which key one belongs to.
+    Fingerprints are kept in generations and expire with them, because a fingerprint does not tell its key.
     """
 
     def __init__(self, kept_us: int) -> None:
@@ -48,7 +47,7 @@ class _Keys:
         self._expired_at = 0
 
     def forget(self, now_us: int) -> None:
-        # Finding the first key of a dictionary that has lost thousands of them is slow, so that it is done seldom.
+        # Finding the first key of a dictionary that has lost thousands of keys is slow, so it is done once a second.
         if abs(now_us - self._expired_at) >= US_PER_SECOND:
             self._expired_at = now_us
             self._expire(now_us)
@@ -65,7 +64,7 @@ class _Keys:
                 break
             del newest[key]
             if until > last_us:
-                newest[key] = last_us  # from before the clock went back: nothing must pile up behind it
+                newest[key] = last_us  # the clock went back: this key must not keep later keys from expiring
         while self.older and self.older[0].until < now_us:
             self.older.popleft()
 
@@ -81,22 +80,21 @@ class Remembered:
 
     def __init__(self, unread: Iterable[Partition]) -> None:
         self.unread = list(unread)
-        """Partitions whose files have not been read since the start, so that their keys are not known."""
+        """Partitions whose files have not been read since the start, so that their keys are unknown."""
         self.loaded_at = 0
-        """When the queue was loaded. A file that was not read has no key from after this time."""
+        """When the queue was loaded. A file that has not been read has no key from after this time."""
         self.exact: dict[str, int] = {}
-        """Those that begin with one of EXACT_PREFIXES."""
+        """The keys that begin with one of EXACT_PREFIXES."""
         self._exact_checked_at = 0
         self._clients = _Keys(REQUEST_ID_KEPT_US)
         self._bulk = _Keys(BULK_REQUEST_ID_KEPT_US)
         self._moves = _Keys(MOVE_KEPT_US)
         self._kinds = (self._clients, self._bulk, self._moves)
         self._in_files: dict[str, Fingerprints] = {}
-        """By the partition's UUID, everything that its file had when it was opened."""
+        """By the UUID of the partition, all keys that its file had when it was opened."""
         self.is_used = False
         self.version = 1
-        """Rises when a file was read: what was looked up before says nothing about that file. A request that was never
-        looked up has 0."""
+        """Rises with each file that is read, because earlier look-ups did not ask that file."""
 
     def put(self, key: str, until: int) -> None:
         self.is_used = True
@@ -104,7 +102,7 @@ class Remembered:
             self.exact[key] = until
             return
         newest = self._kind(key).newest
-        # Taken out and put back, so that the oldest are always in front.
+        # A key that is put again moves to the end, so that the oldest keys stay in front.
         newest.pop(key, None)
         newest[key] = until
 
@@ -122,9 +120,9 @@ class Remembered:
         return [key for key in self.exact if key.startswith(prefix)]
 
     def read(self, partition: Partition, newest: Iterable[tuple[str, int]], everything: Fingerprints) -> None:
-        """Takes in the keys of a partition's file. They stay known when the partition fails or is closed.
+        """Adds the keys of a partition's file. They stay known when the partition fails or is closed.
 
-        Of the newest keys, memory keeps only as many as there is room for.
+        Memory keeps as many of the newest keys as there is room for.
         """
         if partition in self.unread:
             self.unread.remove(partition)
@@ -153,7 +151,7 @@ class Remembered:
         return any(value in one for value in map(fingerprint, keys) for one in older)
 
     def forget(self, now_us: int) -> None:
-        """Drops what is past, and makes fingerprints of what is no longer among the newest."""
+        """Drops expired keys, and turns keys that are no longer among the newest into fingerprints."""
         for kind in self._kinds:
             kind.forget(now_us)
         for uuid in [uuid for uuid, one in self._in_files.items() if one.until < now_us]:

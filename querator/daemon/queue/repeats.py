@@ -1,7 +1,7 @@
-"""Which produce requests are new, and which repeat an earlier one. Part of the Logical's pass.
+"""Tells new produce requests from repetitions of earlier ones. Part of the Logical's pass.
 
-`remembered.py` keeps the keys of requests that were carried out. This module decides about requests with a key: a
-repetition is answered, or waits for the same request that came before it, or waits until the files have been asked.
+`remembered.py` keeps the keys of requests that were carried out. A request with a known key is answered at once. If its
+first attempt is still under way, it waits for the answer to that. If a file may know its key, the files are asked.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Repeats:
         self.to_look_up: list[Produce | Arrival] = []
         """Requests that the files may remember."""
         self.looking_up = 0
-        """Requests that wait for an answer from the files."""
+        """The number of requests that wait for an answer from the files."""
 
     def give_up(self, request: Produce) -> None:
-        """The request is answered without having been carried out: the next one with its id is the first one."""
+        """The request was answered without being carried out, so that the next one with its id counts as new."""
         if self.under_way.get(request.request_id) is request:
             del self.under_way[request.request_id]
 
 
 def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
-    """Keys of requests that the partition takes in this pass."""
+    """Remembers the keys of a request that the partition takes in this pass."""
     until = this.now_us + kept_us
     batch = partition.contents.changes()
     batch.request_ids += keys
@@ -51,7 +51,7 @@ def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int
 
 
 def take_back(this: Pass, request: Produce | Arrival) -> None:
-    """The write of this request failed: nobody may take its keys for known."""
+    """Forgets the keys of a request whose write failed."""
     for key in request.keys:
         this.remembered.drop(key)
     if isinstance(request, Produce) and request.request_id:
@@ -59,7 +59,7 @@ def take_back(this: Pass, request: Produce | Arrival) -> None:
 
 
 def may_enter(this: Pass, request: Produce | Arrival) -> bool:
-    """Whether a request is known to be new. Otherwise it is answered, or follows another one, or waits to be sure."""
+    """Whether a request is new. If not, it is answered, or waits for its first attempt or for the files."""
     if isinstance(request, Produce) and _is_repeated(this, request):
         return False
     ids = this.remembered
@@ -92,13 +92,13 @@ def _is_repeated(this: Pass, request: Produce) -> bool:
 
 
 def _repeated(this: Pass, request: Intake) -> InvalidRequest | None:
-    """The answer to a chunk whose id is known: it was added before, or something else was."""
+    """The answer to a chunk with a known id: an error if other items were added under that id."""
     is_same = this.remembered.has(request.witness, this.now_us) or request.witness in request.found
     return None if is_same else InvalidRequest(OTHER_CONTENT)
 
 
 def unread(this: Pass, request: Produce | Arrival) -> Partition | None:
-    """A partition that may know this request and has not been read. What it knows is from before the start."""
+    """A partition that may know this request and has not been read since the start; None if there is none."""
     if not this.remembered.unread or not request.keys or request.is_first_attempt:
         return None
     if isinstance(request, Arrival):
@@ -109,7 +109,7 @@ def unread(this: Pass, request: Produce | Arrival) -> Partition | None:
 
 
 def look_up(this: Pass) -> None:
-    """Asks every partition about the keys that may be in files, then puts the requests back in front of the inbox."""
+    """Asks every partition about keys that files may know, then puts the requests back at the front of the inbox."""
     requests, this.repeats.to_look_up = this.repeats.to_look_up, []
     if any(not (partition.allows.storage or partition.keys_are_noted) for partition in this.partitions):
         this.held_up.extend(requests)

@@ -1,6 +1,7 @@
-"""What the Logical loop is asked to do. A request is answered exactly once, through `respond`, on the loop's thread.
+"""The requests that a Logical takes, and the work that it hands to its driver.
 
-Deadlines of requests (`deadline_ns`) are real, monotonic time; everything else in the queue follows the queue's clock.
+A request is answered exactly once, through `respond`, on the loop's thread. Its deadline (`deadline_ns`) is on the
+monotonic clock. All other times of a queue are on the queue's clock.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ MOVED_PREFIX: Final = "moved "
 LOST_PREFIX: Final = "lost "
 JOB_PREFIX: Final = "move "
 SOURCE_PREFIX: Final = "from "
-"""What is remembered beside the request ids of clients: chunks of bulk streams, items that came from elsewhere, leases
-of partitions that are gone, and how far jobs got."""
+"""Prefixes of the keys that are remembered beside the request ids of clients: chunks of bulk streams, items from other
+queues or partitions, lost leases of removed partitions, and the progress of jobs."""
 MOVE_PREFIXES: Final = (DEAD_PREFIX, MOVED_PREFIX, SOURCE_PREFIX)
 EXACT_PREFIXES: Final = (JOB_PREFIX, LOST_PREFIX)
-"""Keys that begin like this are few, and are asked for where nothing can be looked up: memory keeps all of them."""
+"""Memory keeps all keys with these prefixes: there are few, and planners need them without a read of storage."""
 _CLIENT_PREFIX: Final = "client "
 _RESERVED: Final = (BULK_PREFIX, DEAD_PREFIX, MOVED_PREFIX, LOST_PREFIX, JOB_PREFIX, SOURCE_PREFIX, _CLIENT_PREFIX)
 
@@ -41,12 +42,12 @@ Respond = Callable[[Any], None]
 
 
 def key_of(request_id: str) -> str:
-    """What a client's request id is remembered as. Whatever it says, it is none of ours."""
+    """The key under which a client's request id is remembered. It has none of the prefixes above."""
     return _CLIENT_PREFIX + request_id if request_id.startswith(_RESERVED) else request_id
 
 
 class AnswerInParts:
-    """An answer that is too large to be made at once: messages that together are one list."""
+    """An answer that is too large to be built at once: messages that together form one list."""
 
     def __init__(self, known: list[Message], rest: AsyncGenerator[Message, None]) -> None:
         self._known, self._rest = known, rest
@@ -60,17 +61,17 @@ class AnswerInParts:
 
 
 class Request:
-    """Base of what stands in the inbox."""
+    """Base of the requests in the inbox."""
 
     abandoned = False
     answered = False
     watched = False
-    """Whether the loop watches its deadline already."""
+    """Whether its deadline is watched."""
     is_first_attempt = False
-    """Whether the client made the request id just now, so that no partition can know it."""
+    """Whether the client sends its request id for the first time, so that no partition can know the id."""
 
     deadline_ns = 0
-    """When a request that waits times out. Complete, retry, extend and change never wait for other requests."""
+    """When the request times out if it must wait. Complete, retry, extend and change never wait for other requests."""
 
     def __init__(self, respond: Respond) -> None:
         self.respond = respond
@@ -82,16 +83,16 @@ class Request:
 
 
 class Produce(Request):
-    """New items. They go to one partition, all or none."""
+    """New items, which go to one partition, all or none."""
 
     followers: Sequence[Produce] = ()
-    """The same request again, before this one was answered."""
+    """Repetitions of this request that came before it was answered."""
     looked_up = 0
-    """The version of what the queue remembers for which `found` is the answer; 0 if nothing was looked up."""
+    """The version of the remembered keys when `found` was looked up; 0 before that."""
     found: Collection[str] = ()
-    """Which of `keys` files were found to remember."""
+    """Those of `keys` that a file remembers."""
     if_repeated: Reply | None = REPEATED
-    """What it is answered if the same request was carried out before."""
+    """The answer if the same request was carried out before."""
 
     def __init__(
         self,
@@ -105,12 +106,12 @@ class Produce(Request):
         self.deadline_ns = deadline_ns
         self.drafts = drafts
         self.timed = timed
-        """Whether any of the drafts has a time to be enqueued at."""
+        """Whether any of the drafts is scheduled for later."""
         self.request_id = request_id
 
     @property
     def keys(self) -> Sequence[str]:
-        """What is remembered of this request."""
+        """The keys that are remembered once the request is carried out."""
         return (self.request_id,) if self.request_id else ()
 
     def answer(self, result: Any) -> None:
@@ -122,21 +123,20 @@ class Produce(Request):
 
 
 class Columns(NamedTuple):
-    """Items that are ready at once, as an Arrow stream, and what the loop must know of them."""
+    """Items that are ready at once, as an Arrow stream, with the sums that the loop needs."""
 
     rows: int
     stream: bytes
     created_sum: int
-    """Of those that say when they were made."""
-    created_unsaid: int
-    """How many do not."""
-    expires_first: int | None
-    """Of those that say when they expire."""
-    expires_unsaid: bool
+    """The sum of the creation times of all rows that have one."""
+    rows_without_created_at: int
+    first_expiry: int | None
+    """The earliest expire deadline of all rows that have one."""
+    has_rows_without_expiry: bool
 
 
 class Intake(Produce):
-    """A chunk of a bulk stream: items that are whole but for their sequences and times."""
+    """A chunk of a bulk stream: items that lack only their sequences and times."""
 
     if_repeated = None
 
@@ -153,11 +153,11 @@ class Intake(Produce):
         super().__init__(respond, deadline_ns, (), bool(items), request_id)
         self.columns = columns
         self.items = items
-        """Those that have a time to be enqueued at."""
+        """The items that are scheduled for later."""
         self.digest = digest
-        """Of what it says, so that a repetition that says something else is noticed."""
+        """The digest of the chunk. It tells a repetition from another chunk with the same request id."""
         self.source_keys = source_keys
-        """Kept in the file with the items. A later import looks there for items that have left the queue since."""
+        """Keys that are stored with the items. A later import looks for them and skips items that it finds."""
 
     @property
     def witness(self) -> str:
@@ -169,7 +169,7 @@ class Intake(Produce):
 
 
 class Arrival(Request):
-    """Items that come from another partition or queue. Each is taken in once, whatever is repeated."""
+    """Items that come from another partition or queue. A repetition adds none of them twice."""
 
     looked_up = 0
     found: Collection[str] = ()
@@ -180,8 +180,9 @@ class Arrival(Request):
         self.items = items
         self.keys = keys
         self.uncertain = uncertain
-        """Whether an earlier try may have got through without our knowing."""
+        """Whether an earlier attempt may have succeeded although its answer was lost."""
         self.checked: set[str] | None = None
+        """The source ids that partitions were found to have; None before they were asked."""
 
 
 class Complete(Request):
@@ -190,13 +191,13 @@ class Complete(Request):
         self.number = number
         self.ids = ids
         self.known: dict[str, Found | None] = {}
-        """What storage said of ids that are not leased."""
+        """The ids that are not leased, and what storage knows of each."""
         self.touched: set[Partition] = set()
 
 
 class LeaseItems(Request):
     order = 0
-    """Its place among those who wait; 0 before it has one."""
+    """Its place among the parked requests; 0 before it has one."""
 
     def __init__(
         self, respond: Respond, deadline_ns: int, client_id: str, batch_size: int, completes: Complete | None = None
@@ -206,7 +207,7 @@ class LeaseItems(Request):
         self.client_id = client_id
         self.batch_size = batch_size
         self.completes = completes
-        """What is to be completed before anything is leased."""
+        """The ids to complete before anything is leased."""
 
 
 class Retry(Request):
@@ -217,9 +218,9 @@ class Retry(Request):
         self.known: dict[str, Found | None] = {}
         self.touched: set[Partition] = set()
         self.handed_back = 0
-        """How many items the pass took back. An id that is refused ends the request, and those before it count."""
+        """How many items the pass took back. A refused id ends the request; the ids before it count."""
         self.open_moves = 0
-        """Items of this request that are still on their way to another queue or partition."""
+        """The number of moves of this request's items to another queue or partition that have not ended."""
 
 
 class Extend(Request):
@@ -233,10 +234,10 @@ class Extend(Request):
 
 
 class Change(Request):
-    """Anything rarer that changes a partition: runs alone, between two passes of the requests above.
+    """A change of partitions by an operator or a job. It has a pass of its own.
 
-    `run` is called while planning and changes partitions' memory and batches; what it returns is the answer, told once
-    the batches are durable. `partitions` must all have an open store, or the request is refused.
+    `run` is called while planning and changes the partitions. Its result is the answer once the batches are durable. If
+    one of `partitions` is closed, the request is refused.
     """
 
     def __init__(self, respond: Respond, partitions: Sequence[Partition], run: Callable[[int], Any]) -> None:
@@ -253,11 +254,11 @@ class Delivery(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Something blocking that must be done with a partition's storage.
+    """Blocking work with a partition's storage.
 
-    The driver runs `work` in a worker thread, one at a time per partition, and then calls `done` with its result or
-    `failed` on the loop's thread. `flush` is the store whose file must have everything first. What is `upkeep` nobody
-    waits for: it is done one at a time per storage, since several at once would keep the loop from its processor.
+    The driver runs `work` in a worker thread, one at a time per partition. Then it calls `done` with the result, or
+    `failed`, on the loop's thread. Before the work, the file of the store `flush` gets everything from the journal. No
+    request waits for `upkeep`: it runs one at a time per storage, because more would take the processor from the loop.
     """
 
     partition: Partition
@@ -269,9 +270,10 @@ class Read(NamedTuple):
 
 
 class Move:
-    """Items that leave a partition for another queue (the dead queue) or another partition of this one.
+    """Items that leave a partition for the dead queue or for another partition of their queue.
 
-    First they are produced there, then removed here; a crash between the two is repaired by the keys of the arrival.
+    They are produced at the destination first and then removed here. After a crash between the two steps, the move is
+    repeated, and the destination recognizes the items by their keys.
     """
 
     __slots__ = (
@@ -285,19 +287,21 @@ class Move:
         self.partition = partition
         self.target = target
         self.reason = reason
-        """Why they died; empty when they only change partitions."""
+        """Why the items died; empty if they only change partitions."""
         self.items = items
         self.copies = copies
         self.keys = keys
         self.leases: list[Lease] = []
-        """The leases in which the items are, if they are leased."""
+        """The leases of the items, if they are leased."""
         self.scheduled = False
-        """Whether they leave the scheduled items."""
+        """Whether the items are scheduled here."""
         self.uncertain = False
+        """Whether an earlier attempt may have succeeded."""
         self.retry: Retry | None = None
-        """The client's request that caused it and waits for it."""
+        """The client's request that caused the move and waits for it."""
         self.tries = 0
 
 
 def failing(number: int) -> str:
+    """The error of a request that needs a partition which is closed or in error."""
     return f"partition not available; partition '{number}' is failing, retry again"

@@ -1,4 +1,4 @@
-"""The scheduled items of one partition: those that are due first in memory, the rest counted."""
+"""The scheduled items of one partition. Memory has those that are due first; the others are only counted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Schedule:
         self.count = 0
         """All scheduled items, in memory and on disk."""
         self._bytes = 0
-        """Size of the payloads in memory."""
+        """The size of the payloads in memory."""
         self._horizon = NEVER
-        """Every item due before this is in memory."""
+        """Every item that is due before this is in memory."""
         self.loading = False
 
     @property
@@ -38,7 +38,7 @@ class Schedule:
             self._shorten()
 
     def remember(self, items: Iterable[Item]) -> None:
-        """Keeps items that are counted already, unless they are due after what memory holds."""
+        """Keeps items that are counted already, unless they are due after the horizon."""
         for item in items:
             if item.enqueue_at < self._horizon:
                 self.items[item.seq] = item
@@ -46,7 +46,7 @@ class Schedule:
                 heapq.heappush(self._order, (item.enqueue_at, item.seq))
 
     def _shorten(self) -> None:
-        """Keeps the items that are due first. The others are read again when their time comes."""
+        """Keeps the items that are due first. The others are read again later."""
         entries = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
         sizes = accumulate(len(self.items[seq].payload) for _, seq in entries)
         fitting = bisect_right(list(sizes), limits.SCHEDULED_WINDOW_BYTES_MAX)
@@ -54,7 +54,7 @@ class Schedule:
         self._keep([self.items[seq] for enqueue_at, seq in entries if enqueue_at < self._horizon])
 
     def _keep(self, items: Iterable[Item]) -> None:
-        """These, and no others, are in memory."""
+        """Keeps exactly these items in memory."""
         self.items = {item.seq: item for item in items}
         self._bytes = sum([len(item.payload) for item in self.items.values()])
         self._order = [(item.enqueue_at, item.seq) for item in self.items.values()]
@@ -83,7 +83,7 @@ class Schedule:
         return taken
 
     def loaded(self, items: Iterable[Item], horizon: int) -> None:
-        """All items due before the horizon have been read. What was scheduled meanwhile may be in memory only."""
+        """Adds all items due before the horizon, as read. Items that were scheduled meanwhile stay in memory."""
         self._keep([*self.items.values(), *items])
         self._horizon = horizon
 

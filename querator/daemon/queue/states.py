@@ -1,7 +1,7 @@
-"""The partition state machine (ADR 23): what each state allows, and which event leads where. Pure tables.
+"""The partition state machine (ADR 23): what each state allows, and where each event leads. Pure tables.
 
-What an operator asked for is one of the first four states and survives restarts; `error` is laid over it by a failing
-storage and taken away by recovery, which returns to what the operator asked for.
+An operator asks for one of the first four states, which survives restarts. A failing storage puts the partition into
+`error`, and recovery returns it to the state that the operator asked for.
 
     pause    available, draining             → paused
     resume   paused, draining                → available
@@ -40,14 +40,14 @@ ALLOWS: Final[dict[State, Allows]] = {
 }
 
 LEAVING: Final = ALLOWS[State.AVAILABLE]._replace(produce=False)
-"""Laid over any open state while a partition's items are moved into another one: it takes no new ones."""
+"""Restricts an open partition while a job moves its items into other partitions: it takes no new items."""
 
 HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False, storage=True)
-"""Laid over any open state until it is known what a move that was interrupted has brought to its destination."""
+"""Restricts an open partition until the job knows which items of an interrupted move have arrived."""
 
 
 def restricted(allows: Allows, overlay: Allows) -> Allows:
-    """What is left when both must agree."""
+    """Whatever both allow."""
     return Allows(*(a and b for a, b in zip(allows, overlay, strict=True)))
 
 
@@ -62,7 +62,7 @@ class Event(enum.StrEnum):
 
 
 class Standing(NamedTuple):
-    """What an operator asked for, and whether a failing storage is laid over it."""
+    """The state that an operator asked for, and whether the storage fails."""
 
     requested: State
     failing: bool = False
@@ -72,7 +72,7 @@ class Standing(NamedTuple):
         return State.ERROR if self.failing else self.requested
 
 
-# event → where it leads from each state in which it may be asked for. What is not here is refused.
+# event → where it leads from each state in which it is allowed. Any other state is refused.
 REQUESTS: Final[dict[Event, dict[State, State]]] = {
     Event.PAUSE: dict.fromkeys((State.AVAILABLE, State.PAUSED, State.DRAINING), State.PAUSED),
     Event.RESUME: dict.fromkeys((State.AVAILABLE, State.PAUSED, State.DRAINING), State.AVAILABLE),
@@ -86,7 +86,7 @@ RELOADED: Final[dict[State, State]] = {
     State.DRAINING: State.DRAINING,
     State.UNAVAILABLE: State.AVAILABLE,
 }
-"""What a partition is after a reload, by what was asked for before; also when the storage failed meanwhile."""
+"""The requested state after a reload, by the one before it. A failing storage makes no difference."""
 
 WAY_OUT: Final[dict[State, str]] = {
     State.AVAILABLE: "it serves already",
@@ -98,7 +98,7 @@ WAY_OUT: Final[dict[State, str]] = {
 
 
 def after(event: Event, standing: Standing, number: int) -> Standing:
-    """Where an event leads; refuses with a sentence that names the state and the way out."""
+    """Where an event leads. Refuses with a sentence that names the state and the way out."""
     match event:
         case Event.FAIL:
             return Standing(standing.requested, failing=True)
@@ -113,6 +113,6 @@ def after(event: Event, standing: Standing, number: int) -> Standing:
 
 
 def refusal(verb: str, number: int, state: State) -> InvalidRequest:
-    """What cannot be done with a partition in this state, and the way out."""
+    """The error for a call that is not possible in this state; it names the way out."""
     named = f"in {state}" if state is State.ERROR else str(state)
     return InvalidRequest(f"cannot {verb} partition; partition '{number}' is {named}, {WAY_OUT[state]}")

@@ -1,9 +1,9 @@
-"""The items of one partition that wait: the head of them in memory, the rest counted.
+"""The waiting items of one partition.
 
     ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
 
-Items enter at the tail end and leave at the head, in the order of their sequence. Memory holds a window of the head
-and whatever the file does not have yet; what lies between is only counted. What came in columns stays so in the tail.
+Items enter at the tail and leave at the head, in the order of their sequences. Memory holds the first items and those
+that the file does not have yet. The items between them are only counted. Items in columns stay columns in the tail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ItemChunk:
 
 
 class ColumnChunk:
-    """A part of the tail as columns, which take less memory. Its items exist from when they are next."""
+    """A part of the tail as columns, which take less memory. They become items when they move to the head."""
 
     __slots__ = ("_rows", "count", "first_seq", "last_seq")
 
@@ -53,7 +53,7 @@ class ColumnChunk:
         return items_in(self._rows)
 
     def removable(self) -> list[int]:
-        """None: an item is removed out of turn after it was read from the file, and then it has left the tail."""
+        """Empty: an item can leave out of turn only after it was read from the file, when it is not in the tail."""
         return []
 
 
@@ -65,9 +65,9 @@ class Window:
         self.tail: deque[ItemChunk | ColumnChunk] = deque()
         self.tail_items = 0
         self.gone: set[int] = set()
-        """Sequences in ready or tail that were removed where they stand."""
+        """Sequences of items in ready or tail that have left out of turn, and are skipped."""
         self.cursor = 0
-        """Everything up to this sequence has been in memory; what waits on disk lies beyond it."""
+        """All items up to this sequence have been in memory. Items that are on disk only come after it."""
         self.loading = False
         self.waiting = 0
         """All waiting items, in memory and on disk."""
@@ -78,7 +78,7 @@ class Window:
         return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
 
     def oldest(self) -> int | None:
-        """When the oldest item near the head was made: those that come back stand behind younger ones."""
+        """When the oldest item near the head was created. Items that come back stand behind younger ones."""
         head = islice((item.created_at for item in self.ready if item.seq not in self.gone), OLDEST_AMONG_ITEMS_MAX)
         return min(head, default=None)
 
@@ -98,7 +98,7 @@ class Window:
             self.tail_items += len(items)
 
     def is_open(self) -> bool:
-        """Whether what comes now is the next after ready, and has room there. If not, it waits for a while."""
+        """Whether a new item comes right after `ready` and has room there. If not, it goes to the tail."""
         return not self.tail and self._has_room() and self.waiting == len(self.ready) - len(self.gone)
 
     def append_rows(self, rows: Rows) -> None:
@@ -135,10 +135,10 @@ class Window:
         self.ready_bytes += sum([len(item.payload) for item in items])
         self.waiting += len(items)
 
-    # -- what is between memory and disk
+    # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        """Whether ready runs low while more waits than is in memory; takes the tail in when nothing is between."""
+        """Whether `ready` runs low and items must be read from disk. Moves the tail to `ready` if none are on disk."""
         low = self.bounds.ready_window_items * READY_WINDOW_LOW_PERCENT // 100
         if self.loading or len(self.ready) > low:
             return False
@@ -157,22 +157,22 @@ class Window:
             self.extend(chunk.items())
 
     def disk_range(self) -> tuple[int, int | None]:
-        """What lies on disk only is after the first and before the second sequence."""
+        """Items that are on disk only come after the first sequence and before the second."""
         return self.cursor, self.tail[0].first_seq if self.tail else None
 
     def extend(self, items: Sequence[Item]) -> None:
-        """The next items after ready, which were counted before, have come into memory."""
+        """Adds the next items after `ready`, which were counted before."""
         if items:
             self.ready.extend(items)
             self.ready_bytes += sum([len(item.payload) for item in items])
             self.cursor = items[-1].seq
 
     def pass_by(self, seq: int) -> None:
-        """What there is on disk up to this sequence and did not come into memory waits no longer."""
+        """No item on disk up to this sequence waits any more, except those in memory."""
         self.cursor = max(self.cursor, seq)
 
     def applied(self, through: int) -> None:
-        """The file has everything up to this sequence: that part of the tail need not stay in memory."""
+        """The file has everything up to this sequence, so that this part of the tail leaves memory."""
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count
@@ -182,7 +182,7 @@ class Window:
     # -- items leave out of turn
 
     def among(self, items: Sequence[Item], taken: Container[int], is_removed: Callable[[int], bool]) -> list[Item]:
-        """Which of these items, as read from storage a moment ago, still wait. `taken` are on their way elsewhere."""
+        """Those of the items, as read from storage a moment ago, that still wait. `taken` are departing."""
         in_memory = self._in_memory({item.seq for item in items})
         after, before = self.disk_range()
         return [
@@ -195,7 +195,7 @@ class Window:
         ]
 
     def forget(self, items: Sequence[Item]) -> None:
-        """These wait no longer: marks those in memory, and counts."""
+        """The items wait no longer: subtracts them, and marks those in memory to be skipped."""
         self.gone |= self._in_memory({item.seq for item in items})
         self.waiting -= len(items)
 
