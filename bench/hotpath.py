@@ -64,6 +64,9 @@ class Client(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def pause_reading(self) -> None:
         pass
 

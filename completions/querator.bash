@@ -3,7 +3,7 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions storages jobs items sql pipeline top check doctor context config version completion help' ;;
+    '') echo 'daemon queues queue partitions storages jobs items sql pipeline top check doctor context tls config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
@@ -14,6 +14,7 @@ _querator_commands() {
     'pipeline') echo 'import export copy redrive report stream' ;;
     'check') echo 'queue partitions daemon' ;;
     'context') echo 'add use list show remove' ;;
+    'tls') echo 'init renew' ;;
     'config') echo 'show' ;;
   esac
 }
@@ -22,7 +23,7 @@ _querator_options() {
   case "$1" in
     '') echo '--version --help -h' ;;
     'daemon') echo '--help -h' ;;
-    'daemon run') echo '--config --data --socket --http --log-level --log-format --log-file --test-clock --debug --help -h' ;;
+    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --test-clock --debug --help -h' ;;
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
@@ -85,7 +86,7 @@ _querator_options() {
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'check partitions') echo '--format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
-    'check daemon') echo '--format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'check daemon') echo '--cert-warn --cert-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'doctor') echo '--data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'context') echo '--help -h' ;;
     'context add') echo '--endpoint --socket --token-file --use --replace --output -o --quiet -q --columns --context --timeout --debug --help -h' ;;
@@ -93,6 +94,9 @@ _querator_options() {
     'context list') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'context show') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'context remove') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tls') echo '--help -h' ;;
+    'tls init') echo '--name --client --days --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tls renew') echo '--days --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'config') echo '--help -h' ;;
     'config show') echo '--config --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'version') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -107,6 +111,9 @@ _querator_value() {
     'daemon run --data') echo 'directories' ;;
     'daemon run --socket') echo 'files' ;;
     'daemon run --http') echo 'none' ;;
+    'daemon run --tls-cert') echo 'files' ;;
+    'daemon run --tls-key') echo 'files' ;;
+    'daemon run --tls-client-ca') echo 'files' ;;
     'daemon run --log-level') echo 'none' ;;
     'daemon run --log-format') echo 'none' ;;
     'daemon run --log-file') echo 'files' ;;
@@ -670,6 +677,8 @@ _querator_value() {
     'check partitions --context') echo 'contexts' ;;
     'check partitions --token-file') echo 'files' ;;
     'check partitions --timeout') echo 'none' ;;
+    'check daemon --cert-warn') echo 'none' ;;
+    'check daemon --cert-critical') echo 'none' ;;
     'check daemon --format') echo '=nagios prometheus json' ;;
     'check daemon --output') echo '=table json ndjson name' ;;
     'check daemon -o') echo '=table json ndjson name' ;;
@@ -728,6 +737,26 @@ _querator_value() {
     'context remove --context') echo 'contexts' ;;
     'context remove --token-file') echo 'files' ;;
     'context remove --timeout') echo 'none' ;;
+    'tls init --name') echo 'none' ;;
+    'tls init --client') echo 'none' ;;
+    'tls init --days') echo 'none' ;;
+    'tls init --output') echo '=table json ndjson name' ;;
+    'tls init -o') echo '=table json ndjson name' ;;
+    'tls init --columns') echo 'none' ;;
+    'tls init --endpoint') echo 'none' ;;
+    'tls init --socket') echo 'files' ;;
+    'tls init --context') echo 'contexts' ;;
+    'tls init --token-file') echo 'files' ;;
+    'tls init --timeout') echo 'none' ;;
+    'tls renew --days') echo 'none' ;;
+    'tls renew --output') echo '=table json ndjson name' ;;
+    'tls renew -o') echo '=table json ndjson name' ;;
+    'tls renew --columns') echo 'none' ;;
+    'tls renew --endpoint') echo 'none' ;;
+    'tls renew --socket') echo 'files' ;;
+    'tls renew --context') echo 'contexts' ;;
+    'tls renew --token-file') echo 'files' ;;
+    'tls renew --timeout') echo 'none' ;;
     'config show --config') echo 'files' ;;
     'config show --output') echo '=table json ndjson name' ;;
     'config show -o') echo '=table json ndjson name' ;;
@@ -817,6 +846,8 @@ _querator_argument() {
     'context use 0') echo 'contexts' ;;
     'context show 0') echo 'contexts' ;;
     'context remove 0') echo 'contexts' ;;
+    'tls init 0') echo 'directories' ;;
+    'tls renew 0') echo 'directories' ;;
     'completion 0') echo '=bash zsh fish' ;;
   esac
 }

@@ -54,12 +54,22 @@ class StorageConfig:
 
 
 @dataclass(frozen=True)
+class TlsConfig:
+    """The files for TLS on TCP. Clients may show a certificate of `client_ca`."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True)
 class DaemonConfig:
     data: Path
     socket: Path
     http: HttpAddress | None
     storages: tuple[StorageConfig, ...]
     limits: LimitsConfig
+    tls: TlsConfig | None = None
     queues: tuple[QueueConfig, ...] = ()
     log_level: str = "info"
     log_format: str = "auto"
@@ -191,6 +201,9 @@ class _Resolver:
         self.settings[name] = Setting(path, origin)
         return path
 
+    def optional_path(self, name: str, variable: str) -> Path | None:
+        return self.path(name, variable, Path()) if str(self.get(name, variable, "")) else None
+
     def data_and_socket(self) -> tuple[Path, Path]:
         data = self.path("data", "QUERATOR_DATA", state_directory(self._environ))
         return data, self.path("socket", "QUERATOR_SOCKET", data / "querator.sock")
@@ -205,6 +218,9 @@ def daemon_config(
     data: str | Path | None = None,
     socket: str | Path | None = None,
     http: str | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    tls_client_ca: str | Path | None = None,
     log_level: str | None = None,
     log_format: str | None = None,
     log_file: str | Path | None = None,
@@ -222,6 +238,9 @@ def daemon_config(
         "data": data,
         "socket": socket,
         "http": http,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
+        "tls.client_ca": tls_client_ca,
         "logging.level": log_level,
         "logging.format": log_format,
         "logging.file": log_file,
@@ -230,21 +249,23 @@ def daemon_config(
     data_path, socket_path = ask.data_and_socket()
     http_address = _http(ask.get("http", "QUERATOR_HTTP", False))
     ask.settings["http"] = Setting(str(http_address or "off"), ask.settings["http"].origin)
+    tls = _tls(ask, http_address)
     level = _one_of("logging.level", ask.get("logging.level", "QUERATOR_LOG_LEVEL", "info"), LOG_LEVELS)
     style = _one_of("logging.format", ask.get("logging.format", "QUERATOR_LOG_FORMAT", "auto"), LOG_FORMATS)
-    has_log_file = bool(str(ask.get("logging.file", "QUERATOR_LOG_FILE", "")))
+    log_file_path = ask.optional_path("logging.file", "QUERATOR_LOG_FILE")
     for name in LimitsConfig.__struct_fields__:
         ask.get(f"limits.{name}", "", getattr(checked.limits, name))
     return DaemonConfig(
         data=data_path,
         socket=socket_path,
         http=http_address,
+        tls=tls,
         storages=_storages(checked.storages, data_path, Path(path.value).absolute().parent),
         queues=_queues(checked.queues),
         limits=checked.limits,
         log_level=level,
         log_format=style,
-        log_file=ask.path("logging.file", "QUERATOR_LOG_FILE", Path()) if has_log_file else None,
+        log_file=log_file_path,
         test_clock=test_clock,
         settings={"config": path} | ask.settings,
     )
@@ -270,6 +291,19 @@ def _http(value: str | bool) -> HttpAddress | None:
     if value is True or value == "" or value.lower() in TRUE_WORDS:
         return parse_http(HTTP_ADDRESS_DEFAULT)
     return parse_http(value)
+
+
+def _tls(ask: _Resolver, http: HttpAddress | None) -> TlsConfig | None:
+    cert = ask.optional_path("tls.cert", "QUERATOR_TLS_CERT")
+    key = ask.optional_path("tls.key", "QUERATOR_TLS_KEY")
+    client_ca = ask.optional_path("tls.client_ca", "QUERATOR_TLS_CLIENT_CA")
+    if cert is not None and key is not None:
+        if http is None:
+            raise ConfigError("TLS needs a TCP address", hint=f"--http HOST:PORT, such as {HTTP_ADDRESS_DEFAULT}")
+        return TlsConfig(cert, key, client_ca)
+    if cert is not None or key is not None or client_ca is not None:
+        raise ConfigError("TLS needs a certificate and its key", hint="give both: --tls-cert FILE --tls-key FILE")
+    return None
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:

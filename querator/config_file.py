@@ -61,6 +61,12 @@ class LoggingTable(FileTable, frozen=True):
     file: str = ""
 
 
+class TlsTable(FileTable, frozen=True):
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+
 class ClientTable(FileTable, frozen=True):
     """How a client reaches a daemon: the table `[client]`, and each context."""
 
@@ -73,6 +79,7 @@ class ConfigFile(FileTable, frozen=True):
     data: str = ""
     socket: str = ""
     http: str | bool = False
+    tls: TlsTable = TlsTable()
     logging: LoggingTable = LoggingTable()
     limits: LimitsConfig = LimitsConfig()
     storages: tuple[StorageTable, ...] = ()

@@ -169,6 +169,10 @@ KEEP_ALIVE_SECONDS = 75
 """A connection that is idle for longer is closed."""
 UNREAD_SECONDS_MAX = 60.0
 """A client that reads nothing of a long answer for this long loses its connection."""
+TLS_HANDSHAKE_SECONDS_MAX = 10.0
+"""A connection whose TLS handshake takes longer is closed."""
+TLS_FILES_CHECK_SECONDS = 1.0
+"""The daemon looks this often whether its TLS files have changed."""
 LINGER_SECONDS = 2.0
 """A connection that the daemon ends stays open this long for a client that is still sending."""
 HEALTH_REASONS_MAX = 5

@@ -30,7 +30,7 @@ GROUND = tuple(
     f"querator.{name}" for name in ("clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
 )
 SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.wire")
-SMALL = _daemon("allocators", "failpoints", "hangups", "lock", "logs", "metrics", "priority")
+SMALL = _daemon("allocators", "certificates", "failpoints", "hangups", "lock", "logs", "metrics", "priority", "tls")
 """Parts of the daemon that know nothing of queues."""
 BELOW_CALLS = (*SHARED, *SMALL, *_daemon("catalog", "engine", "queue", "store"))
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli.lookups import metrics
+from querator.cli.lookups.health import certificate_days
 from querator.cli.shell.options import Queue, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.render import json_line, short_duration
@@ -56,6 +57,19 @@ AgeCritical = Annotated[
         "--age-critical", metavar="DURATION", help="Be critical if the oldest waiting item has at least this age."
     ),
 ]
+CertWarn = Annotated[
+    int,
+    typer.Option("--cert-warn", min=0, metavar="DAYS", help="Warn if the TLS certificate expires within this time."),
+]
+CertCritical = Annotated[
+    int,
+    typer.Option(
+        "--cert-critical",
+        min=0,
+        metavar="DAYS",
+        help="Be critical if the TLS certificate expires within this time.",
+    ),
+]
 
 
 @dataclass
@@ -77,6 +91,19 @@ class Measure:
     def performance(self) -> str:
         limits = ";".join("" if one is None else f"{one:.15g}" for one in (self.warn, self.critical))
         return f"{self.name}={self.value:.15g}{self.unit};{limits}"
+
+
+class Floor(Measure):
+    """A measured value that must not fall to its thresholds."""
+
+    @property
+    def severity(self) -> Severity:
+        if self.critical is not None and self.value <= self.critical:
+            return Severity.CRITICAL
+        return Severity.WARNING if self.warn is not None and self.value <= self.warn else Severity.OK
+
+    def performance(self) -> str:
+        return f"{self.name}={self.value:.15g}{self.unit};{self.warn:.15g}:;{self.critical:.15g}:"
 
 
 @dataclass
@@ -184,11 +211,16 @@ def partitions(
 
 
 @command(app, "daemon")
-def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
-    """Check that the daemon answers, and that its partitions and storages work.
+def daemon(
+    session: Session,
+    cert_warn: CertWarn = 14,
+    cert_critical: CertCritical = 3,
+    form: Form = CheckFormat.NAGIOS,
+) -> None:
+    """Check that the daemon answers, and that its partitions, its storages and its certificate are in order.
 
     The result is critical if no partition works. It is a warning if some partitions fail, or if a storage is nearly
-    full.
+    full. A TLS certificate that expires soon is a warning, and then critical.
     """
     started = time.monotonic()
     try:
@@ -200,5 +232,12 @@ def daemon(session: Session, form: Form = CheckFormat.NAGIOS) -> None:
     status = str(health.get("status"))
     severity = {"pass": Severity.OK, "warn": Severity.WARNING}.get(status, Severity.CRITICAL)
     outputs = [str(one["output"]) for checks in health.get("checks", {}).values() for one in checks if "output" in one]
+    measures = [Measure("time", round(seconds, 4), "s")]
+    days = certificate_days(health)
+    if days is not None:
+        certificate = Floor("certificate_days", days, "", cert_warn, cert_critical)
+        severity = max(severity, certificate.severity)
+        measures.append(certificate)
+        outputs.append(f"TLS certificate expires in {days:.1f} days" if days > 0 else "TLS certificate has expired")
     text = "; ".join([f"{status}, version {health.get('version')}", *outputs])
-    Verdict("daemon", "", severity, text, [Measure("time", round(seconds, 4), "s")]).print(session, form)
+    Verdict("daemon", "", severity, text, measures).print(session, form)

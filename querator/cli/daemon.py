@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from querator.cli.lookups.health import certificate_days
 from querator.cli.shell.options import SharedCommand, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.render import Moment, short_duration
@@ -59,6 +60,17 @@ def run(
             "--http", metavar="[HOST:PORT]", help="Listen on TCP too, at localhost:2319 if no address is given."
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="Use TLS on TCP, with this certificate and its chain."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the TLS certificate.")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", metavar="FILE", help="Accept client certificates that these CAs have signed."),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option("--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."),
@@ -80,8 +92,8 @@ def run(
 ) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error, or to --log-file.
 
-    SIGHUP opens the log file again, for logrotate. A daemon in the foreground of a terminal ends when the terminal is
-    closed. In the background, under nohup or under systemd it keeps running.
+    SIGHUP opens the log file again, for logrotate, and reads the TLS files again. A daemon in the foreground of a
+    terminal ends when the terminal is closed. In the background, under nohup or under systemd it keeps running.
     """
     from querator.config import daemon_config
     from querator.daemon import server
@@ -92,6 +104,9 @@ def run(
             data=data,
             socket=socket,
             http=http,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
             log_level=log_level,
             log_format=log_format,
             log_file=log_file,
@@ -118,13 +133,13 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
     if found is None:
         raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run")
     uptime_seconds = max(0, time.time_ns() // NS_PER_US - found.started_at) // US_PER_SECOND if found.started_at else 0
-    health: Any = None
+    health: dict[str, Any] = {}
     queues: int | None = None
     if found.socket:
         timeout = session.timeout_seconds if session.timeout_given else STATUS_TIMEOUT_SECONDS
         with Client(f"unix:{found.socket}", timeout=timeout, patient=False) as client:
             try:
-                health = client.health().get("status")
+                health = client.health()
                 queues = sum(1 for _ in all_queues(client))
             except QueratorError as error:
                 session.note(f"the daemon does not answer properly: {error.message}")
@@ -132,12 +147,13 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
         {
             "pid": found.pid,
             "version": found.version,
-            "health": health,
+            "health": health.get("status"),
             "uptime": short_duration(uptime_seconds),
             "started_at": Moment(found.started_at),
             "data": str(directory),
             "socket": found.socket,
             "http": ",".join(found.http),
+            "certificate_days": certificate_days(health),
             "queues": queues,
         },
         name="pid",
@@ -163,6 +179,7 @@ def _status_elsewhere(session: Session) -> None:
             "address": str(session.settings.address.value),
             "version": health.get("version"),
             "health": health.get("status"),
+            "certificate_days": certificate_days(health),
             "queues": sum(1 for _ in all_queues(client)),
         },
         name="address",

@@ -252,6 +252,20 @@ class QueueMetrics:
         yield size
 
 
+class CertificateMetrics:
+    """When the TLS certificate in use expires."""
+
+    def __init__(self, expires_at: Callable[[], float]) -> None:
+        self._expires_at = expires_at
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "querator_tls_certificate_expires_timestamp_seconds",
+            "When the TLS certificate expires, in seconds since 1970.",
+            value=self._expires_at(),
+        )
+
+
 class Metrics:
     """Everything a scrape shows."""
 
@@ -260,11 +274,14 @@ class Metrics:
         statistics: Callable[[], Mapping[str, QueueStatistics]],
         now_us: Callable[[], int],
         rooms: Callable[[], Mapping[str, Room]] = dict,
+        certificate_expires_at: Callable[[], float] | None = None,
     ) -> None:
         self.http = HttpMetrics()
         self._registry = CollectorRegistry()
         self._registry.register(self.http)
         self._registry.register(QueueMetrics(statistics, now_us, rooms))
+        if certificate_expires_at is not None:
+            self._registry.register(CertificateMetrics(certificate_expires_at))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 import uvloop
@@ -33,6 +33,7 @@ from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, appli
 from querator.daemon.lock import DataLock, Holder
 from querator.daemon.metrics import Metrics
 from querator.daemon.service import Service
+from querator.daemon.tls import ServerTls
 from querator.errors import QueratorError
 
 log = logging.getLogger("querator.daemon")
@@ -47,6 +48,7 @@ def run(config: DaemonConfig) -> None:
     os.umask(0o077)
     allocators.use_one_allocator()
     logs.configure(config.log_level, config.log_format, file=config.log_file)
+    tls = ServerTls(config.tls) if config.tls is not None else None
     lock = DataLock.acquire(config.data)
     listeners = Listeners()
     try:
@@ -63,18 +65,24 @@ def run(config: DaemonConfig) -> None:
         )
         _raise_open_files_limit()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, listeners.sockets, http, ends_with_terminal))
+            runner.run(_serve(config, listeners.sockets, http, tls, ends_with_terminal))
     finally:
         gc.unfreeze()
         listeners.close()
         lock.release()
 
 
-async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[str], ends_with_terminal: bool) -> None:
+async def _serve(
+    config: DaemonConfig,
+    sockets: list[socket.socket],
+    http: list[str],
+    tls: ServerTls | None,
+    ends_with_terminal: bool,
+) -> None:
     started = time.monotonic()
     clock: Clock = ManualClock() if config.test_clock else SystemClock()
     service = Service(config, clock)
-    server = DaemonServer(config, service, clock)
+    server = DaemonServer(config, service, clock, tls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
@@ -95,6 +103,7 @@ async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[
             "data": str(config.data),
             "socket": str(config.socket),
             "http": ",".join(http) or "off",
+            "tls": "off" if tls is None else f"certificate for {tls.days_left:.1f} days",
             "python": platform.python_version(),
             "seconds": round(time.monotonic() - started, 3),
         },
@@ -106,12 +115,13 @@ async def _serve(config: DaemonConfig, sockets: list[socket.socket], http: list[
 class DaemonServer(uvicorn.Server):
     """uvicorn's server with our protocol, app and service."""
 
-    def __init__(self, config: DaemonConfig, service: Service, clock: Clock) -> None:
-        metrics = Metrics(service.statistics, clock.now_us, service.rooms)
+    def __init__(self, config: DaemonConfig, service: Service, clock: Clock, tls: ServerTls | None = None) -> None:
+        expires_at = None if tls is None else lambda: tls.validity.ends_at
+        metrics = Metrics(service.statistics, clock.now_us, service.rooms, expires_at)
         calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http)
         super().__init__(
             uvicorn.Config(
-                application(calls, metrics, bulk=bulk_routes(calls, service.registry)),
+                application(calls, metrics, bulk=bulk_routes(calls, service.registry), tls=tls),
                 http=QueratorProtocol.behind(Gate(calls)),
                 interface="asgi3",
                 loop="none",
@@ -127,6 +137,30 @@ class DaemonServer(uvicorn.Server):
             )
         )
         self._service = service
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts connections: with TLS on TCP if there is a certificate, and without it on the Unix socket."""
+        loop = asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            return self.config.http_protocol_class(config=self.config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+
+        self.servers = []
+        for listener in sockets or ():
+            tls: dict[str, Any] = {}
+            if self._tls is not None and listener.family != socket.AF_UNIX:
+                tls = {"ssl": self._tls.context, "ssl_handshake_timeout": limits.TLS_HANDSHAKE_SECONDS_MAX}
+            self.servers.append(
+                await loop.create_server(connection, sock=listener, backlog=limits.LISTEN_BACKLOG, **tls)
+            )
+        self.started = True
+        if self._tls is not None:
+            self._watch_certificate(loop, self._tls)
+
+    def _watch_certificate(self, loop: asyncio.AbstractEventLoop, tls: ServerTls) -> None:
+        tls.renew_if_changed()
+        loop.call_later(limits.TLS_FILES_CHECK_SECONDS, self._watch_certificate, loop, tls)
 
     def stop_soon(self, reason: str) -> None:
         """Asks the server to stop. A second call makes it stop waiting for clients."""
@@ -138,12 +172,15 @@ class DaemonServer(uvicorn.Server):
         _exit_in_any_case()
 
     def hang_up(self, ends_with_terminal: bool) -> None:
-        """Handles SIGHUP: stops if the daemon's terminal was closed, otherwise reopens the log file."""
+        """Handles SIGHUP: stops if the daemon's terminal was closed, else reopens the log file and renews the TLS
+        certificate."""
         if ends_with_terminal and hangups.is_gone():
             if not self.should_exit:
                 self.stop_soon("the terminal was closed")
         else:
             logs.reopen()
+            if self._tls is not None:
+                self._tls.renew()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import asyncio
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +18,21 @@ from typing import Any, NamedTuple
 import uvicorn
 import uvloop
 
+from querator.config import TlsConfig
 from querator.daemon.http import asgi, routes
 from querator.daemon.http.dispatch import Abandon, Calls, Respond
 from querator.daemon.http.gate import Gate
 from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
+from querator.daemon.tls import ServerTls
 from querator.errors import InvalidRequest
 from querator.wire import messages
+from tests.pki import Pki
 
 PATIENCE_SECONDS = 20
 OK = messages.Reply(code=200)
+CUT_OFF = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+"""What a client sees when the front ends the connection while it sends."""
 
 
 class StandIn:
@@ -98,10 +104,12 @@ class Answer(NamedTuple):
 class Wire:
     """A plain socket, for requests that an HTTP library would refuse to send."""
 
-    def __init__(self, address: str | tuple[str, int]) -> None:
+    def __init__(self, address: str | tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         self.socket.settimeout(PATIENCE_SECONDS)
         self.socket.connect(address)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.file = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -121,7 +129,7 @@ class Wire:
     def is_at_end(self) -> bool:
         try:
             return self.file.read(1) == b""
-        except ConnectionResetError:
+        except CUT_OFF:
             return True
 
     def close(self) -> None:
@@ -146,17 +154,21 @@ def chunked(*parts: bytes) -> bytes:
 
 
 class _TellingServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, ready: threading.Event, tls: ServerTls | None) -> None:
         super().__init__(config)
         self._ready = ready
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is not None:
+            self.config.ssl = self._tls.context
         await super().startup(sockets)
         self._ready.set()
 
 
 class Front:
-    """A running front. If `way` is "hot", known heads take the fast path. If it is "asgi", no request does."""
+    """A running front. If `way` is "hot", known heads take the fast path. If it is "asgi", no request does. If it is
+    "tls", known heads take the fast path, and both sockets speak TLS."""
 
     def __init__(self, way: str, directory: Path) -> None:
         self.way = way
@@ -193,7 +205,13 @@ class Front:
             timeout_graceful_shutdown=5,
         )
         self._ready = threading.Event()
-        self.server = _TellingServer(self.config, self._ready)
+        self._client_tls: ssl.SSLContext | None = None
+        tls: ServerTls | None = None
+        if way == "tls":
+            pki = Pki(directory / "pki")
+            self._client_tls = pki.client_context()
+            tls = ServerTls(TlsConfig(Path(pki.path("server.crt")), Path(pki.path("server.key"))))
+        self.server = _TellingServer(self.config, self._ready, tls)
         self._wires: list[Wire] = []
         self._thread = threading.Thread(target=self._run, args=([unix, tcp],))
         self._thread.start()
@@ -216,7 +234,7 @@ class Front:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE_SECONDS)
 
     def connect(self, *, tcp: bool = False) -> Wire:
-        self._wires.append(Wire(self.tcp if tcp else self.unix))
+        self._wires.append(Wire(self.tcp if tcp else self.unix, self._client_tls))
         return self._wires[-1]
 
     def familiar(self, *requests: bytes) -> None:
@@ -230,7 +248,7 @@ class Front:
     def ask(self, data: bytes) -> Answer:
         """The answer to a request. On the fast path it is sent twice, because only the second one takes that path."""
         wire = self.connect()
-        if self.way == "hot":
+        if self.way != "asgi":
             wire.send(data)
             wire.answer()
         wire.send(data)
@@ -238,6 +256,8 @@ class Front:
 
     def get(self, path: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(*self.tcp, timeout=PATIENCE_SECONDS)
+        if self._client_tls is not None:
+            connection = http.client.HTTPSConnection(*self.tcp, timeout=PATIENCE_SECONDS, context=self._client_tls)
         connection.request("GET", path)
         return connection.getresponse()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 
 import pytest
@@ -281,8 +282,9 @@ def test_the_end_answers_what_is_under_way(fresh_front: Front) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/queue.produce", "/v1/queue.complete", "/v1/queues.info"])
 @pytest.mark.parametrize("queue", ["q", "later", "park"])
-def test_who_sends_no_more_is_still_answered(front: Front, path: str, queue: str) -> None:
+def test_who_sends_no_more_is_still_answered(half_closing_front: Front, path: str, queue: str) -> None:
     """On two connections, because the front handles a known head in another way."""
+    front = half_closing_front
     for _ in range(2):
         wire = front.connect()
         wire.send(request(path, json.dumps({"queue_name": queue}).encode()))
@@ -295,7 +297,8 @@ def test_who_sends_no_more_is_still_answered(front: Front, path: str, queue: str
     assert front.service.abandoned == 0
 
 
-def test_a_lease_of_who_sends_no_more_is_given_up(front: Front) -> None:
+def test_a_lease_of_who_sends_no_more_is_given_up(half_closing_front: Front) -> None:
+    front = half_closing_front
     for number in (1, 2):
         wire = front.connect()
         wire.send(lease("park"))
@@ -303,3 +306,20 @@ def test_a_lease_of_who_sends_no_more_is_given_up(front: Front) -> None:
         wire.socket.shutdown(socket.SHUT_WR)
         front.service.until(lambda number=number: front.service.abandoned == number)
         assert wire.is_at_end()
+
+
+def test_a_tls_client_that_says_goodbye_is_let_go_without_a_word(
+    tls_front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event loop ends the connection whatever the front wants, and warns if the front wants something else."""
+    for _ in range(2):
+        wire = tls_front.connect()
+        assert isinstance(wire.socket, ssl.SSLSocket)
+        wire.send(request("/v1/queue.complete", json.dumps({"queue_name": "park"}).encode()))
+        tls_front.service.until(lambda: bool(tls_front.service.parked))
+        wire.socket.settimeout(PATIENCE_SECONDS)
+        wire.socket.unwrap()
+        tls_front.service.until(lambda: tls_front.service.abandoned == 1)
+        tls_front.release()
+        tls_front.service.reset()
+    assert caplog.records == []

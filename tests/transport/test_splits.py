@@ -33,6 +33,9 @@ class MemoryTransport(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.is_closed = True
 

@@ -36,6 +36,7 @@ NOUNS: Final = {
     "check": Noun("querator.cli.check", "Check a queue or the daemon for a monitoring system."),
     "doctor": Noun("querator.cli.doctor", "Find out what is wrong on this machine."),
     "context": Noun("querator.cli.context", "Give names to the daemons you work with, and choose one."),
+    "tls": Noun("querator.cli.tls", "Make certificates for a daemon and its clients, and renew them."),
     "config": Noun("querator.cli.config", "Show the settings and where each came from."),
     "version": Noun("querator.cli.version", "Print the version."),
     "completion": Noun("querator.cli.completion", "Print the completion script for a shell."),

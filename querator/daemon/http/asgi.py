@@ -21,6 +21,7 @@ from querator import __version__
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
+from querator.daemon.tls import ServerTls
 from querator.errors import InternalError, QueratorError, RequestFailed
 from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content
@@ -31,13 +32,15 @@ log = logging.getLogger("querator.transport")
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
-def application(calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = ()) -> Starlette:
+def application(
+    calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (), tls: ServerTls | None = None
+) -> Starlette:
     """The app of a daemon. `bulk` are the routes of the streaming endpoints, which come before the table of calls."""
     answer = CallEndpoint(calls)
     app = Starlette(
         routes=[
             Route("/metrics", _Get(Scrape(metrics), answer, metrics)),
-            Route("/health", _Get(Health(calls), answer, metrics)),
+            Route("/health", _Get(Health(calls, tls), answer, metrics)),
             *bulk,
         ],
         middleware=[Middleware(EndAbortedAnswers)],
@@ -237,8 +240,9 @@ class _Get:
 
 
 class Health:
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, tls: ServerTls | None) -> None:
         self._service = calls.service
+        self._tls = tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_healthy, output = self._service.health()
@@ -247,7 +251,10 @@ class Health:
         check = {"componentType": "datastore", "status": status, "time": now}
         if status != "pass":
             check["output"] = output
-        body = {"status": status, "version": __version__, "checks": {"queues:storage": [check]}}
+        checks: dict[str, list[dict[str, Any]]] = {"queues:storage": [check]}
+        if self._tls is not None:
+            checks["tls:certificate"] = [self._tls.health() | {"time": now}]
+        body = {"status": status, "version": __version__, "checks": checks}
         text = msgspec.json.encode(body) + b"\n"
         await Response(text, 200 if is_healthy else 503, media_type="application/health+json")(scope, receive, send)
 

@@ -114,7 +114,7 @@ class ParsingConnection(HttpToolsProtocol):
                 # The request was refused early. The rest is read only so that the client can read the answer.
                 self._linger_bytes -= end - at
                 if self._linger_bytes < 0:
-                    self._raw.close()
+                    self._stop_lingering()
                     return len(data)
             self._missing -= end - at
             if end > at:
@@ -206,8 +206,15 @@ class ParsingConnection(HttpToolsProtocol):
         if self._raw.is_closing():
             return
         self.flow.resume_reading()
-        self._raw.write_eof()
-        self._linger_timer = self.loop.call_later(limits.LINGER_SECONDS, self._raw.close)
+        if self._raw.can_write_eof():  # not with TLS, where the client knows the end by the length of the answer
+            self._raw.write_eof()
+        self._linger_timer = self.loop.call_later(limits.LINGER_SECONDS, self._stop_lingering)
+
+    def _stop_lingering(self) -> None:
+        if self._raw.can_write_eof():
+            self._raw.close()
+        else:
+            self._raw.abort()  # with TLS, close() would read on until the client ends the connection
 
     def _fail_body(self, reason: str) -> None:
         """Ends the connection because a body is malformed or breaks off. Answers first, if no answer has begun."""

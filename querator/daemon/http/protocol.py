@@ -29,6 +29,7 @@ from querator.daemon.http.parsing import (
 )
 from querator.daemon.http.routes import PREFIX
 
+TLS_END_SECONDS: Final = 0.5
 _END: Final = b"\r\n\r\n"
 _WAITS: Final = re.compile(r"/v1/(queue\.lease|sql|bulk/.*)")
 """Calls that can take long. They are abandoned when the client stops sending, because it may be gone."""
@@ -67,10 +68,11 @@ class QueratorProtocol(ParsingConnection):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more; it may still read, or be gone. A short call is answered, then the connection ends.
-        A long call is abandoned: leased items or a query's result could be lost on a client that is gone."""
+        A long call is abandoned: leased items or a query's result could be lost on a client that is gone. With TLS the
+        event loop ends the connection in any case."""
         if self._phase in (HOT_BODY, PARSED_BODY):
             self._fail_body("unexpected EOF")
-        if self._phase != ANSWER:
+        if self._phase != ANSWER or not self._raw.can_write_eof():
             return False
         if self._call is not None:
             self._is_ending = True
@@ -85,6 +87,9 @@ class QueratorProtocol(ParsingConnection):
             self._is_ending = True
         else:
             super().shutdown()
+            if self._raw.is_closing() and not self._raw.can_write_eof():
+                # close() waits for an answer to the end of TLS, which an idle client does not send.
+                self.loop.call_later(TLS_END_SECONDS, self._raw.abort)
 
     def end_if_idle(self) -> None:
         idle_seconds = (self.gate.sweeps - self._last_sweep) * SWEEP_SECONDS
@@ -118,7 +123,7 @@ class QueratorProtocol(ParsingConnection):
         elif phase == LINGER:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
-                self._raw.close()
+                self._stop_lingering()
 
     def _advance(self, data: bytes, at: int = 0) -> None:
         """Handles the requests in `data`, one after another, until one has to wait."""
