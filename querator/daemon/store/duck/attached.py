@@ -21,7 +21,7 @@ import duckdb
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import LackOfMemory, StorageError
 from querator.daemon.store.duck import tables
-from querator.daemon.store.duck.database import is_lack_of_memory, with_room
+from querator.daemon.store.duck.database import is_lack_of_memory, reason_of, with_room
 from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.quarantine import Quarantine
@@ -244,7 +244,7 @@ class AttachedFiles:
                 raise LackOfMemory(
                     f"it takes more than the {megabytes} MB of memory that DuckDB may use", [uuid]
                 ) from error
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = reason_of(error)
             if isinstance(error, duckdb.Error) and not self.instance.is_alive():
                 # DuckDB invalidates an instance when it cannot know what is on disk.
                 self._journal.refuse(f"storage {self._storage}: {reason}")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import soundness
-from querator.daemon.store.duck.database import Cursor, with_room
+from querator.daemon.store.duck.database import Cursor, reason_of, with_room
 from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.snapshot import FileContents, FileSnapshot, read_contents
 from querator.daemon.store.duck.tables import MEASURED_TABLES, SCHEMA_VERSION, TABLES
@@ -67,8 +67,7 @@ def _attached(path: Path, writable: bool = False) -> Iterator[Instance]:
         except StorageError:
             raise
         except Exception as error:  # DuckDB reports damage in many ways
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise StorageError(f"{path} cannot be read: {reason}") from error
+            raise StorageError(f"{path} cannot be read: {reason_of(error)}") from error
     finally:
         instance.close()
 
@@ -82,7 +81,7 @@ def write_snapshot(snapshot: FileSnapshot, path: Path, check: Callable[[int], No
         wanted = snapshot.contents()
         written, done = _write_snapshot(snapshot, path, wanted, check)
     except duckdb.Error as error:
-        raise StorageError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
+        raise StorageError(f"{path} cannot be written: {reason_of(error)}") from error
     if not written.same_rows(wanted):
         raise StorageError(f"{path} does not hold what was written to it")
     sync_file(path)

@@ -1,60 +1,30 @@
-"""The DuckDB instance as a partition file sees it, and how a statement gets more memory."""
+"""What all users of a DuckDB instance share: more memory for a statement, and the reason of an error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import duckdb
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    from querator.daemon.store.duck.instance import Instance
 
 T = TypeVar("T")
+Cursor: TypeAlias = duckdb.DuckDBPyConnection
 
 
-class Relation(Protocol):
-    def to_arrow_table(self) -> pa.Table: ...
-
-
-class Cursor(Protocol):
-    """The part of a DuckDB connection that the store uses."""
-
-    def execute(self, query: str, parameters: object = ...) -> Any: ...
-
-    def sql(self, query: str, *, params: object = ...) -> Relation: ...
-
-    def register(self, view_name: str, python_object: object) -> Any: ...
-
-    def unregister(self, view_name: str) -> Any: ...
-
-
-class Database(Protocol):
-    """The DuckDB instance that a file is attached to."""
-
-    def cursor(self) -> Cursor:
-        """The calling thread's own cursor."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """How much memory the instance may use."""
-
-    def make_room(self, had_bytes: int) -> bool:
-        """Allows the instance more memory than `had_bytes`. False if it cannot have more."""
-
-    def new_cursor(self) -> Any:
-        """A cursor for a transaction that outlives a call."""
-
-
-def with_room(database: Database, work: Callable[[], T]) -> T:
+def with_room(instance: Instance, work: Callable[[], T]) -> T:
     """Calls `work`, and repeats it with more memory while DuckDB runs out of memory.
 
     `work` must change nothing when it fails.
     """
     while True:
-        had_bytes = database.memory_bytes
+        had_bytes = instance.memory_bytes
         try:
             return work()
         except duckdb.Error as error:
-            if not is_lack_of_memory(error) or not database.make_room(had_bytes):
+            if not is_lack_of_memory(error) or not instance.make_room(had_bytes):
                 raise
 
 
@@ -68,3 +38,8 @@ def is_lack_of_memory(error: BaseException) -> bool:
     if isinstance(error, duckdb.OutOfMemoryException):
         return True
     return isinstance(error, duckdb.Error) and "SET memory_limit=" in str(error) and "reattach" not in str(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of an error. DuckDB adds a stack trace, or advice that is not for operators."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

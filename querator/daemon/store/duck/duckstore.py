@@ -62,7 +62,7 @@ class DuckStore(UnappliedStore):
     def _apply(self, delta: Delta) -> None:
         self._check_in_place()
         with self.failures():
-            with_room(self.file.database, lambda: self._apply_once(delta))
+            with_room(self.file.instance, lambda: self._apply_once(delta))
         self.report_applied()
 
     def _apply_once(self, delta: Delta) -> None:
@@ -102,7 +102,7 @@ class DuckStore(UnappliedStore):
         if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
             return
         with self.failures():
-            with_room(self.file.database, self._checkpoint)
+            with_room(self.file.instance, self._checkpoint)
 
     def _checkpoint(self) -> None:
         try:
@@ -122,7 +122,7 @@ class DuckStore(UnappliedStore):
 
     def snapshot(self) -> FileSnapshot:
         with self.failures():
-            return FileSnapshot(self.file.database, self.file.name)
+            return FileSnapshot(self.file.instance, self.file.name)
 
     def compact(self) -> None:
         self.flush()

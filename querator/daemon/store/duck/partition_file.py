@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from querator.daemon.store.duck import tables
-from querator.daemon.store.duck.database import Cursor, Database, with_room
+from querator.daemon.store.duck.database import Cursor, with_room
 from querator.daemon.store.stretches import Stretch
+
+if TYPE_CHECKING:
+    from querator.daemon.store.duck.instance import Instance
 
 
 class Meta(NamedTuple):
@@ -27,10 +30,10 @@ class Meta(NamedTuple):
 class PartitionFile:
     """An attached file. `name` is the name under which it is attached; queries write `{file}` for it."""
 
-    def __init__(self, name: str, database: Database) -> None:
+    def __init__(self, name: str, instance: Instance) -> None:
         self.name = name
-        self.database = database
-        self.cursor = database.cursor
+        self.instance = instance
+        self.cursor = instance.cursor
 
     def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
         """The rows of a query as columns; for many rows. The query can read the table `wanted`, whose column is seq."""
@@ -38,7 +41,7 @@ class PartitionFile:
         if wanted:
             cursor.register("wanted", pa.table({"seq": tables.keys(wanted)}))
         try:
-            return with_room(self.database, lambda: cursor.sql(text, params=values).to_arrow_table())
+            return with_room(self.instance, lambda: cursor.sql(text, params=values).to_arrow_table())
         finally:
             if wanted:
                 cursor.unregister("wanted")
@@ -46,7 +49,7 @@ class PartitionFile:
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of a query as tuples; for few rows. Costs less per statement than `select`, and more per row."""
         text = query.format(file=self.name)
-        return with_room(self.database, lambda: self.cursor().execute(text, parameters).fetchall())
+        return with_room(self.instance, lambda: self.cursor().execute(text, parameters).fetchall())
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Cursor]:
@@ -87,7 +90,7 @@ class PartitionFile:
         """Adds the rows of another attached file: those of a stretch, or all of them."""
         where = f" WHERE {stretch.condition}" if stretch else ""
         query = f"INSERT INTO {self.name}.{table} SELECT * FROM {other}.{table}{where}"
-        with_room(self.database, lambda: self.cursor().execute(query))
+        with_room(self.instance, lambda: self.cursor().execute(query))
 
     def meta(self) -> Meta:
         rows = self.rows("SELECT uuid, queue, schema_version, applied, last_seq FROM {file}.meta")

@@ -6,13 +6,12 @@ A partition with a reason here is not opened. The daemon never deletes anything 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from pathlib import Path
 from zlib import crc32
 
 from querator import limits
-from querator.daemon.store.files import make_directory, replace_file, sync_directory
+from querator.daemon.store.files import make_directory, replace_file, sync_directory, sync_file
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +44,11 @@ class Quarantine:
         copy = self._directory / f"{path.name}.{_checksum(path):08x}"
         if copy.exists():
             return True
-        there = os.statvfs(self._directory)
-        if there.f_bavail * there.f_frsize < path.stat().st_size + limits.QUARANTINE_ROOM_BYTES_MIN:
+        if shutil.disk_usage(self._directory).free < path.stat().st_size + limits.QUARANTINE_ROOM_BYTES_MIN:
             return False
         fresh = copy.with_name(copy.name + ".new")
         shutil.copyfile(path, fresh)
-        with fresh.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(fresh)
         fresh.rename(copy)
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import msgspec
@@ -12,7 +12,10 @@ import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import soundness, tables
-from querator.daemon.store.duck.database import Cursor, Database, is_lack_of_memory
+from querator.daemon.store.duck.database import Cursor, is_lack_of_memory, reason_of
+
+if TYPE_CHECKING:
+    from querator.daemon.store.duck.instance import Instance
 
 
 class FileContents(msgspec.Struct):
@@ -65,9 +68,9 @@ class SnapshotLost(StorageError):
 class FileSnapshot:
     """A transaction that only reads. The caller closes it. Until then the file keeps deleted rows."""
 
-    def __init__(self, database: Database, name: str) -> None:
-        self._database = database
-        self.cursor = cursor = database.new_cursor()
+    def __init__(self, instance: Instance, name: str) -> None:
+        self._instance = instance
+        self.cursor = cursor = instance.new_cursor()
         self.name = name
         cursor.execute("BEGIN")
         # A transaction of DuckDB sees a file as it is at the first statement that reads it.
@@ -76,11 +79,11 @@ class FileSnapshot:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Every read runs inside of this. A lack of memory ends the transaction, so a statement cannot be repeated."""
-        had_bytes = self._database.memory_bytes
+        had_bytes = self._instance.memory_bytes
         try:
             yield
         except duckdb.Error as error:
-            if is_lack_of_memory(error) and self._database.make_room(had_bytes):
+            if is_lack_of_memory(error) and self._instance.make_room(had_bytes):
                 raise SnapshotLost("DuckDB needed more memory") from error
             raise
 
@@ -109,7 +112,7 @@ class FileSnapshot:
                 self.faults(),
             )
         except (duckdb.Error, ValueError) as error:
-            raise StorageError(f"cannot be read: {str(error).splitlines()[0]}") from error
+            raise StorageError(f"cannot be read: {reason_of(error)}") from error
 
     def faults(self) -> list[str]:
         """What is impossible in its rows. Raises StorageError if the file is damaged."""
@@ -117,7 +120,7 @@ class FileSnapshot:
             with self.reading():
                 return soundness.faults(self.cursor, self.name)
         except duckdb.Error as error:
-            raise StorageError(f"cannot be read: {str(error).splitlines()[0]}") from error
+            raise StorageError(f"cannot be read: {reason_of(error)}") from error
 
     def _number(self, query: str) -> int:
         return int(self.rows(query)[0][0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import shutil
 from pathlib import Path
 from uuid import UUID
 
@@ -85,8 +85,8 @@ class DuckStorage:
         return self._journal.shortage
 
     def check_room(self) -> Room:
-        there = os.statvfs(self.directory)
-        room = Room(there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize)
+        there = shutil.disk_usage(self.directory)
+        room = Room(there.free, there.total)
         if self.shortage or room.free_bytes < limits.ROOM_PROBE_BELOW_BYTES:
             self._journal.probe()
         return room
