@@ -33,6 +33,19 @@ STATUS_TIMEOUT_SECONDS: Final = 5.0
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Read the settings from this TOML file.")]
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Keep all data in this directory.")]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format", metavar="FORMAT", help="Log as text, as json, or auto: text on a terminal and else json."
+    ),
+]
+LogFile = Annotated[
+    Path | None, typer.Option("--log-file", metavar="FILE", help="Write the log to this file. SIGHUP opens it again.")
+]
 
 
 def with_http_value(arguments: Sequence[str]) -> list[str]:
@@ -71,20 +84,9 @@ def run(
         Path | None,
         typer.Option("--tls-client-ca", metavar="FILE", help="Accept client certificates that these CAs have signed."),
     ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            "--log-format", metavar="FORMAT", help="Log as text, as json, or auto: text on a terminal and else json."
-        ),
-    ] = None,
-    log_file: Annotated[
-        Path | None,
-        typer.Option("--log-file", metavar="FILE", help="Write the log to this file. SIGHUP opens it again."),
-    ] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    log_file: LogFile = None,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,

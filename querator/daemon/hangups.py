@@ -14,8 +14,8 @@ TERMINAL: Final = "/dev/tty"
 
 
 def ends_with_terminal() -> bool:
-    """Whether this process is in the foreground of a terminal, and nobody has asked for it to outlive the terminal, as
-    `nohup` does by ignoring SIGHUP. To be asked before SIGHUP gets a handler."""
+    """Whether this process is in the foreground of a terminal and should end with it. `nohup` says that it should not,
+    by ignoring SIGHUP. Call this before SIGHUP gets a handler."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         return False
     try:
@@ -31,6 +31,7 @@ def ends_with_terminal() -> bool:
 
 
 def is_gone() -> bool:
+    """Whether the process has lost its terminal."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -1,8 +1,8 @@
 """The LOCK file of a data directory: it names the daemon that runs there and keeps others out.
 
-The proof is an flock, which ends with the process however it ends; what is written in the file (the PID on the first
-line, details for `daemon status` on the second) only counts while the lock is held. The file is never deleted: a
-second daemon could lock a file that the next one no longer sees.
+The kernel releases the flock when the process ends, in whatever way. The contents of the file (the PID on the first
+line, details for `daemon status` on the second) count only while the lock is held. The file is never deleted: one
+daemon could hold the lock of the deleted file, and another that of a new file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The daemon's log: lines for a person at a terminal, JSON objects for everything else; to a stream or to a file.
 
-Underneath is the standard library's logging. What a line is about goes into `extra` (`queue`, `partition`, `item_id`,
-...) and comes out as fields, so that nobody has to take a sentence apart.
+Callers use the standard library's logging. They pass what a record is about in `extra` (`queue`, `partition`,
+`item_id`, ...). The line shows it as fields, so that nobody has to parse a sentence.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _changes: Final = logging.getLogger("querator.changes")
 
 
 def changed(what: str, queue: str, partitions: Iterable[int] = (), details: Mapping[str, Any] = NO_DETAILS) -> None:
-    """Logs a change that an operator made: what, in which queue and partitions, and how much. Empty details are left
-    out. Call it once the change is durable."""
+    """Logs a change by an operator: what was done, in which queue and partitions, and the details that are not empty.
+    Call it once the change is durable."""
     told = {"queue": queue, "partitions": ",".join(map(str, partitions)), **details}
     _changes.info(what, extra={name: value for name, value in told.items() if value != ""})
 

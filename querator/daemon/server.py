@@ -1,7 +1,7 @@
 """The composition root: starts the data directory, sockets, service and HTTP, and stops them on a signal.
 
-The order of a stop is the contract's: waiting clients are answered and everything is made durable while the sockets
-still answer (health says so, new calls are refused), then the connections end.
+A stop has the order of the wire contract. First, waiting clients are answered and everything is made durable. The
+sockets still answer meanwhile: health reports the stop, and new calls are refused. Then the connections end.
 """
 
 from __future__ import annotations

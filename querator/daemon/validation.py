@@ -1,4 +1,4 @@
-"""What a request must look like: the contract's checks and texts, in the contract's order. Pure functions."""
+"""Checks of requests, in the order of the wire contract. They raise errors with the texts of the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from querator.limits import (
 )
 from querator.wire.messages import QueueInfo
 
-# The Unicode property White_Space, which is not what str.isspace() tests (that takes U+001C to U+001F in).
+# The characters with the Unicode property White_Space. str.isspace() would also accept U+001C to U+001F.
 WHITESPACE = frozenset(
     "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
     "\u202f\u205f\u3000"
@@ -90,7 +90,8 @@ def dead_queue_name(name: str) -> None:
 
 
 def dead_queue(name: str, dead: str, queues: dict[str, Queue]) -> None:
-    """A dead queue exists, is another queue, has none of its own, and its user is nobody's dead queue."""
+    """Refuses a dead queue that does not exist, is the queue itself, or has a dead queue of its own. Refuses any dead
+    queue for a queue that is one."""
     if not dead:
         return
     dead_queue_name(dead)
@@ -116,7 +117,7 @@ def user_of_dead_queue(name: str, queues: dict[str, Queue]) -> str:
 
 @lru_cache(maxsize=1024)
 def _duration(text: str) -> int | str:
-    """Nanoseconds, or what is wrong with the text; remembered, because clients send the same few over and over."""
+    """Nanoseconds, or the reason why the text is invalid. Cached, because most clients send the same few texts."""
     try:
         return durations.parse(text) if text else 0
     except ValueError as error:
@@ -145,13 +146,13 @@ def lease_timeout(text: str) -> int:
 
 
 def timeout_lengths(info: QueueInfo) -> None:
-    """Steps 2 and 3 of create, which update shares."""
+    """Steps 2 and 3 of queues.create in the wire contract. An update has them too."""
     timeout_length("lease", info.lease_timeout)
     timeout_length("expire", info.expire_timeout)
 
 
 def queue_texts(info: QueueInfo) -> tuple[int, int]:
-    """Steps 4 to 6 of create, which update shares; returns lease and expire timeout in nanoseconds."""
+    """Steps 4 to 6 of queues.create, which an update has too. Returns lease and expire timeout in nanoseconds."""
     expire_ns = queue_timeout("expire", info.expire_timeout, "60m, 2h or 24h")
     lease_ns = queue_timeout("lease", info.lease_timeout, "8m, 15m or 1h")
     if info.namespace:
@@ -160,7 +161,7 @@ def queue_texts(info: QueueInfo) -> tuple[int, int]:
 
 
 def retention(text: str) -> int | None:
-    """Nanoseconds; None if nothing is said."""
+    """Nanoseconds; None if the text is empty."""
     if not text:
         return None
     try:
@@ -173,7 +174,7 @@ def retention(text: str) -> int | None:
 
 
 def queue_values(queue: Queue) -> None:
-    """Steps 11 to 13 of create."""
+    """Steps 11 to 13 of queues.create."""
     if size(queue.reference) > REFERENCE_BYTES_MAX:
         raise InvalidRequest(f"reference field is invalid; cannot be greater than '{REFERENCE_BYTES_MAX}' characters")
     if queue.max_attempts > MAX_ATTEMPTS_MAX:
@@ -187,7 +188,7 @@ def queue_values(queue: Queue) -> None:
 
 
 def new_timeouts(queue: Queue) -> None:
-    """Steps 14 and 15 of create."""
+    """Steps 14 and 15 of queues.create."""
     if queue.lease_timeout_ns < NS_PER_US:
         raise InvalidRequest("lease timeout is invalid; cannot be empty")
     if queue.expire_timeout_ns < NS_PER_US:
@@ -312,6 +313,6 @@ def list_pivot(pivot: str) -> None:
 
 
 def year(field: str, time_us: int | None) -> None:
-    """Binary requests can carry times that JSON cannot express."""
+    """Refuses a time outside the years 1 to 9999, which a protobuf request can carry."""
     if time_us is not None and not times.is_expressible(time_us):
         raise InvalidRequest(f"{field} is invalid; year must be between 1 and 9999")

@@ -205,13 +205,12 @@ def drain(
     *,
     checkpoint: str = "",
     every: str = "",
-    items_per_batch: int = 50_000,
 ) -> StreamingQuery:
     """Start a query that leases items, writes them to files and completes them, once or `every` so often.
 
     The file sink records the files of each batch, and the source records its items, so each item is in one file.
     """
-    source = spark.readStream.format("querator").options(**options, items_per_batch=str(items_per_batch)).load()
+    source = spark.readStream.format("querator").options(**options).load()
     rows, directories = for_files(source, form, partition_by)
     writer: Any = rows.writeStream.format(form).options(**format_options(form, writing)).option("path", path)
     writer = writer.option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}")

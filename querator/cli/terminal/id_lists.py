@@ -28,9 +28,9 @@ def given(session: Session, ids: Sequence[str]) -> Iterator[str]:
             yield text
 
 
-def batches(ids: Iterable[str], size: int = BATCH_ITEMS_MAX) -> Iterator[list[str]]:
+def batches(ids: Iterable[str]) -> Iterator[list[str]]:
     source = iter(ids)
-    while batch := list(islice(source, size)):
+    while batch := list(islice(source, BATCH_ITEMS_MAX)):
         yield batch
 
 

@@ -17,10 +17,9 @@ LEFT_AFTER_SECONDS: Final = 2
 
 
 class Progress:
-    def __init__(self, streams: Streams, what: str, total: int | None = None) -> None:
+    def __init__(self, streams: Streams, what: str) -> None:
         self._streams = streams
         self._what = visible(what)
-        self._total = total
         self._started = time.monotonic()
         self._drawn_at = 0.0
         self._drawn = False
@@ -31,7 +30,6 @@ class Progress:
         """Redraw the line. `share` is the fraction that is done, if it is not `done` divided by `total`."""
         if self._is_time():
             seconds = time.monotonic() - self._started
-            total = self._total if total is None else total
             self._draw(progress_line(self._what, done, total, seconds, share=share, unit=unit, note=note))
 
     def say(self, text: str) -> None:

@@ -149,16 +149,14 @@ class Renderer:
         else:
             self._table(list(records), columns, name, empty)
 
-    def record(self, record: Record, *, name: str, columns: Sequence[str] = ()) -> None:
+    def record(self, record: Record, *, name: str) -> None:
         """Print one record with all its fields."""
-        if self.form is Format.NAME:
-            self._write(f"{visible(str(record[name]))}\n")
-        elif self.form is Format.NDJSON:
-            self._write(json_line(self._chosen(record)) + "\n")
+        if self.form is Format.TABLE:
+            self._block(record, self.columns or list(record))
         elif self.form is Format.JSON:
             self._write_json(self._chosen(record))
         else:
-            self._block(record, self.columns or list(columns) or list(record))
+            self.records([record], (), name=name)
 
     def _chosen(self, record: Record) -> Record:
         if self.columns is None:

@@ -72,7 +72,7 @@ async def closed_partition(
 ) -> AsyncIterator[str]:
     """Closes a partition for the time of a block, and then opens it again if it should be open.
 
-    Gives what went wrong with closing it, if anything did: then the journal may have what the file lacks.
+    Yields the reason why the file may lack records that the journal has; empty if it lacks none.
     """
     async with registry.altering[logical.queue.name]:
         was_closed = partition.store is None

@@ -1,7 +1,8 @@
-"""Calls that list partitions and change their states (ADR 23): pause, resume, drain, offline, reload, accept-loss.
+"""Calls that list partitions and change their states: pause, resume, drain, offline, reload, accept-loss.
 
 A change is saved in the catalog first. Then it takes effect in a pass of its own of the queue's Logical, so that no
-request sees half of it. The answer comes when the state is reached. Long work is in `jobs/`.
+request sees half of it. The answer comes when the state is reached. For the states see docs/adr/0037. Long
+work is in `jobs/`.
 """
 
 from __future__ import annotations

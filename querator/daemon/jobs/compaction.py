@@ -1,6 +1,6 @@
 """partitions.compact: frees the space of deleted rows in a file. Also runs by itself when most of a file is free.
 
-The partition goes on meanwhile: what is committed is in the journal, and only reading from the file waits.
+The partition keeps working meanwhile: commits go to the journal, and only reads of the file wait.
 """
 
 from __future__ import annotations

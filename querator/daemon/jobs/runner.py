@@ -62,7 +62,7 @@ class Jobs:
 
     def resume(self) -> None:
         for job in self.running():
-            log.info("job goes on", extra={"job": job.job_id, "kind": job.kind, "queue": job.queue})
+            log.info("job resumed", extra={"job": job.job_id, "kind": job.kind, "queue": job.queue})
             self._run(job)
 
     async def stop(self) -> None:

@@ -71,8 +71,8 @@ async def _at_one_moment(logical: Logical, partition: Partition) -> tuple[Believ
 
 
 async def _count(logical: Logical, partition: Partition) -> Believed | None:
-    """The counters between two passes, when memory holds what is durable and nothing else. That is set aside, to be
-    applied as it is. None if the next pass was faster."""
+    """Counts a partition between two passes, when memory holds exactly what is durable. Freezes its batches, so that an
+    apply brings the file to the same moment. Returns None if the next pass came first."""
     loop = asyncio.get_running_loop()
     counted: asyncio.Future[Believed | None] = loop.create_future()
 
