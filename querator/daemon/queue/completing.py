@@ -8,8 +8,8 @@ was lost. A request changes nothing before all its ids are known, so that it tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
-from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from querator.daemon.queue.leases import Lease, failed
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
-from querator.daemon.store import Found
+from querator.daemon.store import Found, Store
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
 from querator.limits import SCHEDULE_AHEAD_MIN_US
 
@@ -244,31 +244,18 @@ def _refusal(item_id: str, found: Found | None, verb: str, ignore_absent: bool) 
 
 def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, resume: Request) -> None:
     """Asks storage about the ids, then puts the request back at the front of the inbox."""
-    open_reads = len(unknown.wanted)
     this.looking_up += 1
 
-    def ended() -> None:
-        nonlocal open_reads
-        open_reads -= 1
-        if open_reads == 0:
-            this.looking_up -= 1
-            this.inbox.appendleft(resume)
-            this.wake()
+    def ended(answers: dict[Partition, dict[int, Found]], errors: list[Exception]) -> None:
+        # A partition that could not be read is in error now. The next pass refuses the request for that.
+        this.looking_up -= 1
+        for partition, found in answers.items():
+            request.known.update({text: found.get(seq) for text, seq in unknown.wanted[partition].items()})
+        this.inbox.appendleft(resume)
 
-    for partition, seqs in unknown.wanted.items():
-        store = partition.store
-        assert store is not None
+    this.files.ask({p: partial(_find_in, p.store, seqs) for p, seqs in unknown.wanted.items()}, ended)
 
-        def done(found: dict[int, Found], seqs: dict[str, int] = seqs) -> None:
-            request.known.update({item_id: found.get(seq) for item_id, seq in seqs.items()})
-            ended()
 
-        def failed(error: Exception) -> None:
-            # The partition is in error now. The next pass refuses the request for that.
-            ended()
-
-        def work(store: Any = store, seqs: dict[str, int] = seqs) -> dict[int, Found]:
-            found: dict[int, Found] = store.find(list(seqs.values()), payloads=False)
-            return found
-
-        this.files.read(partition, work, done, flush=True, failed=failed)
+def _find_in(store: Store | None, seqs: dict[str, int]) -> dict[int, Found]:
+    assert store is not None
+    return store.find(list(seqs.values()), payloads=False)

@@ -30,10 +30,6 @@ _leased_created_at_of = attrgetter("item.created_at")
 class Contents:
     """Empty and without a store while the partition is closed."""
 
-    __slots__ = (
-        "_batch", "created_sum", "departing", "expiry", "last_seq", "leases", "schedule", "store", "window",
-    )  # fmt: skip
-
     def __init__(self, prefix: int, bounds: LimitsConfig, last_seq: int = 0) -> None:
         self.store: Store | None = None
         self.last_seq = last_seq

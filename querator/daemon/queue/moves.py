@@ -7,7 +7,7 @@ removed here. The destination remembers a key of each item, so that a repeated m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import msgspec
 
@@ -17,6 +17,7 @@ from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, Lease, write_lea
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
 from querator.daemon.queue.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
+from querator.daemon.store import Store
 from querator.errors import QueratorError, RetryRequest
 from querator.items import Item, State
 from querator.limits import MOVE_KEPT_US
@@ -237,30 +238,19 @@ def _check(this: Pass, request: Arrival) -> None:
         this.answer(request, RetryRequest(failing(closed.number)))
         return
     sources = [item.source_id for item in request.items if item.source_id]
-    found: set[str] = set()
-    open_reads = len(this.partitions)
     this.looking_up += 1
 
-    def ended(here: set[str]) -> None:
-        nonlocal open_reads
-        found.update(here)
-        open_reads -= 1
-        if open_reads == 0:
-            this.looking_up -= 1
-            request.checked = found
+    def ended(answers: dict[Partition, set[str]], errors: list[Exception]) -> None:
+        this.looking_up -= 1
+        if errors:
+            request.answer(RetryRequest(str(errors[0])))
+        else:
+            request.checked = set().union(*answers.values())
             this.inbox.appendleft(request)
-            this.wake()
 
-    def failed(error: Exception) -> None:
-        request.answer(RetryRequest(str(error)))
-        ended(set())
+    this.files.ask({partition: partial(_sources_in, partition.store, sources) for partition in this.partitions}, ended)
 
-    for partition in this.partitions:
-        store = partition.store
-        assert store is not None
 
-        def work(store: Any = store) -> set[str]:
-            here: set[str] = store.sources(sources)
-            return here
-
-        this.files.read(partition, work, ended, flush=True, failed=failed)
+def _sources_in(store: Store | None, sources: list[str]) -> set[str]:
+    assert store is not None
+    return store.sources(sources)

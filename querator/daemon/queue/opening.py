@@ -6,8 +6,9 @@ Nothing here blocks. Blocking work becomes a Read, which the driver runs in a wo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.loading import Snapshot, read_snapshot
@@ -20,6 +21,8 @@ from querator.items import Item, Placement
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS, US_PER_SECOND
 
 log = logging.getLogger("querator.partitions")
+
+T = TypeVar("T")
 
 
 class PartitionFiles:
@@ -118,6 +121,37 @@ class PartitionFiles:
             self._wake()
 
         self.block(partition, work, done, on_failure, store if flush else None)
+
+    def ask(
+        self,
+        questions: Mapping[Partition, Callable[[], T]],
+        ended: Callable[[dict[Partition, T], list[Exception]], None],
+    ) -> None:
+        """Asks several partitions, each with its own blocking work, and passes all answers and errors to `ended`.
+
+        The file of an open partition gets everything first.
+        """
+        answers: dict[Partition, T] = {}
+        errors: list[Exception] = []
+
+        def count() -> None:
+            if len(answers) + len(errors) == len(questions):
+                ended(answers, errors)
+                self._wake()
+
+        def answered(partition: Partition, answer: T) -> None:
+            answers[partition] = answer
+            count()
+
+        def failed(error: Exception) -> None:
+            errors.append(error)
+            count()
+
+        for partition, question in questions.items():
+            if partition.store is None:
+                self.block(partition, question, partial(answered, partition), failed)
+            else:
+                self.read(partition, question, partial(answered, partition), flush=True, failed=failed)
 
     def load_window(self, partition: Partition) -> None:
         """Reads the next waiting items of a partition that has few of them in memory."""

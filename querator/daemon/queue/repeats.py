@@ -7,6 +7,8 @@ first attempt is still under way, it waits for the answer to that. If a file may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from querator.daemon.queue.partition import Partition
@@ -116,45 +118,22 @@ def look_up(this: Pass) -> None:
         return
     keys = [key for request in requests for key in request.keys]
     version = this.remembered.version
-    open_reads = len(this.partitions)
-    is_whole = True
-    found: set[str] = set()
     this.repeats.looking_up += len(requests)
 
-    def ended(here: Iterable[str]) -> None:
-        nonlocal open_reads
-        found.update(here)
-        open_reads -= 1
-        if open_reads:
-            return
+    def ended(answers: dict[Partition, Iterable[str]], errors: list[Exception]) -> None:
         this.repeats.looking_up -= len(requests)
+        found = set(chain.from_iterable(answers.values()))
         for request in requests:
             request.found = found
-            if is_whole:
+            if not errors:
                 request.looked_up = version
         this.inbox.extendleft(reversed([request for request in requests if not request.answered]))
-        this.wake()
 
-    def failed(error: Exception) -> None:
-        nonlocal is_whole
-        is_whole = False
-        ended(())
-
-    for partition in this.partitions:
-        _ask(this, partition, keys, ended, failed)
+    this.files.ask({partition: _question(this, partition, keys) for partition in this.partitions}, ended)
 
 
-def _ask(
-    this: Pass,
-    partition: Partition,
-    keys: list[str],
-    done: Callable[[Iterable[str]], None],
-    failed: Callable[[Exception], None],
-) -> None:
-    now_us = this.now_us
-    store = partition.store
-    if store is not None:
-        this.files.read(partition, lambda: store.remembered(keys, now_us), done, flush=True, failed=failed)
-        return
-    placement = partition.placement
-    this.files.block(partition, lambda: this.files.noted_keys(placement, keys), done, failed)
+def _question(this: Pass, partition: Partition, keys: list[str]) -> Callable[[], Iterable[str]]:
+    """Blocking work that says which of the keys the partition's file, or the catalog for an offline one, remembers."""
+    if partition.store is None:
+        return partial(this.files.noted_keys, partition.placement, keys)
+    return partial(partition.store.remembered, keys, this.now_us)

@@ -7,11 +7,6 @@ from __future__ import annotations
 
 
 class StorageHealth:
-    __slots__ = (
-        "apply_error", "apply_failures", "apply_retry_at", "congested", "error", "error_since", "old_keys_deleted_at",
-        "recovered_at", "relapses", "retry_at_ns", "shortage", "shortage_since", "warning",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.error = ""
         """Why the file cannot be used. Empty if the file is open or closed on purpose."""
