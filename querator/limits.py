@@ -93,6 +93,9 @@ REQUEST_IDS_NEWEST_MAX = 20_000
 """Request ids per queue that memory keeps as text (some 230 bytes each). Of older ids it keeps eight bytes."""
 REQUEST_IDS_FORGOTTEN_MAX = 1_000
 """At most this many expired request ids are dropped at a time; the rest go next time."""
+FINGERPRINTS_MAX = 20_000_000
+"""Fingerprints per queue, 8 to 16 bytes each: 5,500 request ids a second for an hour. Beyond that memory drops the
+oldest, and every request id is looked up in the partition files until the dropped ones have expired."""
 REQUEST_ID_GENERATIONS = 4
 """Fingerprints are kept in about this many groups. A group is dropped when its last request id has expired."""
 EXACT_KEYS_CHECKED_EVERY_US = 60 * US_PER_SECOND

@@ -8,12 +8,24 @@ from typing import Final
 _CONTROLS_IN_JSON: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """JSON itself escapes the first 32 characters. These are DEL, the C1 controls, and changes of text direction."""
 
+_ESCAPE: Final = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+
 
 def visible(text: str) -> str:
     """The text on one line, with control characters escaped. It cannot control a terminal or look like two lines."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def escaped(text: str) -> str:
+    """The text with control characters and backslashes escaped, so that no two texts look the same."""
+    return visible(text.replace("\\", "\\\\"))
+
+
+def unescaped(text: str) -> str:
+    """The text that `escaped` was given."""
+    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
 
 
 def visible_json(text: str) -> str:

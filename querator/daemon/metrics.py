@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from querator import limits
 from querator.items import Room, State
+from querator.texts import escaped, visible
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
 OLDEST_HELP: Final = (
@@ -179,7 +180,8 @@ class QueueMetrics:
         self._rooms = rooms
 
     def collect(self) -> Iterator[Metric]:
-        queues = self._statistics()
+        # People look at scrapes in terminals, so that labels show control characters escaped.
+        queues = {escaped(name): figures for name, figures in self._statistics().items()}
         for name, text in self.TOTALS.items():
             total = CounterMetricFamily(f"querator_{name}_total", text, labels=["queue"])
             for queue, figures in queues.items():
@@ -237,7 +239,7 @@ class QueueMetrics:
                 for state in State:
                     states.add_metric([queue, number, state.value], 1.0 if state.value == partition.state else 0.0)
                 if partition.trouble:
-                    troubles.add_metric([queue, number, partition.trouble], 1.0)
+                    troubles.add_metric([queue, number, visible(partition.trouble)], 1.0)
         yield items
         yield states
         yield troubles

@@ -631,6 +631,32 @@ class TestRequestIds:
         d.produce(["b"], request_id="r0")
         assert len(d.stored()) == 102 and not d.logicals["q"].files.remembered.may_have(["r1"])
 
+    def test_there_is_a_maximum_of_fingerprints_and_what_is_beyond_it_is_looked_up(self, d, monkeypatch):
+        monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 10)
+        monkeypatch.setattr(limits, "FINGERPRINTS_MAX", 50)
+        logical = d.create(partitions=3)
+
+        def kept():
+            ids = logical.files.remembered
+            return sum(map(len, [*ids._in_files.values(), *ids._clients.older]))
+
+        for n in range(200):
+            d.produce([f"{n}"], request_id=f"r{n}")
+            d.advance(10)  # so that fingerprints are in several generations
+            assert kept() <= 50
+        for n in (0, 42, 120, 199):
+            assert d.produce(["again"], request_id=f"r{n}").result is REPEATED
+        assert d.produce(["new"], request_id="new").result is None
+        d.restart()
+        logical = d.logicals["q"]
+        assert kept() <= 50
+        for n in range(200):
+            assert d.produce(["again"], request_id=f"r{n}").result is REPEATED
+        assert len(d.stored()) == 201
+        d.advance(3601)
+        d.produce(["later"], request_id="later")
+        assert not logical.files.remembered.may_have(["r1"])
+
     def test_the_answer_of_a_look_up_goes_to_all_repetitions(self, d, monkeypatch):
         monkeypatch.setattr(limits, "REQUEST_IDS_NEWEST_MAX", 0)
         d.create()

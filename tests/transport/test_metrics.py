@@ -7,6 +7,7 @@ import math
 from types import SimpleNamespace
 
 from querator import limits
+from querator.cli.lookups import metrics as cli_metrics
 from querator.daemon.metrics import Durations, Histogram, HttpMetrics, Metrics
 from querator.items import Room
 
@@ -32,6 +33,14 @@ def queue(**more: object) -> SimpleNamespace:
         ],
     }
     return SimpleNamespace(**figures | more)
+
+
+def test_labels_show_control_characters_escaped_and_no_two_queues_share_one() -> None:
+    names = ["\x1b[31m\r\n\x9b\u202e", "\\x1b[31m\\r\\n\\x9b\\u202e", "a\\b"]
+    metrics = Metrics(lambda: {name: queue() for name in names}, lambda: 0, dict)  # type: ignore[arg-type]
+    text = asyncio.run(metrics.scrape()).decode()
+    assert {c for c in text if not c.isprintable()} == {"\n"}
+    assert list(cli_metrics.queues(text)) == names
 
 
 def test_every_figure_of_a_queue() -> None:
@@ -71,7 +80,7 @@ def test_an_empty_queue_has_no_age_and_the_clock_may_go_back() -> None:
 
 def test_a_queue_name_cannot_break_the_format() -> None:
     found = series(Metrics(lambda: {'a"b\\c': queue()}, lambda: 0))  # type: ignore[arg-type, return-value, dict-item]
-    assert r'querator_produced_total{queue="a\"b\\c"}' in found
+    assert r'querator_produced_total{queue="a\"b\\\\c"}' in found
 
 
 def test_scrapes_count_themselves() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from querator import texts
+
 _LINE: Final = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)(?: \d+)?$")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -99,7 +101,8 @@ def queues(text: str) -> dict[str, QueueView]:
     for name, labels, value in parse(text):
         if "queue" not in labels or not name.startswith("querator_"):
             continue
-        queue = found.setdefault(labels["queue"], QueueView(labels["queue"]))
+        queue_name = texts.unescaped(labels["queue"])
+        queue = found.setdefault(queue_name, QueueView(queue_name))
         if name in _COUNTERS:
             setattr(queue, _COUNTERS[name], value)
         elif name == "querator_dead_lettered_total":

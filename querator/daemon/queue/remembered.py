@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from querator import limits
 from querator.daemon.queue.requests import (
@@ -32,6 +32,16 @@ from querator.limits import (
 if TYPE_CHECKING:
     from querator.daemon.queue.partition import Partition
 
+_DROPPED: Final = "dropped"
+"""Stands in place of a partition's UUID."""
+
+
+class _Dropped(Fingerprints):
+    """Stands for fingerprints that there was no room for: any key may be among them."""
+
+    def __contains__(self, value: int) -> bool:
+        return True
+
 
 class _Keys:
     """Keys with the same time to live: the newest in the order of their times, the others as fingerprints.
@@ -46,15 +56,18 @@ class _Keys:
         self._generation_ends = 0
         self._expired_at = 0
 
-    def forget(self, now_us: int) -> None:
+    def forget(self, now_us: int) -> bool:
+        """Returns whether there are more fingerprints now."""
         # Finding the first key of a dictionary that has lost thousands of keys is slow, so it is done once a second.
         if abs(now_us - self._expired_at) >= US_PER_SECOND:
             self._expired_at = now_us
             self._expire(now_us)
         excess = len(self.newest) - limits.REQUEST_IDS_NEWEST_MAX
-        if excess > limits.REQUEST_IDS_NEWEST_MAX // 100:
-            for key in list(islice(self.newest, excess)):
-                self._add_older(key, self.newest.pop(key))
+        if excess <= limits.REQUEST_IDS_NEWEST_MAX // 100:
+            return False
+        for key in list(islice(self.newest, excess)):
+            self._add_older(key, self.newest.pop(key))
+        return True
 
     def _expire(self, now_us: int) -> None:
         newest = self.newest
@@ -137,6 +150,7 @@ class Remembered:
         if everything:
             self.is_used = True
             self._in_files[uuid] = everything
+            self._drop_excess()
 
     def has(self, key: str, now_us: int) -> bool:
         """Whether memory knows the key. If not, `may_have` says whether to look further."""
@@ -153,9 +167,27 @@ class Remembered:
     def forget(self, now_us: int) -> None:
         """Drops expired keys, and turns keys that are no longer among the newest into fingerprints."""
         for kind in self._kinds:
-            kind.forget(now_us)
+            if kind.forget(now_us):
+                self._drop_excess()
         for uuid in [uuid for uuid, one in self._in_files.items() if one.until < now_us]:
             del self._in_files[uuid]
         if abs(now_us - self._exact_checked_at) > EXACT_KEYS_CHECKED_EVERY_US:
             self._exact_checked_at = now_us
             self.exact = {key: until for key, until in self.exact.items() if until >= now_us}
+
+    def _drop_excess(self) -> None:
+        """Drops the oldest fingerprints beyond the maximum. Until their keys expire, every key is looked up."""
+        groups = [*self._in_files.values(), *(one for kind in self._kinds for one in kind.older)]
+        excess = sum(map(len, groups)) - limits.FINGERPRINTS_MAX
+        if excess <= 0:
+            return
+        until = 0
+        for group in sorted(groups, key=lambda one: one.until):
+            if excess > 0 and len(group):
+                excess -= len(group)
+                until = group.until
+                for kind in self._kinds:
+                    kind.older = deque(one for one in kind.older if one is not group)
+                self._in_files = {uuid: one for uuid, one in self._in_files.items() if one is not group}
+        dropped = self._in_files.get(_DROPPED)
+        self._in_files[_DROPPED] = _Dropped(until=max(until, dropped.until if dropped else 0))
