@@ -30,11 +30,18 @@ TABLE_FORMATS: Final = {
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:VERSION",
 }
 """Formats that need a jar, and the Maven package of the jar."""
+_ICEBERG_CATALOG: Final = "spark.sql.catalog.default_iceberg"
 _TABLE_CONF: Final = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
+    },
+    # Without these, Iceberg looks for a Hive metastore. A write sets the warehouse to the directory above its table.
+    "iceberg": {
+        _ICEBERG_CATALOG: "org.apache.iceberg.spark.SparkCatalog",
+        f"{_ICEBERG_CATALOG}.type": "hadoop",
+        f"{_ICEBERG_CATALOG}.warehouse": "spark-warehouse",
+    },
 }
 STORED_COLUMNS: Final = ",".join(arrow.chosen(arrow.ITEM, ()).names)
 """All columns of an item except `text`, which would write every payload twice."""
@@ -54,6 +61,11 @@ def format_options(form: str, given: Mapping[str, str]) -> dict[str, str]:
 def format_conf(form: str) -> dict[str, str]:
     """The settings that Spark needs at start for a format."""
     return _TABLE_CONF.get(form, {})
+
+
+def _absolute(path: str) -> str:
+    """Iceberg takes a relative path for the name of a table."""
+    return path if ":/" in path else str(Path(path).absolute())
 
 
 def check_format(spark: SparkSession, form: str) -> None:
@@ -107,7 +119,7 @@ def read_files(spark: SparkSession, paths: Sequence[str], form: str, options: Ma
         return reader.load(list(paths))
     if len(paths) > 1:
         raise UsageError(f"a {form} table is one PATH, and {len(paths)} are given")
-    return reader.load(paths[0])
+    return reader.load(_absolute(paths[0]))
 
 
 def as_items(rows: DataFrame, expressions: Expressions) -> DataFrame:
@@ -191,7 +203,14 @@ def write_files(
     rows, directories = for_files(items, form, partition_by)
     seen = Observation()
     writer = rows.observe(seen, f.count(f.lit(1)).alias("items")).write.mode(mode).partitionBy(*directories)
-    writer.format(form).options(**format_options(form, options)).save(path)
+    writer = writer.format(form).options(**format_options(form, options))
+    if form == "iceberg":
+        # Spark loses the path of a new Iceberg table, but not its name in a catalog.
+        parent, _, name = _absolute(path).rstrip("/").rpartition("/")
+        items.sparkSession.conf.set(f"{_ICEBERG_CATALOG}.warehouse", parent or "/")
+        writer.saveAsTable(f"default_iceberg.`{name.replace('`', '``')}`")
+    else:
+        writer.save(path)
     return int(seen.get["items"])
 
 
@@ -210,6 +229,10 @@ def drain(
 
     The file sink records the files of each batch, and the source records its items, so each item is in one file.
     """
+    if form == "iceberg":
+        raise UsageError(
+            "a stream cannot create an Iceberg table; choose another --format, or export without --complete"
+        )
     source = spark.readStream.format("querator").options(**options).load()
     rows, directories = for_files(source, form, partition_by)
     writer: Any = rows.writeStream.format(form).options(**format_options(form, writing)).option("path", path)

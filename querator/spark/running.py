@@ -18,6 +18,10 @@ POLL_SECONDS: Final = 0.2
 _OURS: Final = re.compile(r"querator\.errors\.(\w+): (.+)")
 _PYTHON: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
+_MISFIT: Final = re.compile(
+    r"java\.lang\.(?:NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error: (.+)"
+)
+"""What Java reports when a jar was built for another version of Spark."""
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _CLUTTER: Final = re.compile(r"\.? SQLSTATE: \w+|; line \d+ pos \d+|;$")
 
@@ -71,6 +75,13 @@ def explained(error: BaseException) -> QueratorError:
         return getattr(errors, name, QueratorError)(message.strip())
     if "Traceback (most recent call last)" in text and (reasons := _PYTHON.findall(text)):
         return QueratorError(reasons[-1].strip())
+    if misfit := _MISFIT.search(text):
+        from pyspark import __version__
+
+        return UsageError(
+            f"a jar was built for another version of Spark than {__version__}: {_plain(misfit[1])}",
+            hint="--conf spark.jars.packages=... names the jar; its documentation says which Spark it needs",
+        )
     condition = _call(error, "getCondition") or _call(error, "getErrorClass")
     if condition:
         first = _plain(next((line for line in text.splitlines() if line.strip()), type(error).__name__))

@@ -25,7 +25,8 @@ def test_a_file_that_is_replaced_under_the_daemon_loses_nothing_silently(fresh):
     path.with_suffix(".copy").rename(path)
     daemon.produce(q, "c")
     status, reply = daemon.post("storage/items.list", queue_name=q)
-    assert (status, reply["code"]) == (454, 454)
+    # 200 if upkeep was faster: it noticed the other file, and the partition has read it and the journal since.
+    assert status == 454 or len(reply["items"]) == 3
     until(lambda: any(line.get("message") == "partition is in error" for line in daemon.log))
     daemon.restart()
     status, reply = daemon.post("storage/items.list", queue_name=q)

@@ -42,6 +42,7 @@ def of_language(*languages: str) -> list[object]:
     return [pytest.param(block, id=block.place) for block in found]
 
 
+@pytest.mark.timeout(page_runs.PAGE_SECONDS_MAX + 60)
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(runnable, blocks(page)))], ids=str)
 def test_a_page_does_what_it_says(page: Path, served: Served, home: Path, tmp_path: Path):
     """A page that starts a daemon uses that one. The other pages use the daemon that they share."""

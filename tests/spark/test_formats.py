@@ -12,6 +12,9 @@ import pytest
 from querator.client.bulk_client import BulkClient
 from querator.client.catalogue import produce_item
 from querator.client.clients import Client
+from querator.errors import UsageError
+from querator.spark import moving
+from querator.spark.running import explained
 from tests.spark.seen import payloads
 from tests.spark.test_pipelines import Pipeline, pipeline
 
@@ -59,6 +62,26 @@ def test_a_format_without_its_jar_says_which_one_it_needs(
     assert (result.exit_code, f"no jar for --format {form}" in result.output) == (2, True), result.output
     assert "spark.jars.packages=" in result.output
     assert not (tmp_path / "table").exists()
+
+
+def test_a_stream_into_an_iceberg_table_is_refused(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="a stream cannot create an Iceberg table"):
+        moving.drain(spark, options, str(tmp_path / "table"), "iceberg", "", {})
+
+
+def test_a_jar_for_another_spark_is_told_in_a_line(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    field = java.java.lang.Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+    field.setAccessible(True)
+    broken = java.java.lang.IncompatibleClassChangeError("Found interface a.b.C, but class was expected")
+    with pytest.raises(Exception, match="Found interface") as raised:
+        field.get(None).throwException(broken)
+    told = explained(raised.value)
+    misfit = f"a jar was built for another version of Spark than {spark.version}"
+    assert told.message == f"{misfit}: Found interface a.b.C, but class was expected"
+    assert "--conf spark.jars.packages=" in told.hint
 
 
 @pytest.mark.parametrize(
