@@ -162,7 +162,7 @@ class Contents:
     # -- items leave
 
     def lease(self, sizes: Sequence[int], holds: Sequence[Hold], deadline: int) -> list[list[Lease]]:
-        """Leases items from the head until the deadline: up to so many for each hold. Empty hands come last."""
+        """Leases items from the head, as `Leases.deal` says. Returns an empty list if no item waits in memory."""
         items = self.window.take(sum(sizes))
         return self.leases.deal(self.changes(), items, sizes, holds, deadline) if items else []
 
@@ -177,7 +177,7 @@ class Contents:
         self.remember_lost([lease.item for lease in leases], now_us)
 
     def remove_leased(self, wanted: Iterable[str]) -> set[int]:
-        """Removes those of the items that are leased. Returns their sequences."""
+        """Removes the items with these ids that are leased. Returns their sequences."""
         leases = self.leases.take(wanted)
         if leases:
             self.remove_completed(leases)
@@ -189,14 +189,14 @@ class Contents:
         self.created_sum -= sum([item.created_at for item in items])
 
     def remove_waiting(self, items: Sequence[Item]) -> None:
-        """Removes those of the items that still wait, in memory or on disk."""
+        """Removes the items that still wait, in memory or on disk."""
         present = self.waiting_among(items)
         if present:
             self.window.forget(present)
             self.remove(present)
 
     def waiting_among(self, items: Sequence[Item]) -> list[Item]:
-        """Those of the items, as read from storage a moment ago, that still wait."""
+        """Which of these items, as read from storage a moment ago, still wait."""
         store = self.store
         assert store is not None
         return self.window.among(items, self.departing.items, store.is_removed)
@@ -234,7 +234,7 @@ class Contents:
         self.schedule.remove(items)
 
     def remove_scheduled(self, items: Sequence[Item]) -> list[Item]:
-        """Removes those of the items, as read from storage a moment ago, that are still scheduled. Returns them."""
+        """Removes the items, read from storage a moment ago, that are still scheduled. Returns the removed items."""
         store = self.store
         assert store is not None
         present = [item for item in items if not store.is_removed(item.seq, "scheduled")]
@@ -259,19 +259,19 @@ class Contents:
     # -- items depart
 
     def depart(self, items_max: int, bytes_max: int) -> list[Item]:
-        """Takes items from the head, to be sent elsewhere. Storage has them until `departed`."""
+        """Takes items from the head, to be sent to another partition. Storage has them until `departed`."""
         taken = self.window.take(items_max, bytes_max)
         self.departing.start(taken)
         return taken
 
     def depart_scheduled(self, items_max: int) -> list[Item]:
-        """The same for scheduled items, beginning with those that are due first."""
+        """The same for scheduled items, in the order in which they are due."""
         taken = self.schedule.take(items_max)
         self.departing.start_scheduled(taken)
         return taken
 
     def departed(self, items: Sequence[Item], now_us: int) -> set[int]:
-        """Removes items that have arrived elsewhere. Returns the sequences of those that were still here."""
+        """Removes items that have arrived at their destination. Returns the sequences of the items that it removed."""
         present = self.departing.end(items)
         if present:
             self.remove(present)
@@ -282,13 +282,13 @@ class Contents:
         return {item.seq for item in present}
 
     def stay(self, items: Sequence[Item], now_us: int) -> None:
-        """Returns departing items that have not arrived to the head."""
+        """Puts departing items that did not arrive back to the head, or into the schedule."""
         self.window.put_back(self.departing.end(items))
         self.schedule.remember(self.departing.end_scheduled(items))
         self.departures_ended(now_us)
 
     def departures_ended(self, now_us: int) -> None:
-        """Some items have left or stay. If none departs any more, the search for expired items goes on."""
+        """Some departures have ended. If no waiting item departs any more, the search for expired items resumes."""
         if not self.departing.waiting:
             self.expiry.all_departed(now_us)
 

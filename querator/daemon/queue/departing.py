@@ -17,13 +17,13 @@ class DepartingItems:
         self.items: dict[int, Item] = {}
         """By sequence, the items that waited or were leased."""
         self.leased: set[int] = set()
-        """The sequences of those that storage has as leased."""
+        """The sequences of the items that are leased in storage."""
         self.scheduled: dict[int, Item] = {}
         """By sequence, the scheduled items."""
 
     @property
     def waiting(self) -> int:
-        """The number of items that storage has as waiting."""
+        """The number of departing items that wait in storage."""
         return len(self.items) - len(self.leased)
 
     def start(self, items: Iterable[Item], *, leased: bool = False) -> None:
@@ -36,7 +36,7 @@ class DepartingItems:
         self.scheduled.update([(item.seq, item) for item in items])
 
     def end(self, items: Iterable[Item]) -> list[Item]:
-        """The items have arrived or stay here. Returns those that were still departing."""
+        """The items have arrived or stay here. Returns the items that were still departing."""
         present = [item for item in items if self.items.get(item.seq) is item]
         for item in present:
             del self.items[item.seq]

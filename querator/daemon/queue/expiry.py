@@ -1,4 +1,4 @@
-"""When the waiting items of one partition expire, and the search for those that have.
+"""When the waiting items of one partition expire, and the search for expired items.
 
 A search reads storage. The pass after it moves what was found to the dead queue, and the next search begins when all of
 that has left.

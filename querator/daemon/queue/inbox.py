@@ -1,4 +1,4 @@
-"""Takes requests into a pass, and answers those that wait for too long. Part of the Logical's pass."""
+"""Takes requests into a pass, and answers requests that time out. Part of the Logical's pass."""
 
 from __future__ import annotations
 

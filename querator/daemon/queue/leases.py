@@ -83,7 +83,7 @@ class Leases:
     def deal(
         self, batch: Batch, items: Sequence[Item], sizes: Sequence[int], holds: Sequence[Hold], deadline: int
     ) -> list[list[Lease]]:
-        """Leases the items until the deadline, up to so many for each hold. Empty hands come last."""
+        """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
         seqs = list(map(_seq_of, items))
         texts = ids.encode_many(self._prefix, seqs)
         attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
@@ -126,7 +126,7 @@ class Leases:
         write_leases(batch, leases)
 
     def take(self, wanted: Iterable[str]) -> list[Lease]:
-        """Takes out the leases with these ids, those that exist."""
+        """Removes and returns the leases with these ids. Other ids are skipped."""
         return [lease for text in wanted if (lease := self.by_id.pop(text, None)) is not None]
 
     def take_ended(self, now_us: int, leases_max: int) -> list[Lease]:

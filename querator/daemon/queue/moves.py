@@ -110,7 +110,7 @@ def _depart(this: Pass, move: Move, retry: Retry | None) -> None:
 
 
 def finish_moves(this: Pass) -> None:
-    """Ends the moves that were answered, and sends those again whose back-off is over."""
+    """Ends the moves that were answered, and repeats the moves whose back-off is over."""
     this.moves.send_waiting(this.now_ns)
     for move, result in this.moves.take_ended():
         if isinstance(result, QueratorError):
@@ -193,7 +193,7 @@ def _record_deaths(
 
 
 def enter(this: Pass, request: Arrival, partition: Partition) -> bool:
-    """Adds those of the items that are not here yet. False if the files must be asked first, or if it is refused."""
+    """Adds the items that are not here yet. False if the files must be asked first, or if the request is refused."""
     if request.uncertain and request.checked is None:
         _check(this, request)
         return False

@@ -124,7 +124,7 @@ class Partition:
             self._restrict(LEAVING)
 
     def hold(self) -> None:
-        """Nobody gets an item until the job knows which items have arrived elsewhere."""
+        """No client gets an item until the job knows which items have arrived at their destination."""
         self._restrict(HELD)
 
     def release(self) -> None:

@@ -182,7 +182,7 @@ class Window:
     # -- items leave out of turn
 
     def among(self, items: Sequence[Item], taken: Container[int], is_removed: Callable[[int], bool]) -> list[Item]:
-        """Those of the items, as read from storage a moment ago, that still wait. `taken` are departing."""
+        """Which of these items, as read from storage a moment ago, still wait. `taken` are departing."""
         in_memory = self._in_memory({item.seq for item in items})
         after, before = self.disk_range()
         return [
