@@ -163,6 +163,11 @@ def test_a_package_that_offers_modules_has_them(package: str) -> None:
     assert [name for name in names if not hasattr(offering, name)] == []
 
 
+@pytest.mark.parametrize("package", [module for module, path in MODULES.items() if path.name == "__init__.py"])
+def test_a_package_says_what_lives_in_it(package: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[package].read_text()))
+
+
 @pytest.mark.parametrize("prefix", MAY_IMPORT)
 def test_a_rule_is_about_something(prefix: str) -> None:
     assert any(fits(module, prefix) for module in MODULES)

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {name for name in vars(limits) if name.isupper()}
 TESTS = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
 CODE = {path: path.read_text() for path in sorted((ROOT / "querator").rglob("*.py"))}
+DAEMON = [path for path in CODE if "daemon" in path.relative_to(ROOT / "querator").parts]
 PATCH = re.compile(r'setattr\(\s*(\w+),\s*"(\w+)"|setattr\(\s*"(?:\w+\.)+(\w+)"')
 IMPORT = re.compile(r"from querator\.limits import (\([^)]*\)|[^\n]*)")
 
@@ -51,7 +52,7 @@ def bounds_in(tree: ast.Module) -> list[str]:
     return [name for name in names if re.fullmatch(r"[A-Z]\w*_(MAX|MIN|DEFAULT)", name)]
 
 
-@pytest.mark.parametrize("path", [path for path in CODE if "daemon" in path.relative_to(ROOT).parts], ids=str)
+@pytest.mark.parametrize("path", DAEMON, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_bound_of_the_daemon_stands_in_limits(path: Path) -> None:
     assert bounds_in(ast.parse(CODE[path])) == []
 
