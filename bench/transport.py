@@ -33,26 +33,30 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
     import uvicorn
     import uvloop
 
+    from querator.clock import SystemClock
+    from querator.config import AccessConfig
+    from querator.daemon.access import Access
     from querator.daemon.http import asgi, routes
     from querator.daemon.http.dispatch import Calls
     from querator.daemon.http.gate import Gate
+    from querator.daemon.http.heads import RememberedHeads
     from querator.daemon.http.protocol import QueratorProtocol
     from querator.daemon.metrics import Metrics
     from querator.wire.messages import Reply
 
     class Idle:
-        def call(self, route: str, request: Any, respond: Any) -> None:
+        def call(self, route: str, request: Any, respond: Any, caller: Any) -> None:
             respond(Reply(code=200))
 
-        def health(self) -> tuple[bool, str]:
+        def health(self, caller: Any) -> tuple[bool, str]:
             return True, ""
 
     service = Idle()
     metrics = Metrics(dict, lambda: 0)
-    calls = Calls(service, routes.routes_by_path(), metrics.http)
+    calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
     gate = Gate(calls)
     if way == "asgi":
-        gate.heads.learn = lambda *_: None  # type: ignore[method-assign]
+        RememberedHeads.learn = lambda *_: None  # type: ignore[method-assign, assignment]
     config = uvicorn.Config(
         asgi.application(calls, metrics),
         http=QueratorProtocol.behind(gate),

@@ -3,7 +3,7 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions storages jobs items sql pipeline top check doctor context tls config version completion help' ;;
+    '') echo 'daemon queues queue partitions storages jobs items sql pipeline tokens top check doctor context tls config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
@@ -12,6 +12,7 @@ _querator_commands() {
     'jobs') echo 'list show cancel' ;;
     'items') echo 'list inspect delete redrive export import' ;;
     'pipeline') echo 'import export copy redrive report stream' ;;
+    'tokens') echo 'create list show revoke rotate whoami' ;;
     'check') echo 'queue partitions daemon' ;;
     'context') echo 'add use list show remove' ;;
     'tls') echo 'init renew' ;;
@@ -23,7 +24,7 @@ _querator_options() {
   case "$1" in
     '') echo '--version --help -h' ;;
     'daemon') echo '--help -h' ;;
-    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --test-clock --debug --help -h' ;;
+    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --socket-group --insecure --test-clock --debug --help -h' ;;
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
@@ -82,6 +83,13 @@ _querator_options() {
     'pipeline redrive') echo '--transform --to --where --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline report') echo '--html --splits --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'pipeline stream') echo '--to --trigger --format --option --partition-by --checkpoint --dry-run --master --conf --log-file --verbose --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens') echo '--help -h' ;;
+    'tokens create') echo '--role --queue --expires --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens list') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens show') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens revoke') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens rotate') echo '--grace --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
+    'tokens whoami') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'top') echo '--once --interval --sort --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --timeout --debug --help -h' ;;
@@ -117,6 +125,7 @@ _querator_value() {
     'daemon run --log-level') echo 'none' ;;
     'daemon run --log-format') echo 'none' ;;
     'daemon run --log-file') echo 'files' ;;
+    'daemon run --socket-group') echo 'none' ;;
     'daemon status --config') echo 'files' ;;
     'daemon status --data') echo 'directories' ;;
     'daemon status --output') echo '=table json ndjson name' ;;
@@ -645,6 +654,58 @@ _querator_value() {
     'pipeline stream --context') echo 'contexts' ;;
     'pipeline stream --token-file') echo 'files' ;;
     'pipeline stream --timeout') echo 'none' ;;
+    'tokens create --role') echo '=viewer producer consumer operator admin' ;;
+    'tokens create --queue') echo 'none' ;;
+    'tokens create --expires') echo 'none' ;;
+    'tokens create --output') echo '=table json ndjson name' ;;
+    'tokens create -o') echo '=table json ndjson name' ;;
+    'tokens create --columns') echo 'none' ;;
+    'tokens create --endpoint') echo 'none' ;;
+    'tokens create --socket') echo 'files' ;;
+    'tokens create --context') echo 'contexts' ;;
+    'tokens create --token-file') echo 'files' ;;
+    'tokens create --timeout') echo 'none' ;;
+    'tokens list --output') echo '=table json ndjson name' ;;
+    'tokens list -o') echo '=table json ndjson name' ;;
+    'tokens list --columns') echo 'none' ;;
+    'tokens list --endpoint') echo 'none' ;;
+    'tokens list --socket') echo 'files' ;;
+    'tokens list --context') echo 'contexts' ;;
+    'tokens list --token-file') echo 'files' ;;
+    'tokens list --timeout') echo 'none' ;;
+    'tokens show --output') echo '=table json ndjson name' ;;
+    'tokens show -o') echo '=table json ndjson name' ;;
+    'tokens show --columns') echo 'none' ;;
+    'tokens show --endpoint') echo 'none' ;;
+    'tokens show --socket') echo 'files' ;;
+    'tokens show --context') echo 'contexts' ;;
+    'tokens show --token-file') echo 'files' ;;
+    'tokens show --timeout') echo 'none' ;;
+    'tokens revoke --output') echo '=table json ndjson name' ;;
+    'tokens revoke -o') echo '=table json ndjson name' ;;
+    'tokens revoke --columns') echo 'none' ;;
+    'tokens revoke --endpoint') echo 'none' ;;
+    'tokens revoke --socket') echo 'files' ;;
+    'tokens revoke --context') echo 'contexts' ;;
+    'tokens revoke --token-file') echo 'files' ;;
+    'tokens revoke --timeout') echo 'none' ;;
+    'tokens rotate --grace') echo 'none' ;;
+    'tokens rotate --output') echo '=table json ndjson name' ;;
+    'tokens rotate -o') echo '=table json ndjson name' ;;
+    'tokens rotate --columns') echo 'none' ;;
+    'tokens rotate --endpoint') echo 'none' ;;
+    'tokens rotate --socket') echo 'files' ;;
+    'tokens rotate --context') echo 'contexts' ;;
+    'tokens rotate --token-file') echo 'files' ;;
+    'tokens rotate --timeout') echo 'none' ;;
+    'tokens whoami --output') echo '=table json ndjson name' ;;
+    'tokens whoami -o') echo '=table json ndjson name' ;;
+    'tokens whoami --columns') echo 'none' ;;
+    'tokens whoami --endpoint') echo 'none' ;;
+    'tokens whoami --socket') echo 'files' ;;
+    'tokens whoami --context') echo 'contexts' ;;
+    'tokens whoami --token-file') echo 'files' ;;
+    'tokens whoami --timeout') echo 'none' ;;
     'top --interval') echo 'none' ;;
     'top --sort') echo '=name ready leased scheduled rate_in rate_out oldest_seconds' ;;
     'top --output') echo '=table json ndjson name' ;;

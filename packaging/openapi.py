@@ -17,7 +17,8 @@ import msgspec
 
 from querator import __version__
 from querator.daemon.http import routes
-from querator.wire import arrow, bulk_messages, messages, schema
+from querator.wire import access_messages, arrow, bulk_messages, messages, schema
+from querator.wire import access_messages as a
 from querator.wire import messages as m
 
 ARROW = arrow.CONTENT_TYPE
@@ -78,6 +79,11 @@ CALLS: dict[str, Summary] = {
     "jobs.list": Summary("Jobs that run, and jobs that ended in the last 24 hours.", m.JobsListResponse),
     "jobs.show": Summary("The state of one job.", m.Job),
     "jobs.cancel": Summary("Stop a job. Its current step is finished or undone."),
+    "tokens.create": Summary("Create a token. Its secret is only in this answer.", a.TokenSecret),
+    "tokens.list": Summary("All tokens, without their secrets.", a.TokensListResponse),
+    "tokens.revoke": Summary("Revoke a token. Its next request is refused, and its waiting leases end."),
+    "tokens.rotate": Summary("Give a token a new secret. The old one stays valid for a while.", a.TokenSecret),
+    "tokens.whoami": Summary("Who the caller is, and what it may do.", a.TokensWhoamiResponse),
     "clock.advance": Summary("Advance the test clock. What comes due happens before the answer.", m.ClockResponse),
     "clock.set": Summary("Set the test clock, forwards or backwards.", m.ClockResponse),
 }
@@ -91,6 +97,7 @@ GROUPS = {
     "partitions": "Partitions",
     "storages": "Storages",
     "jobs": "Jobs",
+    "tokens": "Tokens",
     "clock": "The test clock",
     "bulk": "Bulk data",
 }
@@ -108,6 +115,8 @@ BULK: dict[str, tuple[str, type[Any] | None, type[Any] | None]] = {
 
 ERRORS = {
     400: "The request is invalid: a bad value, an unknown queue, partition or id, or a conflict.",
+    401: "There is no token, or it is malformed, unknown, revoked or expired.",
+    403: "The caller may not do that on these queues, whether they exist or not.",
     453: "The request cannot be carried out, and repeating it does not help.",
     454: "Not now: nothing to lease in time, a full inbox, or a partition that is not available. Repeat the request.",
     455: "The body, Content-Type or Accept is not understood.",
@@ -135,6 +144,7 @@ def document() -> dict[str, Any]:
         paths[path] = {
             "post": {
                 "operationId": route.path.replace("/", "."),
+                "x-right": route.right.value,
                 "tags": [_group(route.path)],
                 "summary": call.text,
                 "x-body-bytes-max": route.body_bytes_max,
@@ -159,8 +169,18 @@ def document() -> dict[str, Any]:
             "zero or empty. Unknown fields are refused. Durations are text such as `1m30s`, times RFC 3339 in UTC.",
         },
         "servers": [{"url": "http://localhost:2319"}],
+        "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "qtr-<tag>-<secret and checksum>",
+                    "description": "A token of `querator tokens create`. The Unix socket needs none, and neither does"
+                    " TCP on loopback before the first token is created.",
+                }
+            },
             "schemas": {kind.__name__: _schema(kind) for kind in _with_children(used)},
             "responses": {
                 str(code): {"description": text, "content": {"application/json": {"schema": _ref(m.Reply)}}}
@@ -194,6 +214,7 @@ def _bulk_call(name: str, summary: str, request: type[Any] | None, reply: type[A
     stream = {"type": "string", "format": "binary"}
     call: dict[str, Any] = {
         "operationId": f"bulk.{name}",
+        "x-right": routes.STREAMS[name].value,
         "tags": [GROUPS["bulk"]],
         "summary": summary,
         "requestBody": _body({"application/json": _ref(request)} if request else {ARROW: stream}),
@@ -315,7 +336,7 @@ def _descriptions(*modules: Any) -> dict[tuple[str, str], str]:
     return found
 
 
-DESCRIPTIONS = _descriptions(messages, bulk_messages)
+DESCRIPTIONS = _descriptions(messages, access_messages, bulk_messages)
 
 
 _TYPES: dict[str, dict[str, Any]] = {
@@ -361,6 +382,9 @@ def page(described: Mapping[str, Any]) -> str:
         "",
         "An error's body is a [Reply](#reply).",
         "",
+        "A client sends its token as `Authorization: Bearer qtr-…`. The column `right` says what its role must allow;"
+        " [security.md](security.md) has the roles.",
+        "",
         "Long lists, SQL results and scans are sent with `Transfer-Encoding: chunked`, as fast as the client reads."
         " A client that reads nothing for a minute loses its connection. If an error occurs after an answer has begun,"
         " it breaks off without its last chunk. The last line of a JSON list or an SQL result is then the error,"
@@ -368,13 +392,14 @@ def page(described: Mapping[str, Any]) -> str:
     ]
     calls = [(path, verb, call) for path, verbs in described["paths"].items() for verb, call in verbs.items()]
     for group in dict.fromkeys(call["tags"][0] for _, _, call in calls):
-        lines += ["", f"## {group}", "", "| call | body | answer | |", "|---|---|---|---|"]
+        lines += ["", f"## {group}", "", "| call | right | body | answer | |", "|---|---|---|---|---|"]
         for path, verb, call in calls:
             if call["tags"][0] == group:
                 more = " " + call["description"] if "description" in call else ""
                 request = _link(call["requestBody"]["content"]) if "requestBody" in call else ""
                 answer = _link(call["responses"]["200"]["content"])
-                lines.append(f"| `{verb.upper()} {path}` | {request} | {answer} | {call['summary']}{more} |")
+                right = call.get("x-right") or routes.PAGES[path].value
+                lines.append(f"| `{verb.upper()} {path}` | {right} | {request} | {answer} | {call['summary']}{more} |")
     lines += ["", "## Messages"]
     for name, kind in described["components"]["schemas"].items():
         lines += ["", f"### {name}", ""]

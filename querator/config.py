@@ -8,9 +8,12 @@ other machines. They have a file of their own, because commands write that file.
 from __future__ import annotations
 
 import os
+import stat
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,11 +21,14 @@ from querator import limits
 from querator.errors import ConfigError, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from querator.config_file import LimitsConfig, QueueConfig, StorageTable
+    from querator.config_file import AccessTable, LimitsConfig, QueueConfig, StorageTable
 
+TOKEN_FILE_BYTES_MAX: Final = 4_096
 HTTP_ADDRESS_DEFAULT: Final = "localhost:2319"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("auto", "text", "json")
+ACCESS_MODES: Final = ("open", "required")
+ROLES: Final = ("viewer", "producer", "consumer", "operator", "admin")
 TRUE_WORDS: Final = ("1", "true", "yes", "on")
 FALSE_WORDS: Final = ("0", "false", "no", "off")
 
@@ -63,6 +69,28 @@ class TlsConfig:
 
 
 @dataclass(frozen=True)
+class CertificateRole:
+    """What a client may do whose certificate has this name."""
+
+    name: str
+    role: str
+    queues: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True)
+class AccessConfig:
+    required: bool = False
+    """Whether TCP clients need a token even before the first one is created."""
+    insecure: bool = False
+    """Whether the daemon listens where tokens or TLS are missing, and serves TCP clients without a token."""
+    socket_group: str = ""
+    """The members of this group of the system may use the Unix socket, with the following role."""
+    socket_role: str = "viewer"
+    socket_queues: tuple[str, ...] = ("*",)
+    certificates: tuple[CertificateRole, ...] = ()
+
+
+@dataclass(frozen=True)
 class DaemonConfig:
     data: Path
     socket: Path
@@ -70,6 +98,7 @@ class DaemonConfig:
     storages: tuple[StorageConfig, ...]
     limits: LimitsConfig
     tls: TlsConfig | None = None
+    access: AccessConfig = AccessConfig()
     queues: tuple[QueueConfig, ...] = ()
     log_level: str = "info"
     log_format: str = "auto"
@@ -99,21 +128,50 @@ class ClientSettings:
     address: Setting
     """`http://host:port` or `unix:/path`."""
     token_file: Setting
+    """A path, `-` for standard input, or empty."""
     context: Setting
     """The name of the context in use, or empty."""
+    token_variable: str = field(default="", repr=False)
+    """The token in QUERATOR_TOKEN, if that is where it comes from."""
 
     def token(self) -> str:
-        """The token from the token file; empty if no file is configured."""
+        """The token to send; empty if none is configured."""
+        if self.token_variable:
+            return checked_token(self.token_variable, "QUERATOR_TOKEN")
         path = str(self.token_file.value)
-        if not path:
-            return ""
-        try:
-            return Path(path).expanduser().read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(
-                f"token file {path} cannot be read: {why} ({self.token_file.origin})", hint="querator config show"
-            ) from None
+        return read_token(path, self.token_file.origin) if path else ""
+
+
+def read_token(path: str, origin: str) -> str:
+    """The token in a file that nobody else can read; `-` is standard input. Errors never show what is in it."""
+    if path == "-":
+        return _token_from_stdin()
+    try:
+        with open(Path(path).expanduser(), encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"token file {path} can be read by others, its mode is {mode:04o} ({origin})",
+                    hint=f"chmod 600 {path}",
+                )
+            return checked_token(file.read(TOKEN_FILE_BYTES_MAX), f"token file {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"token file {path} cannot be read: {why} ({origin})", hint="querator config show") from None
+
+
+@cache
+def _token_from_stdin() -> str:
+    """The first line of standard input. It can be read only once, and several clients may need it."""
+    return checked_token(sys.stdin.readline(), "standard input")
+
+
+def checked_token(text: str, origin: str) -> str:
+    """A token without the white space around it. What cannot stand in a header is refused, and not shown."""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"there is no token in {origin}", hint="a token is one word that begins with qtr-")
+    return token
 
 
 # Directories
@@ -224,11 +282,13 @@ def daemon_config(
     log_level: str | None = None,
     log_format: str | None = None,
     log_file: str | Path | None = None,
+    socket_group: str | None = None,
+    insecure: bool | None = None,
     test_clock: bool = False,
     environ: Environment | None = None,
 ) -> DaemonConfig:
     """The settings of `daemon run`. An `http` of "" stands for the default address."""
-    from querator.config_file import ConfigFile, LimitsConfig, convert
+    from querator.config_file import AccessTable, ConfigFile, LimitsConfig, convert
 
     environ = os.environ if environ is None else environ
     path = config_path(config, environ)
@@ -244,7 +304,11 @@ def daemon_config(
         "logging.level": log_level,
         "logging.format": log_format,
         "logging.file": log_file,
+        "access.socket_group": socket_group,
+        "access.insecure": insecure or None,
     }
+    if isinstance(checked.access, str):
+        file = {**file, "access": {"mode": checked.access}}
     ask = _Resolver(flags, environ, file, path.value)
     data_path, socket_path = ask.data_and_socket()
     http_address = _http(ask.get("http", "QUERATOR_HTTP", False))
@@ -263,6 +327,7 @@ def daemon_config(
         storages=_storages(checked.storages, data_path, Path(path.value).absolute().parent),
         queues=_queues(checked.queues),
         limits=checked.limits,
+        access=_access(ask, AccessTable() if isinstance(checked.access, str) else checked.access),
         log_level=level,
         log_format=style,
         log_file=log_file_path,
@@ -310,6 +375,23 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     if value.lower() not in allowed:
         raise ConfigError(f"'{name}' is '{value}'", hint=f"it can be {', '.join(allowed)}")
     return value.lower()
+
+
+def _access(ask: _Resolver, table: AccessTable) -> AccessConfig:
+    mode = _one_of("access", ask.get("access.mode", "QUERATOR_ACCESS", "open"), ACCESS_MODES)
+    insecure = str(ask.get("access.insecure", "QUERATOR_INSECURE", False)).lower()
+    if insecure not in (*TRUE_WORDS, *FALSE_WORDS):
+        raise ConfigError(f"'access.insecure' is '{insecure}'", hint="it can be true or false")
+    for certificate in table.certificates:
+        _one_of(f"role of the certificate '{certificate.name}", certificate.role, ROLES)
+    return AccessConfig(
+        required=mode == "required",
+        insecure=insecure in TRUE_WORDS,
+        socket_group=str(ask.get("access.socket_group", "QUERATOR_SOCKET_GROUP", "")),
+        socket_role=_one_of("access.socket_role", ask.get("access.socket_role", "", "viewer"), ROLES),
+        socket_queues=table.socket_queues,
+        certificates=tuple(CertificateRole(one.name, one.role, one.queues) for one in table.certificates),
+    )
 
 
 def _storages(tables: Sequence[StorageTable], data: Path, beside: Path) -> tuple[StorageConfig, ...]:
@@ -388,7 +470,8 @@ def client_settings(
         Setting(client.get("token_file"), from_file),
     )
     token = next((setting for setting in tokens if setting.value), Setting("", "default"))
-    return ClientSettings(address, token, named)
+    variable = environ.get("QUERATOR_TOKEN", "") if token.origin not in ("flag", "QUERATOR_TOKEN_FILE") else ""
+    return ClientSettings(address, Setting("", "QUERATOR_TOKEN") if variable else token, named, variable)
 
 
 def _address(endpoint_origin: str, socket_origin: str, endpoint: str | None, socket: str | None) -> Setting | None:

@@ -67,6 +67,25 @@ class TlsTable(FileTable, frozen=True):
     client_ca: str = ""
 
 
+class CertificateTable(FileTable, frozen=True):
+    """What a client may do whose certificate has this name."""
+
+    name: NotEmpty
+    role: NotEmpty
+    queues: tuple[NotEmpty, ...] = ("*",)
+
+
+class AccessTable(FileTable, frozen=True):
+    """Who may do what. Tokens are in the catalog, not here."""
+
+    mode: str = ""
+    insecure: bool = False
+    socket_group: str = ""
+    socket_role: str = "viewer"
+    socket_queues: tuple[NotEmpty, ...] = ("*",)
+    certificates: tuple[CertificateTable, ...] = ()
+
+
 class ClientTable(FileTable, frozen=True):
     """How a client reaches a daemon: the table `[client]`, and each context."""
 
@@ -84,6 +103,8 @@ class ConfigFile(FileTable, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     storages: tuple[StorageTable, ...] = ()
     queues: tuple[QueueConfig, ...] = ()
+    access: AccessTable | str = AccessTable()
+    """A text is the short form of a table that has only a mode."""
     client: ClientTable = ClientTable()
 
 
@@ -92,7 +113,13 @@ class ContextsFile(FileTable, frozen=True):
     contexts: dict[str, Any] = {}
 
 
-_TYPE_NAMES: Final = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+_TYPE_NAMES: Final = {
+    "object": "a table",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
 
 
 def convert(given: Any, kind: type[T], source: str, table: str = "") -> T:

@@ -133,9 +133,17 @@ def from_wire(code: int, message: str) -> QueratorError:
     """The error for a reply's code and message. The text decides which kind of 400 it is."""
     if code == InvalidRequest.code:
         subject = message.partition(";")[0]
-        missing = ("queue does not exist", "job does not exist", "storage does not exist")
+        missing = ("queue does not exist", "job does not exist", "storage does not exist", "token does not exist")
         if subject in missing or message.endswith("is not a valid partition"):
             return NotFound(message)
         if subject in ("reload is already running", "partition is busy") or message.endswith("already exists"):
             return Conflict(message)
-    return BY_CODE.get(code, QueratorError)(message)
+    return BY_CODE.get(code, QueratorError)(message, hint=_HINTS.get(code, ""))
+
+
+_HINTS = {
+    Unauthorized.code: "a token comes from --token-file, QUERATOR_TOKEN_FILE or QUERATOR_TOKEN; an admin makes one with"
+    " querator tokens create",
+    Forbidden.code: "querator tokens whoami shows what you may do",
+}
+"""What to try after an error. The daemon sends no hints."""

@@ -97,6 +97,36 @@ class State(enum.StrEnum):
     ERROR = "error"
 
 
+class Role(enum.StrEnum):
+    """What a caller may do on the queues that its patterns match. `daemon/access/roles.py` has the rights of each."""
+
+    VIEWER = "viewer"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+class Token(msgspec.Struct, kw_only=True, frozen=True):
+    """One secret that lets a caller in, as the catalog stores it. While a token is rotated, two have its name."""
+
+    name: str
+    digest: str
+    """The SHA-256 of the whole text. The text itself is stored nowhere."""
+    prefix: str
+    """The first characters of the text, so that an operator can tell tokens apart."""
+    role: Role
+    queues: tuple[str, ...]
+    """Glob patterns of queue names."""
+    created_at: int
+    created_by: str
+    expires_at: int = 0
+    """0 means never."""
+    last_used_at: int = 0
+    revoked_at: int = 0
+    """0 unless the token was revoked. One revoked token is kept, so that a daemon that had tokens stays closed."""
+
+
 class Job(msgspec.Struct, kw_only=True):
     """Long work on partitions. The catalog stores it, so that it continues after a restart."""
 

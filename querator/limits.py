@@ -56,6 +56,27 @@ HISTORY_ATTEMPTS_MAX = 10
 HISTORY_REASONS_BYTES_MAX = 8_000
 """An item with more failed attempts, or longer reasons in all, forgets the oldest attempts. The last one is kept."""
 
+# Access.
+TOKENS_MAX = 1_000
+"""Tokens of one daemon. A further one is refused."""
+TOKEN_NAME_BYTES_MAX = 64
+TOKEN_PATTERNS_MAX = 100
+"""Patterns of queue names per token. A token with more is refused."""
+GRANTED_NAMES_MAX = 1_000
+"""Queue names that a caller remembers as allowed, per right. Beyond it, the caller forgets them and starts again."""
+TOKENS_CHECKED_EVERY_SECONDS = 1.0
+"""Expired tokens are looked for this often. A clock that jumps ahead is noticed after this long."""
+TOKENS_STAMPED_EVERY_US = 60 * US_PER_SECOND
+"""The time of a token's last use is at most this old. It is saved this often, if it has changed."""
+FAILED_ATTEMPTS_MAX = 60
+FAILED_ATTEMPTS_SECONDS = 60.0
+"""An address that fails more often than this within this time waits for the answer to each further failure."""
+FAILED_ATTEMPT_WAIT_SECONDS = 1.0
+FAILED_ATTEMPTS_WAITING_MAX = 10
+"""Answers to one address that wait at once. Further failures end their connection without an answer."""
+FAILED_ATTEMPTS_ADDRESSES_MAX = 10_000
+"""Addresses whose failures are counted. Beyond it, the one that failed longest ago is forgotten."""
+
 # The Logical loop.
 INBOX_REQUESTS_MAX = 4_096
 """Requests that wait for a pass, per queue. Further requests get 454."""

@@ -32,7 +32,7 @@ GROUND = tuple(
 SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.wire")
 SMALL = _daemon("allocators", "certificates", "failpoints", "hangups", "lock", "logs", "metrics", "priority", "tls")
 """Parts of the daemon that know nothing of queues."""
-BELOW_CALLS = (*SHARED, *SMALL, *_daemon("catalog", "engine", "queue", "store"))
+BELOW_CALLS = (*SHARED, *SMALL, *_daemon("access", "catalog", "engine", "queue", "store"))
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "querator.cli.doctor": (*SHARED, "querator.cli", "querator.client", *_daemon("lock")),
     "querator.spark": (*SHARED, "querator.client", "querator.spark"),
     **dict.fromkeys(SMALL, (*SHARED, *SMALL)),
+    **dict.fromkeys(_daemon("access"), (*SHARED, *SMALL, *_daemon("access", "catalog"))),
     **dict.fromkeys(_daemon("catalog"), (*SHARED, *SMALL, *_daemon("store"))),
     **dict.fromkeys(_daemon("store"), (*SHARED, *SMALL, *_daemon("store"))),
     **dict.fromkeys(_daemon("queue"), (*SHARED, *_daemon("queue", "store"))),
@@ -57,13 +58,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
     **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
     **dict.fromkeys(_daemon("trends"), (*BELOW_CALLS, *_daemon("registry", "trends", "validation"))),
-    **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("http", "queue"))),
+    **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("access", "http", "queue"))),
     **dict.fromkeys(
         _daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "trends", "validation"))
     ),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
 CLOSED = (
+    "querator.daemon.access",
     "querator.client",
     "querator.spark",
     "querator.wire",

@@ -239,5 +239,5 @@ def daemon(
         severity = max(severity, certificate.severity)
         measures.append(certificate)
         outputs.append(f"TLS certificate expires in {days:.1f} days" if days > 0 else "TLS certificate has expired")
-    text = "; ".join([f"{status}, version {health.get('version')}", *outputs])
+    text = "; ".join([f"{status}, version {health.get('version')}", *outputs, *health.get("notes", [])])
     Verdict("daemon", "", severity, text, measures).print(session, form)

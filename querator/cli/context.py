@@ -42,7 +42,7 @@ def add(
         str | None, typer.Option("--socket", metavar="PATH", help="Path of the daemon's Unix socket.")
     ] = None,
     token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="FILE", help="Read the API key from this file.")
+        str | None, typer.Option("--token-file", metavar="FILE", help="Read the token from this file.")
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use this context from now on.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context with the same name.")] = False,

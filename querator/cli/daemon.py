@@ -87,6 +87,15 @@ def run(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     log_file: LogFile = None,
+    socket_group: Annotated[
+        str | None,
+        typer.Option(
+            "--socket-group", metavar="GROUP", help="Let the members of this group use the Unix socket, as viewers."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen on TCP without tokens or TLS, and serve everybody.")
+    ] = False,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,
@@ -112,6 +121,8 @@ def run(
             log_level=log_level,
             log_format=log_format,
             log_file=log_file,
+            socket_group=socket_group,
+            insecure=insecure,
             test_clock=test_clock,
         )
     )
@@ -156,6 +167,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
             "socket": found.socket,
             "http": ",".join(found.http),
             "certificate_days": certificate_days(health),
+            "insecure": found.insecure,
             "queues": queues,
         },
         name="pid",
@@ -182,6 +194,7 @@ def _status_elsewhere(session: Session) -> None:
             "version": health.get("version"),
             "health": health.get("status"),
             "certificate_days": certificate_days(health),
+            "insecure": bool(health.get("notes")),
             "queues": sum(1 for _ in all_queues(client)),
         },
         name="address",

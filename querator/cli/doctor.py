@@ -85,12 +85,8 @@ def _write_lines(session: Session, findings: list[Finding]) -> None:
 def _settings(session: Session, data: Path | None) -> Iterator[Finding]:
     address = session.settings.address
     yield Finding("settings", OK, f"{address.value} ({address.origin})")
-    path = str(session.settings.token_file.value)
-    if path:
-        session.settings.token()
-        mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
-        if mode & 0o077:
-            yield Finding("token file", WARN, f"{path} can be read by others", f"chmod 600 {path}")
+    if session.settings.token():
+        yield Finding("token", OK, f"from {session.settings.token_file.value or session.settings.token_file.origin}")
 
 
 def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
@@ -131,6 +127,8 @@ def _daemon(session: Session, data: Path | None) -> Iterator[Finding]:
         outputs = "; ".join(str(one.get("output")) for checks in health.get("checks", {}).values() for one in checks)
         level = WARN if health.get("status") == "warn" else FAIL
         yield Finding("daemon", level, f"{answers}; {health.get('status')}: {outputs}", "querator partitions list")
+    for note in health.get("notes", []):
+        yield Finding("access", WARN, str(note), "create tokens, give the daemon TLS, and start it without --insecure")
     if version != __version__:
         yield Finding(
             "version", WARN, f"this command is {__version__}, the daemon {version}", "install the same version of both"

@@ -15,6 +15,7 @@ from querator import durations, times
 from querator.client.attempts import Call
 from querator.client.rows import Rows
 from querator.limits import NS_PER_SECOND, REASON_BYTES_MAX, US_PER_SECOND
+from querator.wire import access_messages as a
 from querator.wire import json as wire_json
 from querator.wire import messages as m
 
@@ -461,6 +462,48 @@ def show_job(job_id: str, *, timeout: float | None = None) -> Call[m.Job]:
 def cancel_job(job_id: str, *, timeout: float | None = None) -> Call[None]:
     """Cancel a job. The daemon finishes or undoes the step that is under way."""
     return Call("jobs.cancel", m.JobRequest(job_id=job_id), _nothing, timeout=timeout)
+
+
+# Tokens
+
+
+def create_token(
+    name: str,
+    role: str,
+    *,
+    queues: Sequence[str] = (),
+    expires_at: Time | None = None,
+    timeout: float | None = None,
+) -> Call[a.TokenSecret]:
+    """Create a token. `queues` are patterns of queue names, none for every queue. The answer has the secret."""
+    request = a.TokensCreateRequest(
+        name=name,
+        role=str(role),
+        queues=list(queues),
+        expires_at=None if expires_at is None else time_us(expires_at),
+    )
+    return Call("tokens.create", request, _message(a.TokenSecret), repeatable=False, timeout=timeout)
+
+
+def list_tokens(*, timeout: float | None = None) -> Call[list[a.TokenInfo]]:
+    """All tokens, without their secrets."""
+    return Call("tokens.list", a.TokensListRequest(), _items(a.TokensListResponse), timeout=timeout)
+
+
+def revoke_token(name: str, *, timeout: float | None = None) -> Call[None]:
+    """Revoke a token. Its next request is refused."""
+    return Call("tokens.revoke", a.TokenRequest(name=name), _nothing, repeatable=False, timeout=timeout)
+
+
+def rotate_token(name: str, *, grace: Duration = "1h", timeout: float | None = None) -> Call[a.TokenSecret]:
+    """Give a token a new secret. The old one stays valid for `grace`."""
+    request = a.TokensRotateRequest(name=name, grace=duration_text(grace))
+    return Call("tokens.rotate", request, _message(a.TokenSecret), repeatable=False, timeout=timeout)
+
+
+def whoami(*, timeout: float | None = None) -> Call[a.TokensWhoamiResponse]:
+    """Who the daemon takes the caller for."""
+    return Call("tokens.whoami", a.TokensWhoamiRequest(), _message(a.TokensWhoamiResponse), timeout=timeout)
 
 
 # The test clock

@@ -109,6 +109,11 @@ class _Calls:
     list_jobs = Method(catalogue.list_jobs)
     show_job = Method(catalogue.show_job)
     cancel_job = Method(catalogue.cancel_job)
+    create_token = Method(catalogue.create_token)
+    list_tokens = Method(catalogue.list_tokens)
+    revoke_token = Method(catalogue.revoke_token)
+    rotate_token = Method(catalogue.rotate_token)
+    whoami = Method(catalogue.whoami)
     advance_clock = Method(catalogue.advance_clock)
     set_clock = Method(catalogue.set_clock)
 
@@ -141,13 +146,24 @@ def _read(call: Call[T], answer: Answer, address: Address) -> T:
                 f"{address} sent an answer that this client cannot read: {error.message}",
                 hint="querator doctor shows whether client and daemon have the same version",
             ) from None
+    raise _error(answer, address)
+
+
+def _error(answer: Answer, address: Address) -> QueratorError:
     try:
         reply = wire_json.decode(messages.Reply, answer.body)
     except (QueratorError, ValueError):
-        raise QueratorError(
+        return QueratorError(
             f"{address} answered {answer.status} without an error of the daemon", hint="is this the right endpoint?"
-        ) from None
-    raise errors.from_wire(reply.code or answer.status, reply.message)
+        )
+    return errors.from_wire(reply.code or answer.status, reply.message)
+
+
+def _admitted(answer: Answer, address: Address) -> Answer:
+    """The answer to a GET, unless the daemon does not show that page to this caller."""
+    if answer.status in (errors.Unauthorized.code, errors.Forbidden.code):
+        raise _error(answer, address)
+    return answer
 
 
 def _reason(error: BaseException) -> str:
@@ -247,7 +263,7 @@ class Client(_Calls):
         return self._get("/metrics").body.decode()
 
     def _get(self, path: str) -> Answer:
-        return self._pool.exchange("GET", path, b"", {}, self.timeout)
+        return _admitted(self._pool.exchange("GET", path, b"", {}, self.timeout), self.address)
 
     def abort(self) -> None:
         """Abort the requests of other threads, and refuse new ones. A waiting lease ends at once."""
@@ -367,10 +383,13 @@ class AsyncClient(_Calls):
                 raise
 
     async def health(self) -> dict[str, Any]:
-        return dict(msgspec.json.decode((await self._exchange("GET", "/health", b"", self.timeout)).body))
+        return dict(msgspec.json.decode((await self._get("/health")).body))
 
     async def metrics(self) -> str:
-        return (await self._exchange("GET", "/metrics", b"", self.timeout)).body.decode()
+        return (await self._get("/metrics")).body.decode()
+
+    async def _get(self, path: str) -> Answer:
+        return _admitted(await self._exchange("GET", path, b"", self.timeout), self.address)
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,4 +1,4 @@
-"""The catalog: which queues, partitions and jobs exist, and which states operators requested, in one small DuckDB file.
+"""The catalog: queues, partitions, requested states, jobs and tokens, in one small DuckDB file.
 
 Every change is one transaction, which is durable when the method returns. All methods block and run in worker threads,
 one at a time. The registry keeps the same facts in memory, and reads them from the catalog only at the start.
@@ -18,9 +18,9 @@ import msgspec
 
 from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending, sync_directory
 from querator.errors import RequestFailed
-from querator.items import Counts, Job, Placement, Queue, State
+from querator.items import Counts, Job, Placement, Queue, Role, State, Token
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raise it with every change of _SCHEMA, so that a catalog of another version is refused at the start."""
 
 _META = "create table if not exists meta (schema_version integer)"
@@ -42,6 +42,9 @@ create table if not exists leftovers (uuid varchar, storage varchar);
 create table if not exists jobs (
     job_id varchar, kind varchar, queue varchar, partition integer, state varchar, done bigint, total bigint,
     reason varchar, created_at bigint, ended_at bigint, details varchar);
+create table if not exists tokens (
+    name varchar, digest varchar, prefix varchar, role varchar, queues varchar[], created_at bigint, created_by varchar,
+    expires_at bigint, last_used_at bigint, revoked_at bigint);
 """
 
 
@@ -201,6 +204,16 @@ class Catalog:
         with self._transaction():
             for job_id in job_ids:
                 self._connection.execute("delete from jobs where job_id = ?", [job_id])
+
+    def tokens(self) -> list[Token]:
+        rows = self._rows("select * from tokens order by created_at, name")
+        return [Token(**{**row, "role": Role(row["role"]), "queues": tuple(row["queues"])}) for row in rows]
+
+    def save_tokens(self, tokens: Sequence[Token]) -> None:
+        """Replaces all tokens by these."""
+        with self._transaction():
+            self._connection.execute("delete from tokens")
+            self._insert("tokens", tokens)
 
     def remove(self, name: str, changed: Sequence[Queue]) -> None:
         """Removes a queue; its files become leftovers. `changed` are queues that lose it as their dead queue."""

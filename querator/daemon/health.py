@@ -6,19 +6,23 @@ if none of the partitions works that should be open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from querator.daemon.queue import Partition
 from querator.limits import HEALTH_PARTITIONS_MAX, HEALTH_REASONS_MAX
 
 
-def judge(partitions: Iterable[Partition], storage_warnings: Iterable[str]) -> tuple[bool, str]:
-    """Whether the daemon is healthy, and what is wrong."""
+def judge(
+    partitions: Iterable[Partition], storage_warnings: Iterable[str], is_shown: Callable[[str], bool]
+) -> tuple[bool, str]:
+    """Whether the daemon is healthy, and what is wrong. Names only partitions of queues that are shown."""
     wanted = [partition for partition in partitions if partition.should_be_open]
     by_reason: dict[str, list[str]] = {}
     for partition in wanted:
         if reason := partition.blocked or partition.health.apply_error:
-            by_reason.setdefault(reason, []).append(f"{partition.placement.queue}/{partition.number}")
+            queue = partition.placement.queue
+            name, why = (f"{queue}/{partition.number}", reason) if is_shown(queue) else ("a partition", "does not work")
+            by_reason.setdefault(why, []).append(name)
     told = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
     if len(told) > HEALTH_REASONS_MAX:
         told[HEALTH_REASONS_MAX:] = [f"and {len(told) - HEALTH_REASONS_MAX} more"]

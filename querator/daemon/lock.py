@@ -31,6 +31,8 @@ class Holder(msgspec.Struct, omit_defaults=True):
     """In µs since 1970."""
     socket: str = ""
     http: list[str] = []
+    insecure: bool = False
+    """Whether the daemon was started with --insecure."""
 
 
 class DataLock:

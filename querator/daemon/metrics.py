@@ -179,9 +179,10 @@ class QueueMetrics:
         self._now_us = now_us
         self._rooms = rooms
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self, is_shown: Callable[[str], bool]) -> Iterator[Metric]:
+        """The figures of the queues that are shown, and of the daemon as a whole."""
         # People look at scrapes in terminals, so that labels show control characters escaped.
-        queues = {escaped(name): figures for name, figures in self._statistics().items()}
+        queues = {escaped(name): figures for name, figures in self._statistics().items() if is_shown(name)}
         for name, text in self.TOTALS.items():
             total = CounterMetricFamily(f"querator_{name}_total", text, labels=["queue"])
             for queue, figures in queues.items():
@@ -281,18 +282,20 @@ class Metrics:
         self.http = HttpMetrics()
         self._registry = CollectorRegistry()
         self._registry.register(self.http)
-        self._registry.register(QueueMetrics(statistics, now_us, rooms))
         if certificate_expires_at is not None:
             self._registry.register(CertificateMetrics(certificate_expires_at))
+        self._queues = QueueMetrics(statistics, now_us, rooms)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, is_shown: Callable[[str], bool]) -> bytes:
         """Takes all figures at once. Formatting them, which is most of the work, runs in a thread."""
         self.http.scrapes_in_flight += 1
         try:
-            text = await asyncio.to_thread(generate_latest, _Collected(list(self._registry.collect())))
+            text = await asyncio.to_thread(
+                generate_latest, _Collected([*self._registry.collect(), *self._queues.collect(is_shown)])
+            )
             self.http.scrapes["200"] += 1
             return text
         except BaseException:

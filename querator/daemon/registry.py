@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from querator.clock import Clock
 from querator.config import DaemonConfig
 from querator.daemon import validation
+from querator.daemon.access import Access, Caller
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import Death, Logical, Partition
@@ -39,6 +40,7 @@ class Registry:
     def __init__(self, config: DaemonConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
+        self.access = Access(config.access, clock)
         self.stopping = False
         self.queues: dict[str, Queue] = {}
         self.logicals: dict[str, Logical] = {}
@@ -153,6 +155,8 @@ class Registry:
 
 Calls: TypeAlias = Mapping[str, Callable[[Registry, Any], Coroutine[Any, Any, Any]]]
 """The calls of a module by their names in the route table."""
+CallsByCaller: TypeAlias = Mapping[str, Callable[[Registry, Any, Caller], Coroutine[Any, Any, Any]]]
+"""The calls whose answer depends on who asks."""
 
 
 def _log_death(queue: str, death: Death) -> None:

@@ -52,7 +52,7 @@ def run(config: DaemonConfig) -> None:
     lock = DataLock.acquire(config.data)
     listeners = Listeners()
     try:
-        listeners.listen_unix(config.socket)
+        listeners.listen_unix(config.socket, config.access.socket_group)
         http = listeners.listen_tcp(config.http) if config.http is not None else []
         lock.describe(
             Holder(
@@ -61,6 +61,7 @@ def run(config: DaemonConfig) -> None:
                 started_at=time.time_ns() // limits.NS_PER_US,
                 socket=str(config.socket),
                 http=http,
+                insecure=config.access.insecure,
             )
         )
         _raise_open_files_limit()
@@ -88,7 +89,7 @@ async def _serve(
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
     loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
     try:
-        await service.start()
+        await service.start(http)
     except QueratorError:
         raise
     except Exception:
@@ -118,7 +119,7 @@ class DaemonServer(uvicorn.Server):
     def __init__(self, config: DaemonConfig, service: Service, clock: Clock, tls: ServerTls | None = None) -> None:
         expires_at = None if tls is None else lambda: tls.validity.ends_at
         metrics = Metrics(service.statistics, clock.now_us, service.rooms, expires_at)
-        calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http)
+        calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http, service.registry.access)
         super().__init__(
             uvicorn.Config(
                 application(calls, metrics, bulk=bulk_routes(calls, service.registry), tls=tls),

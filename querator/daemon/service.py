@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -18,6 +18,7 @@ from querator import durations
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
+from querator.daemon.access import Caller, Right
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -35,7 +36,7 @@ from querator.daemon.queue import (
     Retry,
     key_of,
 )
-from querator.daemon.registry import SHUTTING_DOWN, Calls, Registry
+from querator.daemon.registry import SHUTTING_DOWN, Calls, CallsByCaller, Registry
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Room, State
 from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
@@ -70,14 +71,21 @@ class Service:
             "clock.advance": _advance_clock,
             "clock.set": _set_clock,
         }
+        self._calls_by_caller: CallsByCaller = {
+            **admin.CALLS_BY_CALLER,
+            **jobs.CALLS_BY_CALLER,
+            **trends.CALLS_BY_CALLER,
+        }
 
     # -- start and stop
 
-    async def start(self) -> None:
+    async def start(self, addresses: Sequence[str] = ()) -> None:
         """Opens the catalog, the storages and the queues, and resumes jobs. A partition that cannot be opened goes into
-        error and does not stop the others."""
+        error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
         registry = self.registry
         catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
+        await registry.blocking(registry.access.load, catalog)
+        registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
         await registry.blocking(registry.storages.open_all)
         registry.turns = Turns(registry.clock, registry.storages.values(), self._deliver)
         registry.upkeep = Upkeep(registry.turns, registry.config.limits.unapplied_bytes)
@@ -105,6 +113,7 @@ class Service:
         await admin.resume_shrinking(registry)
         registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
+        registry.run(registry.access.keep_time())
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes all files. Does not wait longer than its bound for a storage that
@@ -123,19 +132,23 @@ class Service:
         registry.turns.close()
         for storage in registry.storages.values():
             await registry.blocking(storage.close)
+        await registry.access.save_last_used()
         await registry.blocking(registry.catalog.close)
 
     # -- calls
 
-    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
+    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
+        """Starts a call of a caller who may make it: `http` has checked that."""
         hot = self._hot.get(route)
         try:
             if hot is not None:
                 return hot(request, respond)
-            call = self._calls.get(route)
-            if call is None:
+            if (by_caller := self._calls_by_caller.get(route)) is not None:
+                self.registry.run(by_caller(self.registry, request, caller), respond)
+            elif (call := self._calls.get(route)) is not None:
+                self.registry.run(call(self.registry, request), respond)
+            else:
                 raise InternalError(f"{route} is not served")
-            self.registry.run(call(self.registry, request), respond)
         except QueratorError as error:
             respond(error)
         return None
@@ -248,15 +261,18 @@ class Service:
 
     # -- health and metrics
 
-    def health(self) -> tuple[bool, str]:
-        """Whether the daemon is healthy, and what is wrong. A healthy daemon with a text has a warning."""
+    def health(self, caller: Caller) -> tuple[bool, str]:
+        """Whether the daemon is healthy, and what is wrong. A healthy daemon with a text has a warning.
+
+        The text names only partitions of queues that the caller may see.
+        """
         registry = self.registry
         if registry.stopping:
             return False, SHUTTING_DOWN
         warnings = [f"storage '{name}' cannot be used" for name in registry.storages.unusable()]
         warnings += registry.upkeep.storage_warnings()
         partitions = (partition for logical in registry.logicals.values() for partition in logical.partitions)
-        return health.judge(partitions, warnings)
+        return health.judge(partitions, warnings, lambda queue: caller.may(Right.VIEW, queue))
 
     def rooms(self) -> Mapping[str, Room]:
         return self.registry.upkeep.rooms()
@@ -310,6 +326,7 @@ async def _move_clock(registry: Registry, now_us: int) -> messages.ClockResponse
     validation.year("now", now_us)
     assert isinstance(registry.clock, ManualClock)
     registry.clock.set(now_us)
+    registry.access.tick()
     for logical in registry.logicals.values():
         # Back-offs run on real time, and a test that moves the clock must not wait for them.
         logical.end_back_offs()

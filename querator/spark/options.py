@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from querator.client import PATIENCE_SECONDS, BulkClient, Client
+from querator.config import read_token
 from querator.errors import UsageError
 from querator.wire import arrow, bulk_messages
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KNOWN: Final = {
     "endpoint": "http://host:port of the daemon, reachable from executors (default: the setting of the command line)",
     "context": "the name of a context, instead of an endpoint",
-    "token_file": "a file with the API key, on every machine",
+    "token_file": "a file with the token, on the machine of the driver",
     "queue": "the name of the queue; required",
     "state": "all (default), stored, ready, leased or scheduled",
     "where": "only items that meet this condition, in the language of `querator sql`; the daemon evaluates it",
@@ -31,7 +31,7 @@ KNOWN: Final = {
 STATES: Final = ("all", *bulk_messages.STATES)
 BY_SOURCE: Final = "by source"
 """A special `request_id`: the id of each request is made from the source ids of its items."""
-_DAEMON_VARIABLES: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE")
+_DAEMON_VARIABLES: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE", "QUERATOR_TOKEN")
 _OPTIONS_OF_SPARK: Final = ("path", "checkpointlocation", "querytype")
 
 
@@ -77,6 +77,10 @@ class Options(NamedTuple):
             items_per_batch=_number(texts, "items_per_batch", 50_000),
         )
 
+    def __repr__(self) -> str:
+        """Without the token: Spark prints a task's arguments when the task fails."""
+        return f"Options(queue={self.queue!r}, endpoint={self.endpoint!r})"
+
     def bulk(self) -> BulkClient:
         return BulkClient(self.endpoint, token=self.token, patience=self.patience)
 
@@ -96,7 +100,7 @@ def columns_of(text: str) -> tuple[str, ...]:
 def _connection(texts: Mapping[str, str]) -> tuple[str, str]:
     endpoint, token_file = texts.get("endpoint", ""), texts.get("token_file", "")
     if endpoint:
-        return endpoint, Path(token_file).read_text().strip() if token_file else ""
+        return endpoint, read_token(token_file, "option token_file") if token_file else ""
     settings = settings_for(texts.get("context", ""), token_file)
     return str(settings.address.value), settings.token()
 

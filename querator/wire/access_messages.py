@@ -1,11 +1,85 @@
-"""Messages of the access calls: namespaces, users, keys and roles.
+"""Messages of the access calls: our tokens, and the namespaces, users, keys and roles of the original service.
 
-This daemon refuses all these calls, but it decodes their requests first, as the wire contract says.
+This daemon refuses all calls of the original's kind, but it decodes their requests first, as the wire contract says.
 """
 
 from __future__ import annotations
 
 from querator.wire.messages import Int32, Message, Timestamp
+
+# -- tokens.*
+
+
+class TokensCreateRequest(Message):
+    name: str = ""
+    """The name of the token: letters, digits, `-`, `_`, `.` and `@`, up to 64."""
+    role: str = ""
+    """`viewer`, `producer`, `consumer`, `operator` or `admin`."""
+    queues: list[str] = []
+    """Glob patterns of the queue names that the token is for; none means every queue."""
+    expires_at: Timestamp | None = None
+    """The token is valid until this time. Absent: until it is revoked."""
+
+
+class TokenSecret(Message):
+    name: str = ""
+    token: str = ""
+    """The token itself. It is shown only in this answer."""
+    prefix: str = ""
+    """The first characters of the token, by which lists show it."""
+    role: str = ""
+    queues: list[str] = []
+    expires_at: Timestamp | None = None
+
+
+class TokensListRequest(Message):
+    pass
+
+
+class TokenInfo(Message):
+    name: str = ""
+    prefix: str = ""
+    role: str = ""
+    queues: list[str] = []
+    created_at: Timestamp | None = None
+    created_by: str = ""
+    """Who created the token."""
+    expires_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
+    """When the token was last used, to the minute; absent if never."""
+    state: str = ""
+    """`valid`, `expired`, or `replaced` for the old secret of a token that was rotated."""
+
+
+class TokensListResponse(Message):
+    items: list[TokenInfo] = []
+    """The tokens."""
+
+
+class TokenRequest(Message):
+    name: str = ""
+
+
+class TokensRotateRequest(Message):
+    name: str = ""
+    grace: str = ""
+    """How long the old secret stays valid, as a duration; absent means not at all."""
+
+
+class TokensWhoamiRequest(Message):
+    pass
+
+
+class TokensWhoamiResponse(Message):
+    name: str = ""
+    """The name of the token, user or certificate."""
+    kind: str = ""
+    """How the caller is known: `token`, `user`, `certificate` or `anonymous`."""
+    role: str = ""
+    queues: list[str] = []
+
+
+# -- what the original service has
 
 
 class NamespaceInfo(Message):

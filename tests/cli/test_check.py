@@ -109,8 +109,10 @@ def test_doctor_tells_of_an_open_token_file(cli: CommandLine, daemon: Daemon, tm
     token = tmp_path / "token"
     token.write_text("t")
     token.chmod(0o644)
-    records = cli.json("doctor", "--data", str(daemon.data), "--token-file", str(token))
-    assert {"token file"} <= {one["check"] for one in records if one["status"] == "warn"}
+    told = cli("doctor", "-o", "json", "--data", str(daemon.data), "--token-file", str(token))
+    findings = [one for one in json.loads(told.stdout) if one["status"] == "fail"]
+    assert {"settings", "daemon"} <= {one["check"] for one in findings}
+    assert findings[0]["todo"] == f"chmod 600 {token}"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class TestVersions:
         with duckdb.connect(str(path)) as connection:
             connection.execute("create table meta as select 2 as schema_version")
             connection.execute("create table queues (name varchar)")  # without `retention_ns`
-        with pytest.raises(CatalogError, match=r"catalog .* has schema version 2, this daemon knows 3"):
+        with pytest.raises(CatalogError, match=r"catalog .* has schema version 2, this daemon knows 4"):
             Catalog(path)
         with duckdb.connect(str(path)) as connection:
             assert connection.sql("select table_name from duckdb_tables() order by 1").fetchall() == [
@@ -84,4 +84,4 @@ class TestVersions:
     def test_the_version_belongs_to_these_columns(self, tmp_path: Path) -> None:
         """If this fails, raise SCHEMA_VERSION and change the fingerprint here in the same commit."""
         Catalog(tmp_path / "catalog.duckdb").close()
-        assert (SCHEMA_VERSION, columns_fingerprint(tmp_path / "catalog.duckdb")) == (3, "a4cf745a913b4e36")
+        assert (SCHEMA_VERSION, columns_fingerprint(tmp_path / "catalog.duckdb")) == (4, "ad72623f1c657949")

@@ -213,5 +213,41 @@ def test_a_wrong_contexts_file_is_refused_by_name(environ: dict[str, str], text:
 
 def test_the_token_is_read_from_its_file(tmp_path: Path, environ: dict[str, str]) -> None:
     token = write(tmp_path, "secret\n", "token")
+    token.chmod(0o600)
     assert config.client_settings(token_file=str(token), environ=environ).token() == "secret"
     assert config.client_settings(environ=environ).token() == ""
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
+def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, environ: dict[str, str], mode: int) -> None:
+    token = write(tmp_path, "secret\n", "token")
+    token.chmod(mode)
+    with pytest.raises(ConfigError, match="can be read by others") as caught:
+        config.client_settings(token_file=str(token), environ=environ).token()
+    assert caught.value.hint == f"chmod 600 {token}"
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "two words", "line\nline", "dröge", "\x00"])
+def test_a_file_without_a_token_is_refused_and_not_shown(tmp_path: Path, environ: dict[str, str], text: str) -> None:
+    token = write(tmp_path, text, "token")
+    token.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        config.client_settings(token_file=str(token), environ=environ).token()
+    assert not text or text not in caught.value.message
+
+
+def test_a_token_in_a_variable_comes_after_files_that_are_named_and_before_a_context(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    token = write(tmp_path, "from-file", "token")
+    token.chmod(0o600)
+    contexts = Contexts("prod", {"prod": Context(endpoint="http://context:2", token_file=str(token))})
+    config.save_contexts(contexts, environ)
+    assert config.client_settings(environ=environ).token() == "from-file"
+    environ = {**environ, "QUERATOR_TOKEN": "from-variable"}
+    settings = config.client_settings(environ=environ)
+    assert (settings.token(), settings.token_file.origin) == ("from-variable", "QUERATOR_TOKEN")
+    assert "from-variable" not in repr(settings)
+    assert config.client_settings(token_file=str(token), environ=environ).token() == "from-file"
+    assert config.client_settings(environ={**environ, "QUERATOR_TOKEN_FILE": str(token)}).token() == "from-file"

@@ -13,13 +13,16 @@ from typing import Any
 from querator.clock import ManualClock
 from querator.config import DaemonConfig, StorageConfig
 from querator.config_file import LimitsConfig
+from querator.daemon.access import Caller, CallerKind
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.service import Service
 from querator.errors import QueratorError
+from querator.items import Role
 from querator.wire import messages as m
 
 SECOND = 1_000_000
+OPERATOR = Caller(CallerKind.USER, "operator", Role.ADMIN)
 WAIT_SECONDS = 20.0
 
 Future = concurrent.futures.Future[Any]
@@ -86,7 +89,7 @@ class House:
                 answer.set_result(result)
 
         def send() -> None:
-            self.service.call(route, request, respond)
+            self.service.call(route, request, respond, OPERATOR)
             sent.set()
 
         self._loop.call_soon_threadsafe(send)

@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,13 @@ from typing import Any, NamedTuple
 import uvicorn
 import uvloop
 
-from querator.config import TlsConfig
+from querator.clock import SystemClock
+from querator.config import AccessConfig, TlsConfig
+from querator.daemon.access import Access, Caller
 from querator.daemon.http import asgi, routes
 from querator.daemon.http.dispatch import Abandon, Calls, Respond
 from querator.daemon.http.gate import Gate
+from querator.daemon.http.heads import RememberedHeads
 from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
 from querator.daemon.tls import ServerTls
@@ -48,7 +52,7 @@ class StandIn:
         self.parked: list[Respond] = []
         self.abandoned = 0
 
-    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
+    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
         queue = getattr(request, "queue_name", "")
         with self.changed:
             self.requests.append((route, request))
@@ -87,7 +91,7 @@ class StandIn:
         with self.changed:
             assert self.changed.wait_for(true, PATIENCE_SECONDS), "it never happened"
 
-    def health(self) -> tuple[bool, str]:
+    def health(self, caller: Caller) -> tuple[bool, str]:
         return True, ""
 
 
@@ -166,6 +170,11 @@ class _TellingServer(uvicorn.Server):
         self._ready.set()
 
 
+class Forgetful(RememberedHeads):
+    def learn(self, *_: Any) -> None:
+        pass
+
+
 class Front:
     """A running front. If `way` is "hot", known heads take the fast path. If it is "asgi", no request does. If it is
     "tls", known heads take the fast path, and both sockets speak TLS."""
@@ -174,10 +183,11 @@ class Front:
         self.way = way
         self.service = StandIn()
         self.metrics = Metrics(dict, lambda: 0)
-        self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http)
+        self.access = Access(AccessConfig(), SystemClock())
+        self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http, self.access)
         self.gate = Gate(self.calls)
         if way == "asgi":
-            self.gate.heads.learn = lambda *_: None  # type: ignore[method-assign]
+            self.gate.heads = defaultdict(Forgetful)
         self.seen_by_asgi = 0
         app = asgi.application(self.calls, self.metrics)
 

@@ -268,7 +268,7 @@ def test_health(front: Front) -> None:
 def test_health_says_what_is_wrong(
     front: Front, monkeypatch: pytest.MonkeyPatch, is_healthy: bool, status: str, code: int
 ) -> None:
-    monkeypatch.setattr(front.service, "health", lambda: (is_healthy, "q/0: No space left on device"))
+    monkeypatch.setattr(front.service, "health", lambda caller: (is_healthy, "q/0: No space left on device"))
     response = front.get("/health")
     body = json.loads(response.read())
     (check,) = body["checks"]["queues:storage"]

@@ -6,6 +6,9 @@ import httptools
 import pytest
 
 from querator import limits
+from querator.clock import SystemClock
+from querator.config import AccessConfig
+from querator.daemon.access import Access, Peer
 from querator.daemon.http import routes
 from querator.daemon.http.dispatch import Calls
 from querator.daemon.http.heads import RememberedHeads
@@ -13,7 +16,8 @@ from querator.daemon.metrics import HttpMetrics
 from tests.transport.front import StandIn
 
 SIMPLE = b"POST /v1/queue.produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
-CALLS = Calls(StandIn(), routes.routes_by_path(), HttpMetrics())
+CALLS = Calls(StandIn(), routes.routes_by_path(), HttpMetrics(), Access(AccessConfig(), SystemClock()))
+PEER = Peer("127.0.0.1:1")
 
 
 class Parsed:
@@ -31,7 +35,7 @@ class Parsed:
 
 def learnt(head: bytes) -> RememberedHeads:
     heads, parsed = RememberedHeads(), Parsed(head)
-    heads.learn(head, parsed.headers, CALLS.understand("POST", parsed.path.decode(), parsed.headers))
+    heads.learn(head, parsed.headers, CALLS.understand("POST", parsed.path.decode(), parsed.headers, PEER))
     return heads
 
 
@@ -95,7 +99,7 @@ def test_a_usual_head_is_remembered(line: bytes) -> None:
 
 def test_a_head_whose_lines_the_parser_saw_differently_is_not_remembered() -> None:
     heads, parsed = RememberedHeads(), Parsed(SIMPLE)
-    call = CALLS.understand("POST", "/v1/queue.produce", parsed.headers)
+    call = CALLS.understand("POST", "/v1/queue.produce", parsed.headers, PEER)
     for odd in (
         SIMPLE.replace(b"Host: x", b"Host: x\r\n folded"),
         SIMPLE.replace(b"Host: x\r\n", b"Host: x\n"),
@@ -121,7 +125,7 @@ def test_memory_is_bounded() -> None:
     for number in range(limits.REMEMBERED_HEADS_MAX + 50):
         head = SIMPLE.replace(b"Host: x", b"Host: %d" % number)
         parsed = Parsed(head)
-        heads.learn(head, parsed.headers, CALLS.understand("POST", "/v1/queue.produce", parsed.headers))
+        heads.learn(head, parsed.headers, CALLS.understand("POST", "/v1/queue.produce", parsed.headers, PEER))
         assert heads.find(head) is not None
     assert heads.find(SIMPLE.replace(b"Host: x", b"Host: 0")) is None or len(heads.whole) <= limits.REMEMBERED_HEADS_MAX
     assert len(heads._without_length) <= limits.REMEMBERED_HEADS_MAX

@@ -13,7 +13,11 @@ from querator.items import Room
 
 
 def series(metrics: Metrics) -> dict[str, float]:
-    lines = [line for line in asyncio.run(metrics.scrape()).decode().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in asyncio.run(metrics.scrape(lambda queue: True)).decode().splitlines()
+        if not line.startswith("#")
+    ]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
@@ -38,7 +42,7 @@ def queue(**more: object) -> SimpleNamespace:
 def test_labels_show_control_characters_escaped_and_no_two_queues_share_one() -> None:
     names = ["\x1b[31m\r\n\x9b\u202e", "\\x1b[31m\\r\\n\\x9b\\u202e", "a\\b"]
     metrics = Metrics(lambda: {name: queue() for name in names}, lambda: 0, dict)  # type: ignore[arg-type]
-    text = asyncio.run(metrics.scrape()).decode()
+    text = asyncio.run(metrics.scrape(lambda queue: True)).decode()
     assert {c for c in text if not c.isprintable()} == {"\n"}
     assert list(cli_metrics.queues(text)) == names
 

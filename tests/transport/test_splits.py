@@ -11,6 +11,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from querator.clock import SystemClock
+from querator.config import AccessConfig
+from querator.daemon.access import Access
 from querator.daemon.http import asgi, routes
 from querator.daemon.http.dispatch import Calls
 from querator.daemon.http.gate import Gate
@@ -105,7 +108,7 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
     async def run() -> list[int]:
         service = StandIn()
         metrics = Metrics(dict, lambda: 0)
-        calls = Calls(service, routes.routes_by_path(), metrics.http)
+        calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
         protocol, wire = connection(Gate(calls), asgi.application(calls, metrics)), MemoryTransport()
         protocol.connection_made(wire)
         at = turns = 0
@@ -137,7 +140,7 @@ def test_no_bytes_can_make_it_stumble(seed: int, caplog: pytest.LogCaptureFixtur
     async def run() -> None:
         service = StandIn()
         metrics = Metrics(dict, lambda: 0)
-        calls = Calls(service, routes.routes_by_path(), metrics.http)
+        calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
         gate, app = Gate(calls), asgi.application(calls, metrics)
         failures: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))

@@ -69,7 +69,12 @@ def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
             None,
         ),
         "token_file": (
-            _shared(str | None, "--token-file", metavar="FILE", help="Read the API key from this file."),
+            _shared(
+                str | None,
+                "--token-file",
+                metavar="FILE",
+                help="Read the token from this file, or from standard input if it is -.",
+            ),
             None,
         ),
         "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help=_TIMEOUT_HELP), None),

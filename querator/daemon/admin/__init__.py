@@ -1,11 +1,11 @@
-"""Calls of operators: queues, partitions, items and storages, and what these calls share with jobs.
+"""Calls of operators: queues, partitions, items, storages and tokens, and what these calls share with jobs.
 
-Each call is a coroutine on the registry, listed in its module's `CALLS`. Nothing here imports `jobs/`: a call starts a
-job by its kind, through the registry. The service uses the calls and what runs at a start. Jobs use the rest of the
-names below.
+Each call is a coroutine on the registry, listed in its module's `CALLS`, or in `CALLS_BY_CALLER` if its answer depends
+on who asks. Nothing here imports `jobs/`: a call starts a job by its kind, through the registry. The service uses the
+calls and what runs at a start. Jobs use the rest of the names below.
 """
 
-from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls
+from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls, token_calls
 from querator.daemon.admin.figures import statistics_of
 from querator.daemon.admin.partition_access import (
     check_free,
@@ -25,12 +25,19 @@ from querator.daemon.admin.queue_calls import (
     remove_queue,
 )
 from querator.daemon.admin.resizing import RESIZE, resume_shrinking
-from querator.daemon.registry import Calls
+from querator.daemon.registry import Calls, CallsByCaller
 
-CALLS: Calls = {**queue_calls.CALLS, **item_calls.CALLS, **partition_calls.CALLS, **storage_calls.CALLS}
+CALLS: Calls = {**queue_calls.CALLS, **item_calls.CALLS, **partition_calls.CALLS}
+CALLS_BY_CALLER: CallsByCaller = {
+    **queue_calls.CALLS_BY_CALLER,
+    **partition_calls.CALLS_BY_CALLER,
+    **storage_calls.CALLS_BY_CALLER,
+    **token_calls.CALLS_BY_CALLER,
+}
 
 __all__ = [
     "CALLS",
+    "CALLS_BY_CALLER",
     "RESIZE",
     "check_free",
     "check_readable",

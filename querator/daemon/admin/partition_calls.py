@@ -15,6 +15,7 @@ import msgspec
 
 from querator import durations, times
 from querator.daemon import logs
+from querator.daemon.access import Caller, Right
 from querator.daemon.admin.figures import count_by_state
 from querator.daemon.admin.partition_access import (
     check_free,
@@ -28,7 +29,7 @@ from querator.daemon.admin.partition_access import (
 from querator.daemon.admin.partition_files import file_name, file_sizes
 from querator.daemon.engine import change, close_partition, open_partition
 from querator.daemon.queue import Event, Logical, Partition, Standing, states
-from querator.daemon.registry import Calls, Registry
+from querator.daemon.registry import Calls, CallsByCaller, Registry
 from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, RequestFailed
 from querator.items import Job, Placement, State
@@ -243,11 +244,14 @@ async def accept_loss(
 # -- list
 
 
-async def list_(registry: Registry, request: messages.PartitionsListRequest) -> messages.PartitionsListResponse:
+async def list_(
+    registry: Registry, request: messages.PartitionsListRequest, caller: Caller
+) -> messages.PartitionsListResponse:
     if request.queue_name:
         logicals = [registry.find(request.queue_name)]
     else:
-        logicals = [registry.logicals[name] for name in sorted(registry.logicals, key=str.encode)]
+        shown = [name for name in registry.logicals if caller.may(Right.VIEW, name)]
+        logicals = [registry.logicals[name] for name in sorted(shown, key=str.encode)]
     found = [(logical, partition) for logical in logicals for partition in logical.partitions]
     placements = [partition.placement for _, partition in found]
     bytes_ = await registry.blocking(file_sizes, registry, placements)
@@ -290,8 +294,8 @@ def describe(partition: Partition, size_bytes: int, job: Job | None) -> Partitio
     )
 
 
+CALLS_BY_CALLER: CallsByCaller = {"partitions.list": list_}
 CALLS: Calls = {
-    "partitions.list": list_,
     "partitions.pause": pause,
     "partitions.resume": resume,
     "partitions.drain": drain,

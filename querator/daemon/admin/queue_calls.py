@@ -9,10 +9,11 @@ import msgspec
 from querator import durations
 from querator.config_file import QueueConfig
 from querator.daemon import logs, validation
+from querator.daemon.access import Caller, Right
 from querator.daemon.admin import partition_files, resizing
 from querator.daemon.admin.figures import count_by_state
 from querator.daemon.queue import Logical, Partition
-from querator.daemon.registry import Calls, Registry
+from querator.daemon.registry import Calls, CallsByCaller, Registry
 from querator.errors import InvalidRequest, QueratorError
 from querator.items import Placement, Queue
 from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
@@ -24,8 +25,20 @@ _DURATION_US_MAX = (1 << 63) // NS_PER_US - 1
 SYSTEM_NAMESPACE = "_system"
 
 
+async def create(registry: Registry, request: messages.QueueInfo, caller: Caller) -> None:
+    _check_dead_queue_user(registry, request, caller)
+    await create_queue(registry, request)
+
+
+def _check_dead_queue_user(registry: Registry, request: messages.QueueInfo, caller: Caller) -> None:
+    """Denies what would be refused with the name of a queue that the caller may not see."""
+    user = validation.user_of_dead_queue(request.queue_name, registry.queues)
+    if request.dead_queue and user:
+        registry.access.check(caller, Right.VIEW, [user])
+
+
 async def create_queue(registry: Registry, request: messages.QueueInfo, closed_for: str = "") -> None:
-    """Creates a queue. With `closed_for`, its partitions stay closed until the caller allows opening them."""
+    """Creates a queue. With `closed_for`, its partitions stay closed until they may be opened."""
     async with registry.changing:
         queue = _new_queue(registry, request, is_restored=bool(closed_for))
         placements = partition_files.place(registry, queue.name, queue.requested_partitions, first=0)
@@ -102,7 +115,8 @@ def _as_request(wanted: QueueConfig) -> messages.QueueInfo:
     )
 
 
-async def update(registry: Registry, request: messages.QueueInfo) -> None:
+async def update(registry: Registry, request: messages.QueueInfo, caller: Caller) -> None:
+    _check_dead_queue_user(registry, request, caller)
     validation.queue_name(request.queue_name)
     validation.timeout_lengths(request)
     lease_ns, expire_ns = validation.queue_texts(request)
@@ -149,14 +163,14 @@ def _differences(old: Queue, new: Queue) -> dict[str, str]:
     }
 
 
-async def delete(registry: Registry, request: messages.QueuesDeleteRequest) -> None:
+async def delete(registry: Registry, request: messages.QueuesDeleteRequest, caller: Caller) -> None:
     name = request.queue_name
     validation.queue_name(name)
-    _check_deletable(registry, request)
+    _check_deletable(registry, request, caller)
     # Before the lock is taken: a job may be waiting for it.
     await registry.jobs.abandon(name)
     async with registry.changing:
-        await _remove(registry, _check_deletable(registry, request))
+        await _remove(registry, _check_deletable(registry, request, caller))
 
 
 async def remove_queue(registry: Registry, logical: Logical) -> None:
@@ -188,8 +202,11 @@ async def _remove(registry: Registry, logical: Logical) -> None:
     logs.changed("queue deleted", name, details=counts)
 
 
-def _check_deletable(registry: Registry, request: messages.QueuesDeleteRequest) -> Logical:
+def _check_deletable(registry: Registry, request: messages.QueuesDeleteRequest, caller: Caller) -> Logical:
     logical = registry.find(request.queue_name)
+    # Deleting a dead queue changes the queues that use it.
+    users = [queue.name for queue in registry.queues.values() if queue.dead_queue == request.queue_name]
+    registry.access.check(caller, Right.OPERATE, users)
     user = validation.user_of_dead_queue(request.queue_name, registry.queues)
     if user and not request.force:
         raise InvalidRequest(f"invalid queue; '{request.queue_name}' is the dead_queue of '{user}'")
@@ -201,7 +218,7 @@ async def until_at_rest(registry: Registry, logical: Logical) -> None:
     await registry.turns.until(lambda: not registry.turns.is_busy(logical) and logical.is_at_rest())
 
 
-async def list_(registry: Registry, request: messages.QueuesListRequest) -> messages.QueuesListResponse:
+async def list_(registry: Registry, request: messages.QueuesListRequest, caller: Caller) -> messages.QueuesListResponse:
     validation.list_limit(request.limit)
     validation.list_pivot(request.pivot)
     namespace = request.namespace or SYSTEM_NAMESPACE
@@ -210,7 +227,7 @@ async def list_(registry: Registry, request: messages.QueuesListRequest) -> mess
         (
             queue
             for queue in registry.queues.values()
-            if queue.namespace == namespace and _at_or_after(queue.name, pivot)
+            if queue.namespace == namespace and _at_or_after(queue.name, pivot) and caller.may(Right.VIEW, queue.name)
         ),
         key=lambda queue: queue.name.encode(),
     )
@@ -306,10 +323,12 @@ def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionS
 
 
 CALLS: Calls = {
-    "queues.create": create_queue,
+    "queues.info": info,
+    "queue.stats": stats,
+}
+CALLS_BY_CALLER: CallsByCaller = {
+    "queues.create": create,
     "queues.update": update,
     "queues.delete": delete,
     "queues.list": list_,
-    "queues.info": info,
-    "queue.stats": stats,
 }

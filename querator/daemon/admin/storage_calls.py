@@ -7,14 +7,21 @@ import shutil
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from querator.config import StorageConfig
+from querator.daemon.access import Caller, Right
 from querator.daemon.admin.partition_files import file_name
-from querator.daemon.registry import Registry
+from querator.daemon.registry import CallsByCaller, Registry
 from querator.wire import messages
 
+UNUSABLE: Final = "it cannot be used; the log says why"
 
-async def list_(registry: Registry, request: messages.StoragesListRequest) -> messages.StoragesListResponse:
+
+async def list_(
+    registry: Registry, request: messages.StoragesListRequest, caller: Caller
+) -> messages.StoragesListResponse:
+    """Paths of the daemon's machine are for admins, so others see neither directories nor reasons with a path."""
     placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
     partitions = Counter(placement.storage for placement in placed)
     files = {file_name(placement) for placement in placed}
@@ -23,11 +30,14 @@ async def list_(registry: Registry, request: messages.StoragesListRequest) -> me
         item.partitions = partitions[item.storage]
         storage = registry.storages.get(item.storage)
         if storage is None:
-            item.reason = item.reason or "it cannot be used; the log says why"
+            item.reason = item.reason or UNUSABLE
         else:
             is_full = "" if item.free_bytes else "no room is left on its disk"
             item.reason = item.reason or storage.failure or storage.shortage or is_full
             item.unapplied_bytes = storage.unapplied_bytes
+        if not caller.may(Right.ADMIN):
+            item.directory = ""
+            item.reason = UNUSABLE if "/" in item.reason else item.reason
     return messages.StoragesListResponse(items=items)
 
 
@@ -54,4 +64,4 @@ def _occupied(directory: Path, files: Collection[str] | None = None) -> int:
         )
 
 
-CALLS = {"storages.list": list_}
+CALLS_BY_CALLER: CallsByCaller = {"storages.list": list_}

@@ -17,11 +17,23 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from querator import ids
+from querator.daemon.access import Right
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
 from querator.daemon.engine import read
-from querator.daemon.http import NOSNIFF, Calls, ClientGone, CutOff, Refused, read_body, send_reply, wait_until_read
+from querator.daemon.http import (
+    NOSNIFF,
+    STREAMS,
+    Calls,
+    ClientGone,
+    CutOff,
+    Refused,
+    hold_back,
+    read_body,
+    send_reply,
+    wait_until_read,
+)
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
@@ -30,7 +42,9 @@ from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import arrow, bulk_messages, content
 
 T = TypeVar("T")
-Answering = Callable[[Scope, Receive, Send], Awaitable[None]]
+Allow = Callable[[str], None]
+"""Raises unless the caller may use the queue of this name."""
+Answering = Callable[[Scope, Receive, Send, Allow], Awaitable[None]]
 
 
 def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
@@ -38,7 +52,7 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
     return [
         Route("/v1/sql", SqlEndpoint(calls, registry)),
         *(
-            Route(bulk_messages.PREFIX + name, Endpoint(calls, answer))
+            Route(bulk_messages.PREFIX + name, Endpoint(calls, STREAMS[name], answer))
             for name, answer in {
                 "items.plan": reads.plan,
                 "items.scan": reads.scan,
@@ -50,10 +64,11 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
 
 
 class Endpoint:
-    """What all bulk calls have in common: the checks of the head, the duration metric, and the answer to an error."""
+    """What all bulk calls have in common: the checks of head and caller, the duration metric, and errors."""
 
-    def __init__(self, calls: Calls, answer: Answering) -> None:
+    def __init__(self, calls: Calls, right: Right, answer: Answering) -> None:
         self._calls = calls
+        self._right = right
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,8 +83,10 @@ class Endpoint:
         # Errors come in the order of the wire contract. Content-Type and Accept are left out: bodies can be Arrow.
         headers = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"accept")]
         try:
-            self._calls.check_head(scope["method"], headers)
-            await self._answer(scope, receive, tracked_send)
+            _, _, caller = self._calls.check_head(scope["method"], headers, scope["state"]["peer"])
+            await self._answer(
+                scope, receive, tracked_send, lambda queue: self._calls.access.check(caller, self._right, [queue])
+            )
             return
         except ClientGone:
             return
@@ -81,6 +98,7 @@ class Endpoint:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if begun:
             raise CutOff(error.message)
+        await hold_back(self._calls.access, scope, error)
         await send_reply(send, content.JSON, error, close=True)
 
 
@@ -102,8 +120,9 @@ class Reads:
         self._registry = registry
         self._workers = Workers()
 
-    async def plan(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def plan(self, scope: Scope, receive: Receive, send: Send, allow: Allow) -> None:
         request = await read_request(bulk_messages.PlanRequest, scope, receive)
+        allow(request.queue_name)
         logical = self._registry.find(request.queue_name)
         table, _ = _table(request.state)
         if not 1 <= request.splits <= SPLITS_MAX:
@@ -114,8 +133,9 @@ class Reads:
         planned = await asyncio.gather(*(_plan(logical, one, table, request.splits) for one in wanted))
         await send_json(send, bulk_messages.PlanResponse(list(planned)))
 
-    async def scan(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def scan(self, scope: Scope, receive: Receive, send: Send, allow: Allow) -> None:
         request = await read_request(bulk_messages.ScanRequest, scope, receive)
+        allow(request.queue_name)
         logical = self._registry.find(request.queue_name)
         partition = self._registry.partition(logical, request.partition)
         table, state = _table(request.state)

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 import querator
 from querator import durations
 from querator.daemon.bulk import scans
-from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, read_body, send_reply
+from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, hold_back, read_body, send_reply
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import SCHEMAS, Scan
@@ -251,12 +251,14 @@ class SqlEndpoint:
         codec, close = content.JSON, False
         answer = RowsAnswer(send)
         try:
-            call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
+            call = self._calls.understand(scope["method"], scope["path"], scope["headers"], scope["state"]["peer"])
             codec = call.codec
             body = await read_body(scope, receive, call.route.body_bytes_max, codec)
             if call.content_error is not None:
                 raise call.content_error
-            await self._answer(call.decode(SqlRequest, body), receive, answer)
+            request = call.decode(SqlRequest, body)
+            self._calls.access.check(call.caller, call.route.right, call.route.queues_in(request))
+            await self._answer(request, receive, answer)
             return
         except ClientGone:
             return
@@ -268,6 +270,7 @@ class SqlEndpoint:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if answer.has_begun:
             await cut_off(send, error, tell=True)
+        await hold_back(self._calls.access, scope, error)
         await send_reply(send, codec, error, close=close)
 
     async def _answer(self, request: SqlRequest, receive: Receive, answer: RowsAnswer) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import compress
 from typing import Any, NamedTuple
@@ -60,14 +60,17 @@ class Writes:
         )
         self._places = asyncio.Semaphore(BULK_WRITES_MAX)
 
-    async def produce(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._write(scope, receive, send, arrow.PRODUCED)
+    async def produce(self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None]) -> None:
+        await self._write(scope, receive, send, allow, arrow.PRODUCED)
 
-    async def import_(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._write(scope, receive, send, arrow.IMPORTED)
+    async def import_(self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None]) -> None:
+        await self._write(scope, receive, send, allow, arrow.IMPORTED)
 
-    async def _write(self, scope: Scope, receive: Receive, send: Send, schema: pa.Schema) -> None:
+    async def _write(
+        self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None], schema: pa.Schema
+    ) -> None:
         parameters = Parameters.of(scope["query_string"])
+        allow(parameters.queue_name)
         logical = self._registry.find(parameters.queue_name)
         write = Write(self._registry, self._http, logical, parameters)
         body = BodyFile(asyncio.get_running_loop())

@@ -10,6 +10,7 @@ from querator.daemon.http.asgi import (
     CutOff,
     application,
     cut_off,
+    hold_back,
     read_body,
     send_body,
     send_reply,
@@ -18,11 +19,12 @@ from querator.daemon.http.asgi import (
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.http.gate import Gate
 from querator.daemon.http.protocol import QueratorProtocol
-from querator.daemon.http.routes import routes_by_path
+from querator.daemon.http.routes import STREAMS, routes_by_path
 from querator.daemon.http.sockets import Listeners
 
 __all__ = [
     "NOSNIFF",
+    "STREAMS",
     "Calls",
     "ClientGone",
     "CutOff",
@@ -32,6 +34,7 @@ __all__ = [
     "Refused",
     "application",
     "cut_off",
+    "hold_back",
     "read_body",
     "routes_by_path",
     "send_body",

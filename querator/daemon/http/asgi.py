@@ -6,8 +6,8 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Sequence
-from time import perf_counter
-from typing import Any, Final, NoReturn
+from time import monotonic, perf_counter
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,12 +17,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from querator import __version__
+from querator import __version__, limits
+from querator.daemon.access import Access, Caller, Peer, Right
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
+from querator.daemon.http.routes import LEASE, PAGES
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
 from querator.daemon.tls import ServerTls
-from querator.errors import InternalError, QueratorError, RequestFailed
+from querator.errors import InternalError, QueratorError, RequestFailed, Unauthorized
 from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content
 from querator.wire.content import Codec
@@ -39,8 +41,8 @@ def application(
     answer = CallEndpoint(calls)
     app = Starlette(
         routes=[
-            Route("/metrics", _Get(Scrape(metrics), answer, metrics)),
-            Route("/health", _Get(Health(calls, tls), answer, metrics)),
+            Route("/metrics", Page(Scrape(metrics), calls, answer)),
+            Route("/health", Page(Health(calls, tls), calls, answer)),
             *bulk,
         ],
         middleware=[Middleware(EndAbortedAnswers)],
@@ -97,17 +99,29 @@ class CallEndpoint:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._waiting: dict[asyncio.Future[None], Caller] = {}
+        """The leases that wait, each with a future that ends it."""
+        calls.access.on_ended.append(self._end_leases)
+
+    def _end_leases(self) -> None:
+        for ended, caller in self._waiting.items():
+            if caller.ended and not ended.done():
+                ended.set_result(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
         codec, close = content.JSON, False
+        peer = scope["state"]["peer"]
         try:
-            call = self._calls.understand(scope["method"], scope["path"], scope["headers"])
+            call = self._calls.understand(scope["method"], scope["path"], scope["headers"], peer)
             codec = call.codec
             body = await read_body(scope, receive, call.route.body_bytes_max, codec)
-            result = await self._result(call, body, receive)
+            if call.caller.ended:
+                raise Refused(Unauthorized(call.caller.ended), codec)
+            result = await self._result(call, body, receive, peer)
         except Refused as refused:
             result, codec, close = refused.error, refused.codec, refused.close
+            await hold_back(self._calls.access, scope, refused.error)
         except ClientGone:
             return
         except Exception:
@@ -119,29 +133,50 @@ class CallEndpoint:
         else:
             await send_reply(send, codec, result, close=close)
 
-    async def _result(self, call: Call, body: bytes, receive: Receive) -> Any:
-        """The service's answer. Abandons the call if the client disconnects first."""
+    async def _result(self, call: Call, body: bytes, receive: Receive, peer: Peer) -> Any:
+        """The service's answer. Abandons the call if the client disconnects first, or if its caller ends."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def respond(result: Any) -> None:
             if not answered.done():
                 answered.set_result(result)
 
-        abandon = self._calls.start(call, body, respond)
+        abandon = self._calls.start(call, body, respond, peer)
         if answered.done():
             return answered.result()
         gone = asyncio.ensure_future(receive())
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if call.name == LEASE:
+            self._waiting[ended] = call.caller
         try:
-            await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answered, gone, ended), return_when=asyncio.FIRST_COMPLETED)
             if answered.done():
                 return answered.result()
+            if ended.done():
+                raise Refused(Unauthorized(call.caller.ended), call.codec)
             raise ClientGone
         finally:
+            self._waiting.pop(ended, None)
             gone.cancel()
             if not answered.done():
                 answered.cancel()
                 if abandon is not None:
                     abandon()
+
+
+async def hold_back(access: Access, scope: Scope, error: QueratorError) -> None:
+    """Waits before the answer to somebody who failed to come in, if that address fails often."""
+    if not isinstance(error, Unauthorized) or not any(name == b"authorization" for name, _ in scope["headers"]):
+        return
+    attempts, host = access.failed_attempts, scope["state"]["peer"].host
+    if not attempts.failed(host, monotonic()):
+        return
+    if not attempts.begin_wait(host):
+        raise CutOff("too many failed attempts to come in from this address", is_unread=True)
+    try:
+        await asyncio.sleep(limits.FAILED_ATTEMPT_WAIT_SECONDS)
+    finally:
+        attempts.end_wait(host)
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int, codec: Codec = content.JSON) -> bytes:
@@ -223,29 +258,43 @@ async def internal_error(request: Request, error: Exception) -> Response:
     return Response(body, status, {"x-content-type-options": "nosniff"}, media_type=content.JSON.content_type)
 
 
-class _Get:
-    """Answers GET with one app and measures its duration. Passes other methods to another app."""
+class PageContent(Protocol):
+    """What a page shows to a caller."""
 
-    def __init__(self, get: ASGIApp, otherwise: ASGIApp, metrics: Metrics) -> None:
-        self._get, self._otherwise, self._metrics = get, otherwise, metrics
+    async def __call__(self, caller: Caller) -> Response: ...
+
+
+class Page:
+    """Answers GET for those who may see the page, and measures the duration. Passes other methods to another app."""
+
+    def __init__(self, content: PageContent, calls: Calls, otherwise: ASGIApp) -> None:
+        self._content, self._calls, self._otherwise = content, calls, otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
             await self._otherwise(scope, receive, send)
             return
-        durations = self._metrics.http.durations(scope["path"])
         started = perf_counter()
-        await self._get(scope, receive, send)
-        durations.observe(perf_counter() - started)
+        path, peer, access = scope["path"], scope["state"]["peer"], self._calls.access
+        try:
+            # Before there are tokens, pages ignore the header, as the wire contract says.
+            caller = self._calls.caller_of(scope["headers"] if access.needs_token else (), peer)
+            access.check(caller, PAGES[path])
+            await (await self._content(caller))(scope, receive, send)
+        except QueratorError as error:
+            await hold_back(access, scope, error)
+            await send_reply(send, content.JSON, error)
+        self._calls.metrics.durations(path).observe(perf_counter() - started)
 
 
 class Health:
     def __init__(self, calls: Calls, tls: ServerTls | None) -> None:
         self._service = calls.service
+        self._access = calls.access
         self._tls = tls
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_healthy, output = self._service.health()
+    async def __call__(self, caller: Caller) -> Response:
+        is_healthy, output = self._service.health(caller)
         status = ("warn" if output else "pass") if is_healthy else "fail"
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         check = {"componentType": "datastore", "status": status, "time": now}
@@ -254,14 +303,19 @@ class Health:
         checks: dict[str, list[dict[str, Any]]] = {"queues:storage": [check]}
         if self._tls is not None:
             checks["tls:certificate"] = [self._tls.health() | {"time": now}]
-        body = {"status": status, "version": __version__, "checks": checks}
+        body: dict[str, Any] = {"status": status, "version": __version__, "checks": checks}
+        if warning := self._access.warning():
+            body["notes"] = [warning]
         text = msgspec.json.encode(body) + b"\n"
-        await Response(text, 200 if is_healthy else 503, media_type="application/health+json")(scope, receive, send)
+        return Response(text, 200 if is_healthy else 503, media_type="application/health+json")
 
 
 class Scrape:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Response(await self._metrics.scrape(), headers={"content-type": CONTENT_TYPE})(scope, receive, send)
+    async def __call__(self, caller: Caller) -> Response:
+        def is_shown(queue: str) -> bool:
+            return caller.may(Right.VIEW, queue)
+
+        return Response(await self._metrics.scrape(is_shown), headers={"content-type": CONTENT_TYPE})

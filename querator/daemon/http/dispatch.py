@@ -1,15 +1,16 @@
 """From a request's head and body to the service, and from its result to the bytes of the answer.
 
 Our protocol class and the ASGI app both use these functions, so that they cannot differ. Errors are checked in the
-order of the wire contract: Accept, method, authorization, path, body size, Content-Type, decoding.
+order of the wire contract: Accept, method, who is calling, path, body size, Content-Type, decoding, what they may do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Final, Protocol
 
+from querator.daemon.access import INVALID_HEADER, Access, Caller, Peer
 from querator.daemon.http.routes import Route, over_limit_text
 from querator.daemon.metrics import Durations, HttpMetrics
 from querator.errors import (
@@ -32,6 +33,7 @@ Respond = Callable[[Any], None]
 Abandon = Callable[[], None]
 
 DONE: Final = Reply(code=200)
+_NOTHING: Final[frozenset[str]] = frozenset()
 LARGE_BODY_BYTES: Final = 65_536
 """Longer bodies get a write of their own, because copying them behind their head costs more than a second write."""
 
@@ -39,14 +41,16 @@ LARGE_BODY_BYTES: Final = 65_536
 class CallHandler(Protocol):
     """What this package knows of the service behind it."""
 
-    def call(self, route: str, request: Any, respond: Respond) -> Abandon | None:
-        """Starts a request. Calls `respond` exactly once, on this thread, perhaps before this method returns.
+    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
+        """Starts a request that its caller may make. Calls `respond` exactly once, on this thread.
+
+        That can be before this method returns.
 
         The result is a message, an error, or None for a plain success. Returns a function that abandons the request.
         """
         ...
 
-    def health(self) -> tuple[bool, str]:
+    def health(self, caller: Caller) -> tuple[bool, str]:
         """Whether the service works, and what is wrong. A text together with True is a warning."""
         ...
 
@@ -62,10 +66,22 @@ class Refused(Exception):
 class Call:
     """What a valid request head asks for. Many requests share one Call, so it holds no state of a request."""
 
-    __slots__ = ("codec", "content_error", "decode", "durations", "message", "name", "route")
+    __slots__ = ("caller", "codec", "content_error", "decode", "durations", "granted", "message", "name", "route")
 
-    def __init__(self, route: Route, decode: Callable[[Any, bytes], Any], codec: Codec, durations: Durations) -> None:
+    def __init__(
+        self,
+        route: Route,
+        caller: Caller,
+        decode: Callable[[Any, bytes], Any],
+        codec: Codec,
+        durations: Durations,
+    ) -> None:
         self.route = route
+        self.caller = caller
+        self.granted: Set[str] | None = caller.granted[route.right] if route.hot else _NOTHING
+        """The queues for which this call needs no further check. None if it never does: the caller is unlimited."""
+        if caller.is_unlimited and not route.refusal:
+            self.granted = None
         self.name = route.path
         self.message = route.message
         self.decode = decode
@@ -78,60 +94,73 @@ class Call:
 class Calls:
     """The calls that one daemon answers, and the service that carries them out."""
 
-    def __init__(self, service: CallHandler, table: Mapping[str, Route], metrics: HttpMetrics) -> None:
+    def __init__(self, service: CallHandler, table: Mapping[str, Route], metrics: HttpMetrics, access: Access) -> None:
         self.service = service
         self.metrics = metrics
+        self.access = access
         self._table = table
 
-    def understand(self, method: str, path: str, headers: Headers) -> Call:
+    def understand(self, method: str, path: str, headers: Headers, peer: Peer) -> Call:
         """What a head asks for. Raises Refused if this is not a valid call. Header names are in lower case."""
-        codec, content_type = self.check_head(method, headers)
+        codec, content_type, caller = self.check_head(method, headers, peer)
         route = self._table.get(path)
         if route is None:
             raise Refused(UnknownMethod(f"no such method; {path}"), codec)
+        durations = self.metrics.durations(path)
         try:
-            call = Call(route, content.request_codec(content_type).decode, codec, self.metrics.durations(path))
+            call = Call(route, caller, content.request_codec(content_type).decode, codec, durations)
         except ContentError as error:
-            call = Call(route, content.JSON.decode, codec, self.metrics.durations(path))
+            call = Call(route, caller, content.JSON.decode, codec, durations)
             call.content_error = error
         return call
 
-    @staticmethod
-    def check_head(method: str, headers: Headers) -> tuple[Codec, str]:
-        """The codec of the answer, and the Content-Type. Raises Refused if a head is not that of a valid call."""
-        accept = content_type = authorization = None
+    def check_head(self, method: str, headers: Headers, peer: Peer) -> tuple[Codec, str, Caller]:
+        """The codec of the answer, the Content-Type and the caller. Raises Refused if it is not the head of a call."""
+        accept = content_type = None
         for name, value in headers:
             if name == b"accept" and accept is None:
                 accept = value
             elif name == b"content-type" and content_type is None:
                 content_type = value
-            elif name == b"authorization" and authorization is None:
-                authorization = value
         try:
             codec = content.reply_codec(_text(accept))
         except ContentError as error:
             raise Refused(error, content.JSON) from None
         if method != "POST":
             raise Refused(InvalidRequest(f"http method '{method}' not allowed; only POST"), codec)
-        if authorization is not None and (token := authorization.strip()) and not token.startswith(b"Bearer "):
-            raise Refused(Unauthorized("invalid authorization header format"), codec)
-        return codec, _text(content_type)
+        try:
+            return codec, _text(content_type), self.caller_of(headers, peer)
+        except Unauthorized as error:
+            raise Refused(error, codec) from None
 
-    def start(self, call: Call, body: bytes, respond: Respond) -> Abandon | None:
+    def caller_of(self, headers: Headers, peer: Peer) -> Caller:
+        """Who sent a head. Raises Unauthorized."""
+        given = [value for name, value in headers if name == b"authorization"]
+        if len(given) > 1:
+            raise Unauthorized(INVALID_HEADER)
+        return self.access.authenticate(peer, given[0] if given else None)
+
+    def start(self, call: Call, body: bytes, respond: Respond, peer: Peer) -> Abandon | None:
         """Passes the decoded body to the service. Never raises. Returns a function that abandons a waiting call."""
         try:
             if call.content_error is not None:
                 raise call.content_error
             request = call.decode(call.message, body)
-            if call.route.refusal:
-                raise RequestFailed(call.route.refusal)
-            return self.service.call(call.name, request, respond)
+            if call.granted is not None and (not call.granted or request.queue_name not in call.granted):
+                self._check(call, request)
+            return self.service.call(call.name, request, respond, call.caller)
         except QueratorError as error:
             respond(error)
         except Exception:
             log.exception("call failed", extra={"path": call.name})
             respond(InternalError())
         return None
+
+    def _check(self, call: Call, request: Any) -> None:
+        route = call.route
+        self.access.check(call.caller, route.right, route.queues_in(request))
+        if route.refusal:
+            raise RequestFailed(route.refusal)
 
 
 def reply_codec(headers: Headers) -> Codec:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Final, Protocol
 
+from querator.daemon.access import Caller
 from querator.daemon.http.dispatch import DONE, Calls
 from querator.daemon.http.heads import RememberedHeads
 from querator.errors import BY_CODE
@@ -15,8 +17,10 @@ SWEEP_SECONDS: Final = 15
 DefaultHeaders = list[tuple[bytes, bytes]]
 
 
-class Sweepable(Protocol):
+class Connection(Protocol):
     def end_if_idle(self) -> None: ...
+
+    def end_if_caller_ended(self) -> None: ...
 
 
 class ReplyHeads:
@@ -56,19 +60,30 @@ class Gate:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self.heads = RememberedHeads()
+        self.heads: defaultdict[Caller | None, RememberedHeads] = defaultdict(RememberedHeads)
+        """By who a connection is without a token: the same head means another caller on another kind of connection."""
+        calls.access.on_ended.append(self._forget_callers)
         self.reply_heads = ReplyHeads()
         self.sweeps = 0
         """The number of sweeps so far. It serves as a coarse clock, because a timer per request would be too slow."""
         self._is_sweeping = False
+        self._connections: set[Connection] = set()
 
-    def keep_sweeping(self, loop: asyncio.AbstractEventLoop, connections: set[Sweepable]) -> None:
+    def _forget_callers(self) -> None:
+        """Some callers have ended: nobody is remembered as one of them, and their leases no longer wait."""
+        for heads in self.heads.values():
+            heads.forget()
+        for connection in list(self._connections):
+            connection.end_if_caller_ended()
+
+    def keep_sweeping(self, loop: asyncio.AbstractEventLoop, connections: set[Connection]) -> None:
         """Ends idle connections every few seconds, as long as there are connections."""
+        self._connections = connections
         if not self._is_sweeping:
             self._is_sweeping = True
             loop.call_later(SWEEP_SECONDS, self._sweep, loop, connections)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: set[Sweepable]) -> None:
+    def _sweep(self, loop: asyncio.AbstractEventLoop, connections: set[Connection]) -> None:
         self.sweeps += 1
         for connection in list(connections):
             connection.end_if_idle()

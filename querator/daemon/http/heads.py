@@ -24,6 +24,8 @@ class KnownHead:
 
 
 class RememberedHeads:
+    """The heads that connections of one caller have sent. A head has its token in it, so it says who is calling."""
+
     def __init__(self) -> None:
         self.whole: dict[bytes, KnownHead] = {}
         """The protocol looks here first, and calls `find` for other heads."""
@@ -46,6 +48,11 @@ class RememberedHeads:
             self.whole.clear()
         self.whole[head] = known
         return known
+
+    def forget(self) -> None:
+        """Every head is parsed and its caller looked up again."""
+        self.whole.clear()
+        self._without_length.clear()
 
     def learn(self, head: bytes, headers: Sequence[tuple[bytes, bytes]], call: Call) -> None:
         """Remembers the head of an HTTP/1.1 request. The parser read it as `headers`, with names in lower case."""

@@ -17,6 +17,7 @@ from querator import limits
 from querator.daemon.http.chunked import ChunkedEnd, TooMuchFraming
 from querator.daemon.http.dispatch import LARGE_BODY_BYTES, Call, Refused, encode, reply_codec
 from querator.daemon.http.gate import Gate
+from querator.daemon.http.peers import peer_of
 from querator.errors import TransportError
 from querator.wire import content
 from querator.wire.content import Codec
@@ -55,6 +56,8 @@ class ParsingConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self.transport = _LingeringTransport(self, transport)
         self._raw = transport
+        self._peer = peer_of(transport, self.gate.calls.access)
+        self._heads = self.gate.heads[self._peer.caller]
         self._phase = HEAD
         self._held, self._held_at = b"", 0
         self._last_sweep = self.gate.sweeps
@@ -148,6 +151,7 @@ class ParsingConnection(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self.scope["state"]["cut_off"] = self.cut_off
+        self.scope["state"]["peer"] = self._peer
         if b"transfer-encoding" in names:
             self._chunked_end = ChunkedEnd()
         elif b"content-length" in names:
@@ -160,10 +164,10 @@ class ParsingConnection(HttpToolsProtocol):
 
     def _learn(self) -> None:
         try:
-            call = self.gate.calls.understand("POST", self.scope["path"], self.headers)
+            call = self.gate.calls.understand("POST", self.scope["path"], self.headers, self._peer)
         except Refused:
             return
-        self.gate.heads.learn(self._head, self.headers, call)
+        self._heads.learn(self._head, self.headers, call)
 
     def on_body(self, body: bytes) -> None:
         if self._phase == PARSED_BODY:

@@ -27,7 +27,8 @@ from querator.daemon.http.parsing import (
     PARSED_BODY,
     ParsingConnection,
 )
-from querator.daemon.http.routes import PREFIX
+from querator.daemon.http.routes import LEASE, PREFIX
+from querator.errors import Unauthorized
 
 TLS_END_SECONDS: Final = 0.5
 _END: Final = b"\r\n\r\n"
@@ -97,6 +98,22 @@ class QueratorProtocol(ParsingConnection):
             # close() would wait for a client that does not read.
             self._raw.abort()
 
+    def end_if_caller_ended(self) -> None:
+        """Ends a waiting lease, and a request whose body is still arriving, if their caller may do nothing any more."""
+        call = self._call
+        if call is None or not call.caller.ended:
+            return
+        if self._phase == ANSWER and call.name == LEASE:
+            abandon, self._abandon = self._abandon, None
+            if abandon is not None:
+                abandon()
+            self._is_ending = True
+            self._respond(Unauthorized(call.caller.ended))
+        elif self._phase == HOT_BODY:
+            self._call = None
+            self._write(call.codec, Unauthorized(call.caller.ended), close=True)
+            self._linger()
+
     def resume_writing(self) -> None:
         super().resume_writing()
         self._resume_held()
@@ -128,7 +145,7 @@ class QueratorProtocol(ParsingConnection):
     def _advance(self, data: bytes, at: int = 0) -> None:
         """Handles the requests in `data`, one after another, until one has to wait."""
         size = len(data)
-        heads = self.gate.heads
+        heads = self._heads
         while at < size:
             if self._phase != HEAD or self.flow.write_paused:
                 self._hold(data, at)
@@ -215,7 +232,7 @@ class QueratorProtocol(ParsingConnection):
         self._call = call
         self._started = perf_counter()
         self._is_calling = True
-        abandon = self.gate.calls.start(call, body, self._respond)
+        abandon = self.gate.calls.start(call, body, self._respond, self._peer)
         self._is_calling = False
         if self._phase == ANSWER:
             self._abandon = abandon

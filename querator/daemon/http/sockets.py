@@ -6,6 +6,8 @@ uvicorn does not bind them: it would give everybody access to a Unix socket, and
 from __future__ import annotations
 
 import errno
+import grp
+import logging
 import os
 import socket
 import stat
@@ -13,7 +15,9 @@ from pathlib import Path
 
 from querator import limits
 from querator.config import HttpAddress
-from querator.errors import QueratorError
+from querator.errors import ConfigError, QueratorError
+
+log = logging.getLogger("querator.daemon")
 
 
 class Listeners:
@@ -23,8 +27,12 @@ class Listeners:
         self.sockets: list[socket.socket] = []
         self._unix: tuple[Path, int] | None = None
 
-    def listen_unix(self, path: Path) -> None:
-        """Listens on a Unix socket. Replaces a stale socket file, never the socket of a live daemon."""
+    def listen_unix(self, path: Path, group: str = "") -> None:
+        """Listens on a Unix socket, for this user and the members of a group.
+
+        Replaces a stale socket file, never the socket of a live daemon.
+        """
+        gid = _group_id(group) if group else None
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_stale(path)
@@ -35,6 +43,11 @@ class Listeners:
                 listener.bind(str(path))
             finally:
                 os.umask(umask)
+            if gid is not None:
+                # The socket listens only after this, and nobody can connect before it listens.
+                os.chown(path, -1, gid)
+                os.chmod(path, 0o660)
+                _warn_if_unreachable(path, gid)
             self._unix = (path, path.stat().st_ino)
             listener.listen(limits.LISTEN_BACKLOG)
         except OSError as error:
@@ -82,6 +95,28 @@ class Listeners:
                     path.unlink()
             except FileNotFoundError:
                 pass
+
+
+def _group_id(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(
+            f"there is no group '{name}' on this machine", hint=f"groupadd {name}, or choose another --socket-group"
+        ) from None
+
+
+def _warn_if_unreachable(path: Path, gid: int) -> None:
+    """The members of the group need to enter every directory on the way to the socket."""
+    for directory in path.absolute().parents:
+        status = directory.stat()
+        is_open = status.st_mode & (stat.S_IXGRP if status.st_gid == gid else stat.S_IXOTH)
+        if not is_open:
+            log.warning(
+                "the members of --socket-group cannot reach the socket",
+                extra={"socket": str(path), "directory": str(directory), "hint": "put the socket elsewhere: --socket"},
+            )
+            return
 
 
 def _notice_dead_clients(listener: socket.socket) -> None:

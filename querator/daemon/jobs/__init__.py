@@ -10,13 +10,13 @@ from querator.daemon.jobs.runner import Jobs, Kind
 from querator.daemon.registry import Calls
 
 CALLS: Calls = {
-    **runner.CALLS,
     **to_storage.CALLS,
     **backup.CALLS,
     **restore.CALLS,
     **verify.CALLS,
     **compaction.CALLS,
 }
+CALLS_BY_CALLER = runner.CALLS_BY_CALLER
 KINDS: dict[str, Kind] = {
     **to_storage.KINDS,
     **resize.KINDS,
@@ -26,4 +26,4 @@ KINDS: dict[str, Kind] = {
     **compaction.KINDS,
 }
 
-__all__ = ["CALLS", "KINDS", "Jobs", "watch_free_space"]
+__all__ = ["CALLS", "CALLS_BY_CALLER", "KINDS", "Jobs", "watch_free_space"]

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from querator.daemon import logs
+from querator.daemon.access import Caller, Right
 from querator.daemon.admin import check_readable, chosen_partitions
 from querator.daemon.queue import Logical
-from querator.daemon.registry import Calls, Registry
+from querator.daemon.registry import CallsByCaller, Registry
 from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.items import Job
@@ -188,9 +189,10 @@ class Jobs:
                 del self._jobs[job_id]
                 self._cancelled.discard(job_id)
 
-    def find(self, job_id: str) -> Job:
+    def find(self, job_id: str, caller: Caller) -> Job:
+        """A job that the caller may see. One of a queue that the caller may not see does not exist for the caller."""
         job = self._jobs.get(job_id)
-        if job is None:
+        if job is None or not caller.may(Right.VIEW, job.queue):
             raise NotFound(f"job does not exist; no such job '{job_id}'")
         return job
 
@@ -209,21 +211,30 @@ async def start_on_files(
     return messages.JobReply(job_id=job.job_id)
 
 
-async def list_(registry: Registry, request: messages.JobsListRequest) -> messages.JobsListResponse:
-    return messages.JobsListResponse(items=[describe(job) for job in registry.jobs.all()])
+async def list_(registry: Registry, request: messages.JobsListRequest, caller: Caller) -> messages.JobsListResponse:
+    shown = [job for job in registry.jobs.all() if caller.may(Right.VIEW, job.queue)]
+    return messages.JobsListResponse(items=[_told(job, caller) for job in shown])
 
 
-async def show(registry: Registry, request: messages.JobRequest) -> messages.Job:
-    return describe(registry.jobs.find(request.job_id))
+async def show(registry: Registry, request: messages.JobRequest, caller: Caller) -> messages.Job:
+    return _told(registry.jobs.find(request.job_id, caller), caller)
 
 
-async def cancel(registry: Registry, request: messages.JobRequest) -> Reply:
-    job = registry.jobs.find(request.job_id)
+async def cancel(registry: Registry, request: messages.JobRequest, caller: Caller) -> Reply:
+    job = registry.jobs.find(request.job_id, caller)
     if job.state == RUNNING:
         await registry.jobs.cancel(job)
     if job.state != CANCELLED:
         raise InvalidRequest(f"cannot cancel job; job '{job.job_id}' is {job.state}, it can no longer be cancelled")
     return Reply(code=200)
+
+
+def _told(job: Job, caller: Caller) -> messages.Job:
+    """Paths of the daemon's machine are for admins."""
+    told = describe(job)
+    if "/" in told.reason and not caller.may(Right.ADMIN):
+        told.reason = "the log says why"
+    return told
 
 
 def describe(job: Job) -> messages.Job:
@@ -241,7 +252,7 @@ def describe(job: Job) -> messages.Job:
     )
 
 
-CALLS: Calls = {
+CALLS_BY_CALLER: CallsByCaller = {
     "jobs.list": list_,
     "jobs.show": show,
     "jobs.cancel": cancel,

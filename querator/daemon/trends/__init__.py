@@ -5,6 +5,6 @@
 """
 
 from querator.daemon.trends.sampling import Trends
-from querator.daemon.trends.trend_calls import CALLS
+from querator.daemon.trends.trend_calls import CALLS, CALLS_BY_CALLER
 
-__all__ = ["CALLS", "Trends"]
+__all__ = ["CALLS", "CALLS_BY_CALLER", "Trends"]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from querator import durations
-from querator.daemon.registry import Calls, Registry
+from querator.daemon.access import Caller, Right
+from querator.daemon.registry import Calls, CallsByCaller, Registry
 from querator.daemon.trends import rings
 from querator.daemon.trends.rings import FINE, RESOLUTIONS, Resolution, Sample
 from querator.daemon.trends.sampling import LatestSample, Trends
@@ -104,7 +105,9 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
     return None if items else 0
 
 
-async def overview(registry: Registry, request: messages.QueuesOverviewRequest) -> messages.QueuesOverviewResponse:
+async def overview(
+    registry: Registry, request: messages.QueuesOverviewRequest, caller: Caller
+) -> messages.QueuesOverviewResponse:
     """Sorts by the last samples, which takes no look at the queues, and then looks at the chosen ones only."""
     order = _ORDERS.get(request.sort or "trouble")
     if order is None:
@@ -114,16 +117,17 @@ async def overview(registry: Registry, request: messages.QueuesOverviewRequest) 
     trends: Trends = registry.trends
     trends.stand_in(registry)
     text = request.contains.lower()
-    found = [one for one in trends.standings.values() if text in one.name.lower() and one.name in registry.queues]
+    shown = {name: queue for name, queue in registry.queues.items() if caller.may(Right.VIEW, name)}
+    found = [one for one in trends.standings.values() if text in one.name.lower() and one.name in shown]
     first, limit = request.offset, request.limit or OVERVIEW_LIMIT_DEFAULT
     chosen = sorted(found, key=order)[first : first + limit]
     names = [one.name for one in chosen]
     fresh = [trends.stand(registry.logicals[name]) for name in names]
     samples = await _read(registry, FINE, FINE.covered_seconds, names)
-    dead_queues = {queue.dead_queue for queue in registry.queues.values() if queue.dead_queue}
+    dead_queues = {queue.dead_queue for queue in shown.values() if queue.dead_queue}
     now_us = trends.clock.now_us()
     return messages.QueuesOverviewResponse(
-        queues=len(registry.queues),
+        queues=len(shown),
         matching=len(found),
         troubled=sum(1 for one in found if one.severity or one.reason),
         ready=sum([one.ready for one in found]),
@@ -178,4 +182,5 @@ def _spark(samples: Sequence[Sample], now_us: int) -> list[int]:
     return points
 
 
-CALLS: Calls = {"queues.history": history, "queues.overview": overview}
+CALLS: Calls = {"queues.history": history}
+CALLS_BY_CALLER: CallsByCaller = {"queues.overview": overview}

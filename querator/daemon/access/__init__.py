@@ -1,0 +1,28 @@
+"""Who is calling and what they may do: callers, roles, tokens, and the count of failed attempts.
+
+    caller = access.authenticate(peer, header)       the value of the Authorization header, or None
+    caller = access.caller_of_token(text)            for a page where somebody types a token; raises Unauthorized
+    caller = access.caller_of_certificate(name)      for TLS; None if the configuration gives the name no role
+    access.check(caller, Right.OPERATE, ["orders"])  raises Unauthorized or Forbidden
+    caller.may(Right.VIEW, "orders")                 for lists, which leave out what a caller may not see
+
+A caller can end while somebody remembers it: it then has the text for its 401 in `ended`. Nothing here knows HTTP, and
+nothing here looks whether a queue exists.
+"""
+
+from querator.daemon.access.admission import ACCESS_DENIED, INVALID_HEADER, Access
+from querator.daemon.access.callers import Caller, CallerKind, Peer
+from querator.daemon.access.failed_attempts import FailedAttempts
+from querator.daemon.access.roles import RIGHTS, Right
+
+__all__ = [
+    "ACCESS_DENIED",
+    "INVALID_HEADER",
+    "RIGHTS",
+    "Access",
+    "Caller",
+    "CallerKind",
+    "FailedAttempts",
+    "Peer",
+    "Right",
+]

@@ -1,0 +1,269 @@
+"""Decides who is calling, and keeps the tokens: all of them in memory by their SHA-256, and in the catalog.
+
+A change of tokens is durable before it counts, and acts on the next request: whoever remembers a caller is told by
+`on_ended` and forgets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from querator import limits
+from querator.clock import Clock
+from querator.config import AccessConfig
+from querator.daemon.access import token_text, tokens
+from querator.daemon.access.addresses import refuse_unprotected
+from querator.daemon.access.callers import Caller, CallerKind, Peer
+from querator.daemon.access.failed_attempts import FailedAttempts
+from querator.daemon.access.roles import Right
+from querator.errors import Forbidden, QueratorError, Unauthorized
+from querator.items import Role, Token
+
+if TYPE_CHECKING:
+    from querator.daemon.catalog import Catalog
+
+log = logging.getLogger("querator.access")
+
+BEARER: Final = b"Bearer "
+INVALID_HEADER: Final = "invalid authorization header format"
+INVALID_KEY: Final = "api key is invalid"
+UNKNOWN_KEY: Final = "api key does not exist"
+EXPIRED_KEY: Final = "api key has expired"
+NO_KEY: Final = "authentication required"
+ACCESS_DENIED: Final = "access denied"
+ROOT: Final = 0
+
+
+class _Known(NamedTuple):
+    token: Token
+    caller: Caller
+
+
+class Access:
+    def __init__(self, config: AccessConfig, clock: Clock) -> None:
+        self.config = config
+        self.on_ended: list[Callable[[], None]] = []
+        """Called after callers have ended. Whoever remembers callers looks for those whose `ended` is set."""
+        self.failed_attempts = FailedAttempts()
+        self._clock = clock
+        self._catalog: Catalog | None = None
+        self._changing = asyncio.Lock()
+        self._tokens: list[Token] = []
+        self._by_digest: dict[str, _Known] = {}
+        self._users: dict[int, Caller] = {}
+        self._certificates = {
+            one.name: Caller(CallerKind.CERTIFICATE, one.name, Role(one.role), one.queues)
+            for one in config.certificates
+        }
+        self._anonymous = Caller(CallerKind.ANONYMOUS, "anonymous", Role.ADMIN)
+        self._stamped_at = 0
+
+    # -- start
+
+    def load(self, catalog: Catalog) -> None:
+        """Reads the tokens. Blocking; called once, before anybody calls."""
+        self._catalog = catalog
+        self._take_over(tokens.without_leftovers(catalog.tokens(), self._clock.now_us()))
+
+    def check_addresses(self, addresses: Sequence[str], *, has_tls: bool) -> None:
+        """Raises ConfigError if the daemon must not listen there, and logs what an operator should know."""
+        if not addresses:
+            return
+        if self.config.insecure:
+            log.warning("INSECURE: %s", self.warning(), extra={"addresses": ",".join(addresses)})
+            return
+        refuse_unprotected(addresses, has_tokens=self.needs_token, has_tls=has_tls)
+        if not self.needs_token:
+            log.warning(
+                "every user of this machine may do everything over TCP, until the first token is created",
+                extra={"addresses": ",".join(addresses), "hint": "querator tokens create NAME --role admin"},
+            )
+
+    def warning(self) -> str:
+        """What --insecure means now, for the log, `daemon status`, `doctor` and `check daemon`; empty without it."""
+        if not self.config.insecure:
+            return ""
+        if self.admits_anonymous:
+            return "the daemon runs with --insecure: whoever reaches its TCP port may do everything without a token"
+        return "the daemon runs with --insecure: it listens on TCP although TLS or tokens are missing"
+
+    # -- who is calling
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a token that is sent must be valid: there is, or once was, a token, or access is `required`."""
+        return bool(self._tokens) or self.config.required
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether a TCP client without a token may do everything."""
+        return not self.needs_token or (self.config.insecure and not self.config.required)
+
+    def authenticate(self, peer: Peer, authorization: bytes | None) -> Caller:
+        """Who sent a request with this Authorization header. Raises Unauthorized."""
+        if authorization is not None and (authorization := authorization.strip()):
+            if not authorization.startswith(BEARER):
+                raise Unauthorized(INVALID_HEADER)
+            if self.needs_token:
+                return self.caller_of_token(authorization[len(BEARER) :])
+        if peer.caller is not None:
+            return peer.caller
+        if self.admits_anonymous:
+            return self._anonymous
+        raise Unauthorized(NO_KEY)
+
+    def caller_of_token(self, text: bytes) -> Caller:
+        """Whose token this is. Raises Unauthorized."""
+        if not token_text.is_well_formed(text):
+            raise Unauthorized(INVALID_KEY)
+        known = self._by_digest.get(token_text.digest(text))
+        if known is None:
+            raise Unauthorized(UNKNOWN_KEY)
+        if known.token.expires_at and known.token.expires_at <= self._clock.now_us():
+            raise Unauthorized(EXPIRED_KEY)
+        known.caller.last_used_at = self._clock.now_us()
+        return known.caller
+
+    def caller_of_user(self, uid: int) -> Caller | None:
+        """Who a process of this user is, at the other end of the Unix socket. The kernel says which user it is."""
+        found = self._users.get(uid)
+        if found is None:
+            if uid in (ROOT, os.geteuid()):
+                found = Caller(CallerKind.USER, _user_name(uid), Role.ADMIN)
+            elif self.config.socket_group:
+                found = Caller(
+                    CallerKind.USER, _user_name(uid), Role(self.config.socket_role), self.config.socket_queues
+                )
+            else:
+                return None
+            self._users[uid] = found
+        return found
+
+    def caller_of_certificate(self, name: str) -> Caller | None:
+        """Who brought a client certificate for this name, which TLS has verified. None if the name has no role."""
+        return self._certificates.get(name)
+
+    # -- what they may do
+
+    def check(self, caller: Caller, right: Right, queues: Iterable[str] = ()) -> None:
+        """Raises Unauthorized or Forbidden unless the caller has the right, on each of the queues.
+
+        Every call, page and stream is checked here, before any of the names is looked up.
+        """
+        if caller.ended:
+            raise Unauthorized(caller.ended)
+        if caller.kind is CallerKind.TOKEN:
+            caller.last_used_at = self._clock.now_us()
+        if not caller.may(right) or not all([caller.may(right, queue) for queue in queues]):
+            raise Forbidden(ACCESS_DENIED)
+
+    # -- tokens
+
+    def all_tokens(self) -> list[Token]:
+        """Every token that was not revoked, with the time of its last use."""
+        return [self._stamped(token) for token in self._tokens if not token.revoked_at]
+
+    async def create(self, name: str, role: str, queues: Sequence[str], expires_at: int, by: str) -> tokens.Made:
+        async with self._changing:
+            made = tokens.create(self._current(), name, role, queues, expires_at, by, self._clock.now_us())
+            await self._save(made.tokens)
+        return made
+
+    async def revoke(self, name: str) -> None:
+        async with self._changing:
+            await self._save(tokens.revoke(self._current(), name, self._clock.now_us()))
+
+    async def rotate(self, name: str, grace_us: int, by: str) -> tokens.Made:
+        async with self._changing:
+            made = tokens.rotate(self._current(), name, grace_us, by, self._clock.now_us())
+            await self._save(made.tokens)
+        return made
+
+    def _current(self) -> list[Token]:
+        return tokens.without_leftovers([self._stamped(token) for token in self._tokens], self._clock.now_us())
+
+    def _stamped(self, token: Token) -> Token:
+        known = self._by_digest.get(token.digest)
+        if known is None or known.caller.last_used_at <= token.last_used_at:
+            return token
+        return msgspec.structs.replace(token, last_used_at=known.caller.last_used_at)
+
+    async def _save(self, changed: list[Token]) -> None:
+        assert self._catalog is not None
+        await asyncio.get_running_loop().run_in_executor(None, self._catalog.save_tokens, changed)
+        self._take_over(changed)
+
+    def _take_over(self, changed: list[Token]) -> None:
+        """The tokens are these from now on. Ends the callers of all others, and of whoever had none."""
+        old = self._by_digest
+        self._tokens = changed
+        self._by_digest = {}
+        for token in changed:
+            if not token.revoked_at:
+                known = old.pop(token.digest, None)
+                caller = known.caller if known else Caller(CallerKind.TOKEN, token.name, token.role, token.queues)
+                self._by_digest[token.digest] = _Known(token, caller)
+        closes = not self.admits_anonymous and not self._anonymous.ended
+        if closes:
+            self._anonymous.end(NO_KEY)
+        for known in old.values():
+            known.caller.end(UNKNOWN_KEY)
+        if old or closes:
+            self._tell_ended()
+
+    def _tell_ended(self) -> None:
+        for tell in self.on_ended:
+            tell()
+
+    # -- time
+
+    def tick(self) -> bool:
+        """Ends the tokens that have expired. True if it is time to save when tokens were last used."""
+        now_us = self._clock.now_us()
+        expired = [
+            known.caller
+            for known in self._by_digest.values()
+            if 0 < known.token.expires_at <= now_us and not known.caller.ended
+        ]
+        for caller in expired:
+            caller.end(EXPIRED_KEY)
+        if expired:
+            self._tell_ended()
+        if now_us - self._stamped_at < limits.TOKENS_STAMPED_EVERY_US:
+            return False
+        self._stamped_at = now_us
+        for known in self._by_digest.values():
+            known.caller.forget_granted()
+        return True
+
+    async def keep_time(self) -> None:
+        """Ends expired tokens and saves times of last use, until cancelled."""
+        while True:
+            await asyncio.sleep(limits.TOKENS_CHECKED_EVERY_SECONDS)
+            if self.tick():
+                await self.save_last_used()
+
+    async def save_last_used(self) -> None:
+        """Saves when each token was last used, if that has changed."""
+        async with self._changing:
+            stamped = [self._stamped(token) for token in self._tokens]
+            if stamped == self._tokens:
+                return
+            try:
+                await self._save(stamped)
+            except QueratorError as error:
+                log.warning("the last uses of tokens cannot be saved", extra={"reason": error.message})
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

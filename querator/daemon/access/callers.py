@@ -1,0 +1,95 @@
+"""Who is calling: a Caller is a name with a role and patterns of queue names. A Peer is one connection.
+
+A caller that came in once can be ended: then it may nothing more, and `ended` is what it is told.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from querator import limits
+from querator.daemon.access.roles import EVERY_QUEUE, RIGHTS, Right, compiled
+from querator.items import Role
+
+
+class CallerKind(enum.StrEnum):
+    """How a caller proved who it is."""
+
+    USER = "user"
+    """By the credentials of the process at the other end of the Unix socket."""
+    TOKEN = "token"
+    CERTIFICATE = "certificate"
+    ANONYMOUS = "anonymous"
+    """Not at all: the daemon serves TCP without tokens."""
+
+
+class Caller:
+    __slots__ = ("_matches", "ended", "granted", "kind", "last_used_at", "name", "patterns", "rights", "role")
+
+    def __init__(self, kind: CallerKind, name: str, role: Role, patterns: Sequence[str] = EVERY_QUEUE) -> None:
+        self.kind = kind
+        self.name = name
+        self.role = role
+        self.patterns = tuple(EVERY_QUEUE if role is Role.ADMIN else patterns)
+        self.rights = RIGHTS[role]
+        self.ended = ""
+        """Why the caller may do nothing any more, in the words of the wire contract; empty while it may."""
+        self.granted: dict[Right, set[str]] = {right: set() for right in Right}
+        """The queue names that were found to be allowed. The hot path looks only here."""
+        self.last_used_at = 0
+        self._matches = compiled(self.patterns).match
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}, {self.role}>"
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no call has to be checked. A token never is: it can end between two requests."""
+        return self.role is Role.ADMIN and self.kind is not CallerKind.TOKEN
+
+    @property
+    def token(self) -> str:
+        """The name of the token; empty if the caller came in without one."""
+        return self.name if self.kind is CallerKind.TOKEN else ""
+
+    def may(self, right: Right, queue: str | None = None) -> bool:
+        """Whether the caller has a right: on a queue, or at all. Never looks whether the queue exists."""
+        if self.ended or right not in self.rights:
+            return False
+        return queue is None or queue in self.granted[right] or self._grant(right, queue)
+
+    def _grant(self, right: Right, queue: str) -> bool:
+        if not self._matches(queue):
+            return False
+        names = self.granted[right]
+        if len(names) >= limits.GRANTED_NAMES_MAX:
+            names.clear()
+        names.add(queue)
+        return True
+
+    def end(self, reason: str) -> None:
+        self.ended = reason
+        self.forget_granted()
+
+    def forget_granted(self) -> None:
+        """The next request on the hot path is checked in full again."""
+        for names in self.granted.values():
+            names.clear()
+
+
+class Peer:
+    """The other end of a connection."""
+
+    __slots__ = ("address", "caller")
+
+    def __init__(self, address: str, caller: Caller | None = None) -> None:
+        self.address = address
+        """Such as `10.0.0.7:41532`, or `unix` with the process id."""
+        self.caller = caller
+        """Who the connection itself proves it is: a user or a certificate. None if it proves nothing."""
+
+    @property
+    def host(self) -> str:
+        """The address without its port. Failed attempts are counted by it."""
+        return self.address.rpartition(":")[0] or self.address

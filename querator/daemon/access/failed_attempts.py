@@ -1,0 +1,59 @@
+"""Counts failed attempts to come in, per address, and says how long the next answer waits.
+
+A right token is never made to wait: clients behind one proxy share an address, and nobody may lock the others out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+
+from querator import limits
+
+
+class _Count(NamedTuple):
+    since: float
+    failures: int
+
+
+class FailedAttempts:
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+        self._waiting: dict[str, int] = {}
+
+    def failed(self, host: str, now: float) -> bool:
+        """Notes a failure at `now`, in seconds. True if the address has failed too often and its answer must wait."""
+        network = _network(host)
+        count = self._counts.pop(network, None)
+        if count is None or now - count.since >= limits.FAILED_ATTEMPTS_SECONDS:
+            count = _Count(now, 0)
+        self._counts[network] = count = _Count(count.since, count.failures + 1)
+        if len(self._counts) > limits.FAILED_ATTEMPTS_ADDRESSES_MAX:
+            del self._counts[next(iter(self._counts))]
+        return count.failures > limits.FAILED_ATTEMPTS_MAX
+
+    def begin_wait(self, host: str) -> bool:
+        """Whether one more answer to this address may wait. If not, the connection ends without an answer."""
+        network = _network(host)
+        waiting = self._waiting.get(network, 0)
+        if waiting >= limits.FAILED_ATTEMPTS_WAITING_MAX:
+            return False
+        self._waiting[network] = waiting + 1
+        return True
+
+    def end_wait(self, host: str) -> None:
+        network = _network(host)
+        self._waiting[network] -= 1
+        if not self._waiting[network]:
+            del self._waiting[network]
+
+
+def _network(host: str) -> str:
+    """One customer usually has a whole /64 of IPv6 addresses, so they count as one."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, 64), strict=False))
