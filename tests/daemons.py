@@ -201,7 +201,7 @@ class Daemon:
     def client(self) -> Client:
         """A client on the socket, which lives as long as the process."""
         if self._client is None:
-            self._client = Client(f"unix:{self.socket}", timeout=PATIENCE_SECONDS)
+            self._client = Client(f"unix:{self.socket}", timeout=30)
         return self._client
 
     def connect(self, **settings: Any) -> Client:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 """A test fails when what it waits for has not happened after this long. A busy machine needs far less."""
 PAUSE_SECONDS = 0.003
 """The pause between two checks. It leaves the processor to the daemon that the test waits for."""

@@ -18,6 +18,7 @@ from querator.client.clients import Client
 from querator.errors import InvalidRequest, NotFound, RetryRequest
 from querator.wire import arrow
 from tests.daemons import Daemon
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -83,8 +84,7 @@ def test_request_ids_outlive_the_partition_that_remembers_them(client: Client, b
     info = client.queue_info(queue)
     info.requested_partitions = 1
     client.update_queue(info)
-    while len(client.stats(queue).logical_queues[0].partitions) > 1:
-        pass
+    until(lambda: len(client.stats(queue).logical_queues[0].partitions) == 1)
     assert [bulk.produce(queue, [one], request_id).added for request_id, one in rows.items()] == [0, 0, 0, 0]
 
 
@@ -124,8 +124,7 @@ def test_a_daemon_that_goes_away_in_the_middle_is_waited_for(tmp_path_factory: p
         answers = []
         writing = threading.Thread(target=lambda: answers.append(bulk.produce("q", [rows], "w")))
         writing.start()
-        while client.stats("q").logical_queues[0].partitions[0].total == 0:
-            pass
+        until(lambda: client.stats("q").logical_queues[0].partitions[0].total > 0)
         daemon.kill()
         daemon.start()
         writing.join(60)
@@ -137,8 +136,7 @@ def test_leases_that_wait_are_woken(client: Client, bulk: BulkClient, queue: str
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.extend(client.lease(queue, 10, timeout=20).items))
     waiting.start()
-    while not client.stats(queue).logical_queues[0].lease_waiting:
-        pass
+    until(lambda: client.stats(queue).logical_queues[0].lease_waiting)
     bulk.produce(queue, [batch(payload=["x"] * 10)], "wake")
     waiting.join(20)
     assert len(got) == 10

@@ -18,6 +18,7 @@ from querator.wire.messages import QueueLeaseItem
 from tests.cli.command_line import CommandLine, fresh_name
 from tests.cli.test_queue import totals
 from tests.daemons import Daemon
+from tests.waiting import until
 
 GO_ON = 'while [ ! -e "$GO" ]; do sleep 0.02; done'
 """A command that runs until the test lets it end."""
@@ -187,8 +188,7 @@ def test_a_signal_ends_a_worker_that_waits_for_items(cli: CommandLine, client: C
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=60)
     assert worker.returncode == 0
-    while client.stats(queue).logical_queues[0].lease_waiting:
-        pass
+    until(lambda: not client.stats(queue).logical_queues[0].lease_waiting)
 
 
 def test_leases_are_extended_while_a_command_runs(

@@ -14,6 +14,7 @@ from querator.cli.shell import candidates
 from tests.cli.command_line import CommandLine
 from tests.daemons import Daemon, two_storages
 from tests.scripted import Answer, Asked, ScriptedDaemon, refusal
+from tests.waiting import until
 
 RUNNING = {"job_id": "j1", "kind": "migrate", "queue_name": "q", "state": "running", "done": 5, "total": 10}
 DONE = RUNNING | {"state": "done", "done": 10}
@@ -139,8 +140,7 @@ def test_resizing(cli: CommandLine, client: Client, wide_queue: str) -> None:
     cli.ok("queues", "update", wide_queue, "--partitions", "3")
     assert len(client.list_partitions(wide_queue)) == 3
     assert "a job empties" in cli("queues", "update", wide_queue, "--partitions", "1").stderr
-    while len(client.list_partitions(wide_queue)) > 1:
-        pass
+    until(lambda: len(client.list_partitions(wide_queue)) == 1)
 
 
 def test_what_jobs_cannot_do(cli: CommandLine, wide_queue: str) -> None:

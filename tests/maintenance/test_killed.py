@@ -25,7 +25,9 @@ def migrate_into_partition(daemon: Daemon, to: Path) -> None:
 
 
 def grow(daemon: Daemon, to: Path) -> None:
-    daemon.client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=5))
+    # The daemon dies before it answers, and the client repeats the call until its timeout.
+    with daemon.connect(timeout=5) as client:
+        client.update_queue(m.QueueInfo(queue_name="q", requested_partitions=5))
 
 
 def shrink(daemon: Daemon, to: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from querator.client.clients import Client
 from querator.errors import QueratorError
 from tests.daemons import Daemon
 from tests.spark.seen import numbers
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +49,6 @@ def pipeline(daemon: Daemon, home: Path, *words: str) -> Result:
 
 def held(client: Client, queue: str) -> int:
     return sum(p.total for logical in client.stats(queue).logical_queues for p in logical.partitions)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "this takes too long"
-        time.sleep(0.002)
 
 
 class Meanwhile:
@@ -91,7 +84,7 @@ def test_a_daemon_that_is_killed_in_mid_import_and_comes_back(own: Daemon, lines
         client.create_queue("q", partitions=2)
 
         def restart() -> None:
-            wait_until(lambda: held(client, "q") > 0)
+            until(lambda: held(client, "q") > 0)
             own.kill()
             own.start()
 
@@ -107,7 +100,7 @@ def test_a_daemon_that_is_killed_in_mid_export_and_comes_back(spark: SparkSessio
         fill(bulk, "q", 0, ITEMS, 500)
 
         def restart() -> None:
-            wait_until(lambda: any((tmp_path / "out").rglob("*.parquet")))
+            until(lambda: any((tmp_path / "out").rglob("*.parquet")))
             own.kill()
             own.start()
 
@@ -126,11 +119,11 @@ def test_a_daemon_that_is_killed_in_mid_stream_and_comes_back(spark: SparkSessio
 
         def restart_then_end() -> None:
             try:
-                wait_until(lambda: (out / "_spark_metadata" / "0").exists())
+                until(lambda: (out / "_spark_metadata" / "0").exists())
                 own.kill()
                 own.start()
                 fill(bulk, "q", 5_000, 6_000)
-                wait_until((out / "_spark_metadata" / "1").exists)
+                until((out / "_spark_metadata" / "1").exists)
             finally:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -146,7 +139,7 @@ def test_a_queue_that_is_deleted_while_it_is_written(
     daemon: Daemon, client: Client, queue: str, lines: str, tmp_path: Path
 ) -> None:
     def delete() -> None:
-        wait_until(lambda: held(client, queue) > 0)
+        until(lambda: held(client, queue) > 0)
         client.delete_queue(queue, force=True)
 
     with Meanwhile(delete):
@@ -161,7 +154,7 @@ def test_a_queue_that_is_deleted_while_it_is_read(
     fill(bulk, queue, 0, ITEMS, 500)
 
     def delete() -> None:
-        wait_until(lambda: any((tmp_path / "out").rglob("*.parquet")))
+        until(lambda: any((tmp_path / "out").rglob("*.parquet")))
         client.delete_queue(queue, force=True)
 
     with Meanwhile(delete):
@@ -190,7 +183,7 @@ def test_a_copy_between_two_daemons_that_is_cancelled_is_finished_by_the_next(
         other.create_queue("copy", partitions=3)
 
         def cancel() -> None:
-            wait_until(lambda: held(other, "copy") > 0)
+            until(lambda: held(other, "copy") > 0)
             spark.sparkContext.cancelAllJobs()
 
         with Meanwhile(cancel):

@@ -14,6 +14,7 @@ from querator.daemon.http.gate import SWEEP_SECONDS
 from querator.errors import RequestFailed
 from querator.limits import HEAD_BYTES_MAX
 from tests.transport.front import PATIENCE_SECONDS, Front, chunked, produce, request
+from tests.waiting import until
 
 
 def lease(queue: str, size: int = 1) -> bytes:
@@ -213,8 +214,7 @@ def test_a_client_that_does_not_read_is_not_worked_for(front: Front) -> None:
     wire.send(lease("large", 2_000_000) * 50)
     front.service.until(lambda: len(front.service.requests) >= 1)
     # Wait until the front stops writing, because its answers do not fit into the socket.
-    while not front.on_loop(lambda: any(c.flow.write_paused for c in front.server.server_state.connections)):
-        pass
+    until(lambda: front.on_loop(lambda: any(c.flow.write_paused for c in front.server.server_state.connections)))
     assert len(front.service.requests) < 10
     for _ in range(50):
         answer = wire.answer()
