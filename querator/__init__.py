@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from querator.client import AsyncClient, Client
+    from querator.config import ClientTls
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "ClientTls", "__version__"]
 __version__ = "0.1.0"
 
 
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from querator import client
 
         return getattr(client, name)
+    if name == "ClientTls":
+        from querator.config import ClientTls
+
+        return ClientTls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

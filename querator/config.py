@@ -110,11 +110,14 @@ class DaemonConfig:
 
 @dataclass(frozen=True)
 class Context:
-    """How to reach one daemon, and the file with the token for it."""
+    """How to reach one daemon, and the files with the token and the certificates for it."""
 
     endpoint: str = ""
     socket: str = ""
     token_file: str = ""
+    ca_file: str = ""
+    client_cert: str = ""
+    client_key: str = ""
 
 
 @dataclass
@@ -123,16 +126,35 @@ class Contexts:
     by_name: dict[str, Context] = field(default_factory=dict)
 
 
+class ClientTls(NamedTuple):
+    """The files of a client for TLS. Without a `ca_file`, the CAs of the system count."""
+
+    ca_file: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    """May be empty if the key is in the file of the certificate."""
+
+
+SYSTEM_TLS: Final = ClientTls()
+
+
 @dataclass(frozen=True)
 class ClientSettings:
     address: Setting
     """`http://host:port` or `unix:/path`."""
     token_file: Setting
     """A path, `-` for standard input, or empty."""
+    ca_file: Setting
+    client_cert: Setting
+    client_key: Setting
     context: Setting
     """The name of the context in use, or empty."""
     token_variable: str = field(default="", repr=False)
     """The token in QUERATOR_TOKEN, if that is where it comes from."""
+
+    @property
+    def tls(self) -> ClientTls:
+        return ClientTls(str(self.ca_file.value), str(self.client_cert.value), str(self.client_key.value))
 
     def token(self) -> str:
         """The token to send; empty if none is configured."""
@@ -431,6 +453,9 @@ def client_settings(
     endpoint: str | None = None,
     socket: str | None = None,
     token_file: str | None = None,
+    ca_file: str | None = None,
+    client_cert: str | None = None,
+    client_key: str | None = None,
     context: str | None = None,
     config: str | Path | None = None,
     environ: Environment | None = None,
@@ -463,15 +488,27 @@ def client_settings(
         ask = _Resolver({}, environ, file, path.value)
         _, local_socket = ask.data_and_socket()
         address = Setting(f"unix:{local_socket}", ask.settings["socket"].origin)
-    tokens = (
-        Setting(token_file, "flag"),
-        Setting(environ.get("QUERATOR_TOKEN_FILE"), "QUERATOR_TOKEN_FILE"),
-        Setting(chosen.token_file, from_context),
-        Setting(client.get("token_file"), from_file),
-    )
-    token = next((setting for setting in tokens if setting.value), Setting("", "default"))
+
+    def file_setting(name: str, flag: str | None, variable: str) -> Setting:
+        levels = (
+            Setting(flag, "flag"),
+            Setting(environ.get(variable), variable),
+            Setting(getattr(chosen, name), from_context),
+            Setting(client.get(name), from_file),
+        )
+        return next((setting for setting in levels if setting.value), Setting("", "default"))
+
+    token = file_setting("token_file", token_file, "QUERATOR_TOKEN_FILE")
     variable = environ.get("QUERATOR_TOKEN", "") if token.origin not in ("flag", "QUERATOR_TOKEN_FILE") else ""
-    return ClientSettings(address, Setting("", "QUERATOR_TOKEN") if variable else token, named, variable)
+    return ClientSettings(
+        address,
+        token_file=Setting("", "QUERATOR_TOKEN") if variable else token,
+        ca_file=file_setting("ca_file", ca_file, "QUERATOR_CA_FILE"),
+        client_cert=file_setting("client_cert", client_cert, "QUERATOR_CLIENT_CERT"),
+        client_key=file_setting("client_key", client_key, "QUERATOR_CLIENT_KEY"),
+        context=named,
+        token_variable=variable,
+    )
 
 
 def _address(endpoint_origin: str, socket_origin: str, endpoint: str | None, socket: str | None) -> Setting | None:

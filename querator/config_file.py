@@ -92,6 +92,9 @@ class ClientTable(FileTable, frozen=True):
     endpoint: str = ""
     socket: str = ""
     token_file: str = ""
+    ca_file: str = ""
+    client_cert: str = ""
+    client_key: str = ""
 
 
 class ConfigFile(FileTable, frozen=True):

@@ -15,6 +15,7 @@ QueratorError
 │   └── TransportError     512  Transport Error
 └── on this side of the wire
     ├── Unreachable             no daemon answers
+    │   └── TlsFailed           a certificate or a setting of TLS is wrong
     ├── TimedOut                the caller's own time ran out
     ├── UsageError              the command line makes no sense
     ├── ConfigError             a setting makes no sense
@@ -91,6 +92,10 @@ class TransportError(QueratorError, code=512, text="Transport Error"):
 
 class Unreachable(QueratorError, exit_code=6):
     """No daemon answers."""
+
+
+class TlsFailed(Unreachable):
+    """The daemon and this client cannot agree on a TLS connection. Repeating the call is useless."""
 
 
 class TimedOut(QueratorError, exit_code=7):

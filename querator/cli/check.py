@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli.lookups import metrics
-from querator.cli.lookups.health import certificate_days
+from querator.cli.lookups.health import CERTIFICATE_CRITICAL_DAYS, CERTIFICATE_WARN_DAYS, certificate_days
 from querator.cli.shell.options import Queue, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.render import json_line, short_duration
@@ -213,8 +213,8 @@ def partitions(
 @command(app, "daemon")
 def daemon(
     session: Session,
-    cert_warn: CertWarn = 14,
-    cert_critical: CertCritical = 3,
+    cert_warn: CertWarn = CERTIFICATE_WARN_DAYS,
+    cert_critical: CertCritical = CERTIFICATE_CRITICAL_DAYS,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
     """Check that the daemon answers, and that its partitions, its storages and its certificate are in order.

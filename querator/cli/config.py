@@ -32,6 +32,9 @@ def _settings(session: Session, file: Path | None) -> Iterator[dict[str, Any]]:
     yield _row("client.address", client.address)
     yield _row("client.context", client.context)
     yield _row("client.token_file", client.token_file)
+    yield _row("client.ca_file", client.ca_file)
+    yield _row("client.client_cert", client.client_cert)
+    yield _row("client.client_key", client.client_key)
     daemon = config.daemon_config(config=file)
     for name, setting in daemon.settings.items():
         yield _row(name if name == "config" else f"daemon.{name}", setting)

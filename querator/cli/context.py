@@ -28,6 +28,9 @@ def context_record(name: str, contexts: config.Contexts) -> dict[str, Any]:
         "current": name == contexts.current,
         "endpoint": context.endpoint or f"unix:{context.socket}",
         "token_file": context.token_file,
+        "ca_file": context.ca_file,
+        "client_cert": context.client_cert,
+        "client_key": context.client_key,
     }
 
 
@@ -36,13 +39,23 @@ def add(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new context.")],
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="URL", help="Address of the daemon, as http://host:port.")
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="Address of the daemon: http://host:port or https://host:port."),
     ] = None,
     socket: Annotated[
         str | None, typer.Option("--socket", metavar="PATH", help="Path of the daemon's Unix socket.")
     ] = None,
     token_file: Annotated[
         str | None, typer.Option("--token-file", metavar="FILE", help="Read the token from this file.")
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option("--ca-file", metavar="FILE", help="Trust the CAs of this file, for https endpoints.")
+    ] = None,
+    client_cert: Annotated[
+        str | None, typer.Option("--client-cert", metavar="FILE", help="Show this certificate to the daemon.")
+    ] = None,
+    client_key: Annotated[
+        str | None, typer.Option("--client-key", metavar="FILE", help="Private key of the client certificate.")
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use this context from now on.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context with the same name.")] = False,
@@ -57,8 +70,11 @@ def add(
         raise Conflict(f"there is a context '{name}' already", hint="--replace overwrites it")
     contexts.by_name[name] = config.Context(
         endpoint=endpoint or "",
-        socket=os.path.abspath(os.path.expanduser(socket)) if socket else "",
-        token_file=os.path.abspath(os.path.expanduser(token_file)) if token_file else "",
+        socket=_absolute(socket),
+        token_file=_absolute(token_file),
+        ca_file=_absolute(ca_file),
+        client_cert=_absolute(client_cert),
+        client_key=_absolute(client_key),
     )
     if use or len(contexts.by_name) == 1:
         contexts.current = name
@@ -112,6 +128,10 @@ def remove(session: Session, name: Name) -> None:
         contexts.current = ""
     config.save_contexts(contexts)
     session.done(f"removed context '{name}'", {"name": name, "removed": True}, name="name")
+
+
+def _absolute(path: str | None) -> str:
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 
 def _check(name: str, contexts: config.Contexts) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from querator import __version__, config, times
+from querator.cli.lookups.health import CERTIFICATE_WARN_DAYS, certificate_days
 from querator.cli.shell.options import command
 from querator.cli.terminal.failures import as_querator_error
 from querator.cli.terminal.render import Format, short_duration, state_style
@@ -87,6 +88,9 @@ def _settings(session: Session, data: Path | None) -> Iterator[Finding]:
     yield Finding("settings", OK, f"{address.value} ({address.origin})")
     if session.settings.token():
         yield Finding("token", OK, f"from {session.settings.token_file.value or session.settings.token_file.origin}")
+    key = str(session.settings.client_key.value)
+    if key and stat.S_IMODE(os.stat(os.path.expanduser(key)).st_mode) & 0o077:
+        yield Finding("client key", WARN, f"{key} can be read by others", f"chmod 600 {key}")
 
 
 def _socket(session: Session, data: Path | None) -> Iterator[Finding]:
@@ -134,6 +138,7 @@ def _daemon(session: Session, data: Path | None) -> Iterator[Finding]:
             "version", WARN, f"this command is {__version__}, the daemon {version}", "install the same version of both"
         )
     yield from _clock(health)
+    yield from _certificate(health)
     yield from _partitions(session)
 
 
@@ -150,6 +155,14 @@ def _clock(health: dict[str, Any]) -> Iterator[Finding]:
             else:
                 yield Finding("clock", OK, "agrees with the daemon's")
             return
+
+
+def _certificate(health: dict[str, Any]) -> Iterator[Finding]:
+    days = certificate_days(health)
+    if days is not None:
+        level = OK if days > CERTIFICATE_WARN_DAYS else WARN if days > 0 else FAIL
+        todo = "" if level == OK else "put a new certificate in place of the old one; the daemon notices it"
+        yield Finding("certificate", level, f"expires in {days:.1f} days" if days > 0 else "has expired", todo)
 
 
 def _partitions(session: Session) -> Iterator[Finding]:

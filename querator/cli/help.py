@@ -18,9 +18,12 @@ TOPICS: Final = {
     "output": "Output formats.",
 }
 ENVIRONMENT: Final = {
-    "QUERATOR_ENDPOINT": "the daemon, as http://host:port",
+    "QUERATOR_ENDPOINT": "the daemon, as http://host:port or https://host:port",
     "QUERATOR_SOCKET": "the daemon, by its Unix socket",
     "QUERATOR_CONTEXT": "the daemon, by the name of a context",
+    "QUERATOR_CA_FILE": "file with the CAs to trust, for https endpoints",
+    "QUERATOR_CLIENT_CERT": "file with the certificate of this client",
+    "QUERATOR_CLIENT_KEY": "file with the private key of that certificate",
     "QUERATOR_TOKEN_FILE": "file that holds the token",
     "QUERATOR_TOKEN": "the token itself",
     "QUERATOR_CONFIG": "config file (TOML)",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from querator.client.connection import ConnectionLost
-from querator.errors import QueratorError, RequestFailed, RetryRequest, Unreachable
+from querator.errors import QueratorError, RequestFailed, RetryRequest, TlsFailed, Unreachable
 from querator.limits import NS_PER_SECOND, REQUEST_TIMEOUT_MAX_NS, REQUEST_TIMEOUT_MIN_NS
 from querator.wire.messages import Message, QueueProduceRequest
 
@@ -91,6 +91,8 @@ class Attempts:
     def _may_repeat(self, error: QueratorError) -> bool:
         if isinstance(error, ConnectionLost):
             return self._call.repeatable
+        if isinstance(error, TlsFailed):
+            return False
         if isinstance(error, Unreachable) or _is_restarting(error):
             return self._patient
         return isinstance(error, RetryRequest)

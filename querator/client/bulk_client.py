@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from querator import errors
 from querator.client.connection import ConnectionLost, ConnectionPool, parse_address
-from querator.errors import QueratorError, RequestFailed, RetryRequest, TimedOut, Unreachable
+from querator.config import SYSTEM_TLS, ClientTls
+from querator.errors import QueratorError, RequestFailed, RetryRequest, TimedOut, TlsFailed, Unreachable
 from querator.wire import arrow, bulk_messages
 from querator.wire import json as wire_json
 from querator.wire.messages import Reply
@@ -34,9 +35,11 @@ ARROW_HEADERS: Final = {"Content-Type": arrow.CONTENT_TYPE}
 class BulkClient:
     """Use one client per thread. `endpoint` is the same as for `Client`."""
 
-    def __init__(self, endpoint: str, *, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, endpoint: str, *, token: str = "", tls: ClientTls = SYSTEM_TLS, patience: float = PATIENCE_SECONDS
+    ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._pool = ConnectionPool(parse_address(endpoint), headers)
+        self._pool = ConnectionPool(parse_address(endpoint), headers, tls)
         self._headers = headers
         self._patience = patience
 
@@ -161,6 +164,7 @@ class _Pauses:
         is_away = isinstance(error, RetryRequest | Unreachable | TimedOut) or (
             isinstance(error, RequestFailed) and "shutting down" in error.message
         )
+        is_away = is_away and not isinstance(error, TlsFailed)
         now = time.monotonic()
         if not self._failures:
             self._since = now

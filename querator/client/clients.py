@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, overload
@@ -30,6 +31,8 @@ from querator.client.attempts import (
     Call,
 )
 from querator.client.connection import Address, Answer, ConnectionLost, ConnectionPool, parse_address, unreachable
+from querator.client.tls import check_not_tls, client_context, tls_failure
+from querator.config import SYSTEM_TLS, ClientTls, client_settings
 from querator.errors import ContentError, QueratorError, RetryRequest, TimedOut
 from querator.limits import NS_PER_SECOND
 from querator.wire import json as wire_json
@@ -118,13 +121,13 @@ class _Calls:
     set_clock = Method(catalogue.set_clock)
 
 
-def _address_and_headers(endpoint: str | None, token: str) -> tuple[Address, dict[str, str]]:
+def _connection(endpoint: str | None, token: str, tls: ClientTls) -> tuple[Address, dict[str, str], ClientTls]:
+    """The address, the headers and the TLS files. Without an endpoint they come from the settings."""
     if endpoint is None:
-        from querator import config
-
-        settings = config.client_settings()
+        settings = client_settings()
         endpoint, token = str(settings.address.value), token or settings.token()
-    return parse_address(endpoint), {"Authorization": f"Bearer {token}"} if token else {}
+        tls = tls if any(tls) else settings.tls
+    return parse_address(endpoint), {"Authorization": f"Bearer {token}"} if token else {}, tls
 
 
 def _body(call: Call[Any], remaining: float) -> tuple[bytes, float]:
@@ -174,9 +177,9 @@ def _reason(error: BaseException) -> str:
 class Client(_Calls):
     """A blocking client, which threads may share.
 
-    `endpoint` is `http://host:port` or `unix:/path`. Without it, the settings of the command line apply. A client that
-    is not `patient` fails at once if its first connection fails. Later connections are always retried within the
-    timeout.
+    `endpoint` is `http://host:port`, `https://host:port` or `unix:/path`. Without it, the settings of the command line
+    apply. `tls` names the CA of the daemon. A client that is not `patient` fails at once if its first connection fails.
+    Later connections are always retried within the timeout.
     """
 
     def __init__(
@@ -184,14 +187,15 @@ class Client(_Calls):
         endpoint: str | None = None,
         *,
         token: str = "",
+        tls: ClientTls = SYSTEM_TLS,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         patient: bool = True,
     ) -> None:
-        address, headers = _address_and_headers(endpoint, token)
+        address, headers, tls = _connection(endpoint, token, tls)
         self.address = address
         self.timeout = timeout
         self.patient = patient
-        self._pool = ConnectionPool(address, headers)
+        self._pool = ConnectionPool(address, headers, tls)
 
     def send(self, call: Call[T]) -> T:
         """Send a call of `catalogue.py`."""
@@ -287,6 +291,7 @@ class AsyncClient(_Calls):
         endpoint: str | None = None,
         *,
         token: str = "",
+        tls: ClientTls = SYSTEM_TLS,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         patient: bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -295,14 +300,15 @@ class AsyncClient(_Calls):
 
         if transport is not None and endpoint is None:
             endpoint = "http://localhost"
-        self.address, headers = _address_and_headers(endpoint, token)
+        self.address, headers, self._tls = _connection(endpoint, token, tls)
         self.timeout = timeout
         self.patient = patient
         self._has_connected = False
         if transport is None and self.address.socket:
             transport = httpx.AsyncHTTPTransport(uds=self.address.socket)
         base_url = "http://localhost" if self.address.socket else str(self.address)
-        self._http = httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
+        verify = client_context(self._tls) if self.address.scheme == "https" and transport is None else True
+        self._http = httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers, verify=verify)
 
     async def send(self, call: Call[T]) -> T:
         """Send a call of `catalogue.py`."""
@@ -325,12 +331,15 @@ class AsyncClient(_Calls):
         try:
             response = await self._http.request(method, path, content=body, headers=JSON_HEADERS, timeout=listen)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise unreachable(self.address, error) from error
+            raise unreachable(self.address, self._tls, error) from error
         except httpx.TimeoutException as error:
             raise TimedOut(f"no answer from {self.address} within {listen:.3g}s", hint="querator doctor") from error
-        except httpx.TransportError as error:
+        except (httpx.TransportError, ssl.SSLError) as error:  # httpx lets the alerts of TLS through
+            if (failure := tls_failure(self.address, self._tls, error)) is not None:
+                raise failure from error
             raise ConnectionLost(f"lost the connection to {self.address}: {error}", hint="querator doctor") from error
         self._has_connected = True
+        check_not_tls(self.address, response.status_code)
         return Answer(response.status_code, response.headers.get("Content-Type", ""), response.content)
 
     @contextlib.asynccontextmanager

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 from collections import deque
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from querator.client.tls import check_not_tls, client_context, tls_failure
+from querator.config import ClientTls
 from querator.errors import QueratorError, TimedOut, Unreachable, UsageError
 
 UNIX_SCHEMES: Final = ("unix", "http+unix")
@@ -68,8 +71,10 @@ def parse_address(text: str) -> Address:
 _ENDPOINT_HINT: Final = "an endpoint looks like http://localhost:2319 or unix:/run/querator/querator.sock"
 
 
-def unreachable(address: Address, error: Exception) -> Unreachable:
+def unreachable(address: Address, tls: ClientTls, error: Exception) -> Unreachable:
     """The error for a failed connection, with a hint what to try next."""
+    if (failure := tls_failure(address, tls, error)) is not None:
+        return failure
     if isinstance(error, FileNotFoundError):
         return Unreachable(f"no daemon at {address}: there is no such socket", hint="querator daemon run")
     if isinstance(error, PermissionError):
@@ -121,10 +126,12 @@ def _read(response: http.client.HTTPResponse) -> Answer:
 class ConnectionPool:
     """Keep-alive connections to one daemon. Threads may share a pool."""
 
-    def __init__(self, address: Address, headers: dict[str, str]) -> None:
+    def __init__(self, address: Address, headers: dict[str, str], tls: ClientTls) -> None:
         self.address = address
         self.has_connected = False
         self._headers = headers
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
         self._idle: deque[http.client.HTTPConnection] = deque()
         self._busy: set[http.client.HTTPConnection] = set()
         self._is_aborted = False
@@ -145,6 +152,7 @@ class ConnectionPool:
             connection.request(method, self.address.prefix + path, body, self._headers | headers)
             response = connection.getresponse()
             answer = _read(response)
+            check_not_tls(self.address, answer.status)
         except TimeoutError:
             connection.close()
             raise TimedOut(f"no answer from {self.address} within {timeout:.3g}s", hint="querator doctor") from None
@@ -152,6 +160,8 @@ class ConnectionPool:
             connection.close()
             if self._is_aborted:
                 raise Aborted from None
+            if (failure := tls_failure(self.address, self._tls, error)) is not None:
+                raise failure from None
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ConnectionLost(f"lost the connection to {self.address}: {reason}", hint="querator doctor") from error
         except BaseException:
@@ -179,14 +189,17 @@ class ConnectionPool:
         if address.socket:
             connection = _UnixConnection(address.socket)
         elif address.scheme == "https":
-            connection = http.client.HTTPSConnection(address.host, address.port)
+            if self._context is None:
+                self._context = client_context(self._tls)
+            connection = http.client.HTTPSConnection(address.host, address.port, context=self._context)
         else:
             connection = http.client.HTTPConnection(address.host, address.port)
         connection.timeout = min(timeout, CONNECT_TIMEOUT_SECONDS)
         try:
             connection.connect()
         except OSError as error:
-            raise unreachable(address, error) from None
+            connection.close()
+            raise unreachable(address, self._tls, error) from None
         self.has_connected = True
         return connection
 
@@ -196,7 +209,8 @@ class ConnectionPool:
         for connection in list(self._busy):
             if connection.sock is not None:
                 with contextlib.suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                    # The method of a TLS socket would also take the TLS state away from the thread that reads.
+                    socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         while (connection := self._take_idle()) is not None:

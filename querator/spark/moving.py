@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.client import Client
+from querator.config import SYSTEM_TLS, ClientTls
 from querator.errors import UsageError
 from querator.spark.options import BY_SOURCE
 from querator.spark.running import Standing
@@ -88,15 +89,16 @@ class Connection(NamedTuple):
 
     endpoint: str
     token_file: str = ""
+    tls: ClientTls = SYSTEM_TLS
 
     def options(self, queue: str) -> dict[str, str]:
-        found = {"endpoint": self.endpoint, "queue": queue}
-        return found | {"token_file": self.token_file} if self.token_file else found
+        files = {"token_file": self.token_file, **self.tls._asdict()}
+        return {"endpoint": self.endpoint, "queue": queue} | {name: path for name, path in files.items() if path}
 
     def client(self) -> Client:
         """A client for checks before the work begins. It fails at once if the daemon does not answer."""
         token = Path(self.token_file).read_text().strip() if self.token_file else ""
-        return Client(self.endpoint, token=token, patient=False)
+        return Client(self.endpoint, token=token, tls=self.tls, patient=False)
 
 
 class Expressions(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from querator.client import PATIENCE_SECONDS, BulkClient, Client
-from querator.config import read_token
+from querator.config import ClientTls, read_token
 from querator.errors import UsageError
 from querator.wire import arrow, bulk_messages
 
@@ -18,6 +18,9 @@ KNOWN: Final = {
     "endpoint": "http://host:port of the daemon, reachable from executors (default: the setting of the command line)",
     "context": "the name of a context, instead of an endpoint",
     "token_file": "a file with the token, on the machine of the driver",
+    "ca_file": "a file with the CA of an https endpoint, on every machine (default: the CAs of the system)",
+    "client_cert": "a file with a client certificate, on every machine",
+    "client_key": "a file with its private key, on every machine",
     "queue": "the name of the queue; required",
     "state": "all (default), stored, ready, leased or scheduled",
     "where": "only items that meet this condition, in the language of `querator sql`; the daemon evaluates it",
@@ -31,7 +34,15 @@ KNOWN: Final = {
 STATES: Final = ("all", *bulk_messages.STATES)
 BY_SOURCE: Final = "by source"
 """A special `request_id`: the id of each request is made from the source ids of its items."""
-_DAEMON_VARIABLES: Final = ("QUERATOR_ENDPOINT", "QUERATOR_SOCKET", "QUERATOR_TOKEN_FILE", "QUERATOR_TOKEN")
+_DAEMON_VARIABLES: Final = (
+    "QUERATOR_ENDPOINT",
+    "QUERATOR_SOCKET",
+    "QUERATOR_TOKEN_FILE",
+    "QUERATOR_TOKEN",
+    "QUERATOR_CA_FILE",
+    "QUERATOR_CLIENT_CERT",
+    "QUERATOR_CLIENT_KEY",
+)
 _OPTIONS_OF_SPARK: Final = ("path", "checkpointlocation", "querytype")
 
 
@@ -40,6 +51,7 @@ class Options(NamedTuple):
 
     endpoint: str
     token: str
+    tls: ClientTls
     queue: str
     state: str
     where: str
@@ -62,10 +74,11 @@ class Options(NamedTuple):
         if state not in STATES:
             raise UsageError(f"option 'state' is '{state}', not one of {', '.join(STATES)}")
         columns = columns_of(texts.get("columns", ""))
-        endpoint, token = _connection(texts)
+        endpoint, token, tls = _connection(texts)
         return cls(
             endpoint=endpoint,
             token=token,
+            tls=tls,
             queue=texts["queue"],
             state=state,
             where=texts.get("where", "").strip(),
@@ -82,10 +95,10 @@ class Options(NamedTuple):
         return f"Options(queue={self.queue!r}, endpoint={self.endpoint!r})"
 
     def bulk(self) -> BulkClient:
-        return BulkClient(self.endpoint, token=self.token, patience=self.patience)
+        return BulkClient(self.endpoint, token=self.token, tls=self.tls, patience=self.patience)
 
     def client(self) -> Client:
-        return Client(self.endpoint, token=self.token, timeout=self.patience)
+        return Client(self.endpoint, token=self.token, tls=self.tls, timeout=self.patience)
 
 
 def columns_of(text: str) -> tuple[str, ...]:
@@ -97,12 +110,14 @@ def columns_of(text: str) -> tuple[str, ...]:
     return columns
 
 
-def _connection(texts: Mapping[str, str]) -> tuple[str, str]:
+def _connection(texts: Mapping[str, str]) -> tuple[str, str, ClientTls]:
     endpoint, token_file = texts.get("endpoint", ""), texts.get("token_file", "")
+    given = {name: texts[name] for name in ClientTls._fields if texts.get(name)}
     if endpoint:
-        return endpoint, read_token(token_file, "option token_file") if token_file else ""
+        token = read_token(token_file, "option token_file") if token_file else ""
+        return endpoint, token, ClientTls(**given)
     settings = settings_for(texts.get("context", ""), token_file)
-    return str(settings.address.value), settings.token()
+    return str(settings.address.value), settings.token(), settings.tls._replace(**given)
 
 
 def settings_for(context: str, token_file: str = "") -> ClientSettings:

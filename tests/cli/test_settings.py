@@ -26,6 +26,9 @@ def test_contexts_are_added_used_shown_and_removed(bare: CommandLine) -> None:
         "current": True,
         "endpoint": "unix:/run/two.sock",
         "token_file": "/keys/two",
+        "ca_file": "",
+        "client_cert": "",
+        "client_key": "",
     }
     assert bare.json("context", "show", "one")["endpoint"] == "http://one:2319"
     bare.ok("context", "remove", "two")

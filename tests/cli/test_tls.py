@@ -1,16 +1,19 @@
-"""`querator tls`: certificates for a start, and their renewal."""
+"""`querator tls` makes and renews certificates, and every command speaks TLS with a daemon."""
 
 from __future__ import annotations
 
 import ssl
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from tests.cli.command_line import CommandLine
+from tests.daemons import Daemon
+from tests.pki import Pki
 
 
 @pytest.fixture
@@ -108,3 +111,72 @@ def test_renew_says_what_is_missing_or_damaged(command: CommandLine, tmp_path: P
     result = command("tls", "renew", str(tmp_path))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: certificate ca in {tmp_path} cannot be read: ")
+
+
+# Commands over TLS
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"), "127.0.0.1", days=10)
+
+
+@pytest.fixture(scope="module")
+def tls_daemon(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon"), *pki.daemon_words, http=True) as daemon:
+        daemon.client.create_queue("mail")
+        yield daemon
+
+
+def test_every_source_of_the_ca_works(command: CommandLine, tls_daemon: Daemon, pki: Pki, tmp_path: Path) -> None:
+    endpoint = f"https://{tls_daemon.http}"
+    flags = ("--endpoint", endpoint, "--ca-file", pki.path("ca.crt"))
+    assert command.ok("queues", "list", "-q", *flags) == "mail\n"
+    assert command.ok(*flags, "queues", "list", "-q") == "mail\n"
+    variables = {"QUERATOR_ENDPOINT": endpoint, "QUERATOR_CA_FILE": pki.path("ca.crt")}
+    assert command.ok("queues", "list", "-q", env=variables) == "mail\n"
+    file = tmp_path / "querator.toml"
+    file.write_text(f'[client]\nendpoint = "{endpoint}"\nca_file = "{pki.path("ca.crt")}"\n')
+    assert command.ok("queues", "list", "-q", env={"QUERATOR_CONFIG": str(file)}) == "mail\n"
+    command.ok("context", "add", "prod", *flags, "--client-cert", pki.path("client.crt"))
+    command.ok("context", "add", "prod", "--replace", *flags)
+    assert command.json("context", "show", "prod")["ca_file"] == pki.path("ca.crt")
+    assert command.ok("queues", "list", "-q") == "mail\n"
+    shown = {row["name"]: row["origin"] for row in command.json("config", "show")}
+    assert shown["client.ca_file"] == "context prod"
+
+
+def test_check_top_doctor_and_completion_work_over_tls(command: CommandLine, tls_daemon: Daemon, pki: Pki) -> None:
+    flags = ("--endpoint", f"https://{tls_daemon.http}", "--ca-file", pki.path("ca.crt"))
+    result = command("check", "daemon", *flags)
+    assert result.exit_code == 1 and "; TLS certificate expires in 10.0 days | " in result.stdout
+    assert command("check", "daemon", "--cert-warn", "9", *flags).exit_code == 0
+    assert command("check", "queue", "mail", *flags).exit_code == 0
+    assert command.json("top", "--once", *flags)[0]["queue_name"] == "mail"
+    assert "expires in 10.0 days" in command("doctor", *flags).stdout
+    assert 9 < command.json("daemon", "status", *flags)["certificate_days"] <= 10
+    completed = command.process("__complete", "queues", "m", "", "queue", "stats", *flags, stdout=-1)
+    assert completed.communicate()[0] in (b"mail\n", b"")  # nothing after 300 ms on a busy machine
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "has_ca", "message"),
+    [
+        ("https", "127.0.0.1", False, "the certificate of {} comes from an unknown CA"),
+        ("https", "localhost", True, "the certificate of {} is not for 'localhost'"),
+        ("http", "127.0.0.1", True, "{} speaks TLS"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_a_hint_and_at_once(
+    command: CommandLine, tls_daemon: Daemon, pki: Pki, scheme: str, host: str, has_ca: bool, message: str
+) -> None:
+    endpoint = f"{scheme}://{host}:{tls_daemon.http.rpartition(':')[2]}"
+    flags = ["--endpoint", endpoint, "--timeout", "60s", *(["--ca-file", pki.path("ca.crt")] if has_ca else [])]
+    for words in (["queues", "list"], ["queue", "consume", "mail", "--exec", "true"], ["daemon", "status"]):
+        result = command(*words, *flags)
+        assert result.exit_code == 6
+        error, blank, hint = result.stderr.splitlines()[-3:]
+        assert (error, blank) == (f"error: {message.format(endpoint)}", "") and hint.startswith("hint: ")
+    result = command("check", "daemon", *flags)
+    assert result.exit_code == 2
+    assert result.stdout == f"QUERATOR DAEMON CRITICAL - {message.format(endpoint)}\n"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+CERTIFICATE_WARN_DAYS: Final = 14
+CERTIFICATE_CRITICAL_DAYS: Final = 3
 
 
 def certificate_days(health: dict[str, Any]) -> float | None:

@@ -46,7 +46,7 @@ class Spark:
             raise UsageError(
                 f"{address} cannot be reached from other machines", hint="--endpoint http://host:port of the daemon"
             )
-        return Connection(address, str(settings.token_file.value or ""))
+        return Connection(address, str(settings.token_file.value or ""), settings.tls)
 
     @contextlib.contextmanager
     def running(self, what: str, format: str = "", **defaults: str) -> Iterator[SparkSession]:

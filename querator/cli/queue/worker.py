@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from querator.cli.queue.shell_command import ShellCommand
 from querator.client import Client
-from querator.errors import QueratorError, RetryRequest, Unreachable
+from querator.errors import QueratorError, RetryRequest, TlsFailed, Unreachable
 from querator.limits import US_PER_SECOND
 from querator.wire.messages import QueueLeaseItem
 
@@ -185,7 +185,8 @@ class Worker:
             except QueratorError as error:
                 if self._stopping:
                     return []
-                if not isinstance(error, Unreachable) or time.monotonic() >= give_up_at:
+                is_away = isinstance(error, Unreachable) and not isinstance(error, TlsFailed)
+                if not is_away or time.monotonic() >= give_up_at:
                     raise
                 self._ended.wait(TICK_SECONDS)
 

@@ -20,6 +20,9 @@ CONNECTION_OPTIONS: Final = {
     "--socket": "socket",
     "--context": "context",
     "--token-file": "token_file",
+    "--ca-file": "ca_file",
+    "--client-cert": "client_cert",
+    "--client-key": "client_key",
 }
 
 
@@ -74,7 +77,7 @@ class Daemon:
         settings = config.client_settings(**given)
         token = settings.token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._pool = ConnectionPool(parse_address(str(settings.address.value)), headers)
+        self._pool = ConnectionPool(parse_address(str(settings.address.value)), headers, settings.tls)
 
     def ask(self, path: str, **request: Any) -> list[dict[str, Any]]:
         body = json.dumps(request).encode()

@@ -57,7 +57,7 @@ def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
             None,
         ),
         "endpoint": (
-            _shared(str | None, "--endpoint", metavar="URL", help="Connect to the daemon at http://host:port."),
+            _shared(str | None, "--endpoint", metavar="URL", help="Connect to the daemon at this http or https URL."),
             None,
         ),
         "socket": (
@@ -75,6 +75,18 @@ def _shared_parameters(formats: type) -> dict[str, tuple[Any, Any]]:
                 metavar="FILE",
                 help="Read the token from this file, or from standard input if it is -.",
             ),
+            None,
+        ),
+        "ca_file": (
+            _shared(str | None, "--ca-file", metavar="FILE", help="Trust the CAs of this file, for https endpoints."),
+            None,
+        ),
+        "client_cert": (
+            _shared(str | None, "--client-cert", metavar="FILE", help="Show this certificate to the daemon."),
+            None,
+        ),
+        "client_key": (
+            _shared(str | None, "--client-key", metavar="FILE", help="Private key of the client certificate."),
             None,
         ),
         "timeout": (_shared(str | None, "--timeout", metavar="DURATION", help=_TIMEOUT_HELP), None),

@@ -46,7 +46,18 @@ NOUNS: Final = {
 
 OTHER_FORM: Final = {"queue": "queues", "queues": "queue"}
 
-VALUED_SHARED_OPTIONS: Final = ("-o", "--output", "--columns", "--endpoint", "--socket", "--context", "--token-file")
+VALUED_SHARED_OPTIONS: Final = (
+    "-o",
+    "--output",
+    "--columns",
+    "--endpoint",
+    "--socket",
+    "--context",
+    "--token-file",
+    "--ca-file",
+    "--client-cert",
+    "--client-key",
+)
 SHARED_FLAGS: Final = ("-q", "--quiet", "--debug")
 
 

@@ -29,6 +29,9 @@ class Session:
         socket: str | None = None,
         context: str | None = None,
         token_file: str | None = None,
+        ca_file: str | None = None,
+        client_cert: str | None = None,
+        client_key: str | None = None,
         timeout: str | None = None,
     ) -> None:
         self.streams = Streams()
@@ -39,15 +42,22 @@ class Session:
         self.quiet = quiet
         self.timeout_given = timeout is not None
         self.timeout_seconds = duration(timeout or DEFAULT_TIMEOUT, "--timeout")
-        self._connection = (endpoint, socket, context, token_file)
+        self._connection: dict[str, Any] = {
+            "endpoint": endpoint,
+            "socket": socket,
+            "context": context,
+            "token_file": token_file,
+            "ca_file": ca_file,
+            "client_cert": client_cert,
+            "client_key": client_key,
+        }
 
     @cached_property
     def settings(self) -> ClientSettings:
         """Which daemon to connect to, and where each setting came from."""
         from querator import config
 
-        endpoint, socket, context, token_file = self._connection
-        return config.client_settings(endpoint=endpoint, socket=socket, context=context, token_file=token_file)
+        return config.client_settings(**self._connection)
 
     @cached_property
     def client(self) -> Client:
@@ -64,6 +74,7 @@ class Session:
         return Client(
             str(settings.address.value),
             token=settings.token(),
+            tls=settings.tls,
             timeout=self.timeout_seconds,
             patient=patient or self.timeout_given,
         )
@@ -73,7 +84,9 @@ class Session:
         from querator.client import BulkClient
 
         settings = self.settings
-        return BulkClient(str(settings.address.value), token=settings.token(), patience=self.timeout_seconds)
+        return BulkClient(
+            str(settings.address.value), token=settings.token(), tls=settings.tls, patience=self.timeout_seconds
+        )
 
     def waiting_limit(self) -> float | None:
         """The time limit of a command that waits, or None. Each request still gets at least QUESTION_SECONDS."""
