@@ -88,7 +88,7 @@ class Queue(msgspec.Struct, kw_only=True):
 
 
 class State(enum.StrEnum):
-    """The state of a partition (ADR 23). A failing storage sets `error` on top of the operator's choice."""
+    """The state of a partition (ADR 37). A failing storage sets `error` on top of the operator's choice."""
 
     AVAILABLE = "available"
     PAUSED = "paused"

@@ -20,7 +20,7 @@ BYTECODES = {
 """Per request, with Python 3.11, by items per request and clients."""
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each version of Python has bytecodes of its own")
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the numbers are those of Python 3.11")
 @pytest.mark.parametrize("shape", BYTECODES)
 def test_a_request_costs_no_more_than_it_did(shape):
     batch, clients = shape

@@ -1,4 +1,4 @@
-"""The partition state machine (ADR 23): what each state allows, and where each event leads. Pure tables.
+"""The partition state machine (ADR 37): what each state allows, and where each event leads. Pure tables.
 
 An operator asks for one of the first four states, which survives restarts. A failing storage puts the partition into
 `error`, and recovery returns it to the state that the operator asked for.
