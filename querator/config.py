@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from querator import limits
+from querator import durations, limits
 from querator.errors import ConfigError, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from querator.config_file import AccessTable, LimitsConfig, QueueConfig, StorageTable
+    from querator.config_file import AccessTable, ArchiveTable, LimitsConfig, QueueConfig, StorageTable
 
 TOKEN_FILE_BYTES_MAX: Final = 4_096
 HTTP_ADDRESS_DEFAULT: Final = "localhost:2319"
@@ -91,6 +91,22 @@ class AccessConfig:
 
 
 @dataclass(frozen=True)
+class ArchiveConfig:
+    """Where everything is copied to. Durations are in seconds."""
+
+    url: str
+    interval: float = 1.0
+    wait: bool = False
+    """Whether nothing is acknowledged before the archive has it."""
+    keep: float = 7 * 86_400.0
+    heartbeat: float = 5.0
+    takeover: float | None = None
+    """A standby takes over when the owner's last heartbeat is older than this; None if it does not."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Settings for the object store, such as its endpoint."""
+
+
+@dataclass(frozen=True)
 class DaemonConfig:
     data: Path
     socket: Path
@@ -104,6 +120,11 @@ class DaemonConfig:
     log_format: str = "auto"
     log_file: Path | None = None
     test_clock: bool = False
+    archive: ArchiveConfig | None = None
+    standby: bool = False
+    """Whether the daemon only follows the archive until it is promoted."""
+    claim: bool = False
+    """Whether the daemon takes the archive over from another data directory."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The same values by dotted name, with their origins, for `config show`."""
 
@@ -307,6 +328,9 @@ def daemon_config(
     socket_group: str | None = None,
     insecure: bool | None = None,
     test_clock: bool = False,
+    archive: str | None = None,
+    standby: bool = False,
+    claim: bool = False,
     environ: Environment | None = None,
 ) -> DaemonConfig:
     """The settings of `daemon run`. An `http` of "" stands for the default address."""
@@ -328,6 +352,7 @@ def daemon_config(
         "logging.file": log_file,
         "access.socket_group": socket_group,
         "access.insecure": insecure or None,
+        "archive.url": archive,
     }
     if isinstance(checked.access, str):
         file = {**file, "access": {"mode": checked.access}}
@@ -354,6 +379,9 @@ def daemon_config(
         log_format=style,
         log_file=log_file_path,
         test_clock=test_clock,
+        archive=_archive(ask, checked.archive),
+        standby=standby,
+        claim=claim,
         settings={"config": path} | ask.settings,
     )
 
@@ -434,6 +462,32 @@ def _storages(tables: Sequence[StorageTable], data: Path, beside: Path) -> tuple
         if twice := next((value for value in values if values.count(value) > 1), None):
             raise ConfigError(f"two storages have the {what} '{twice}'")
     return tuple(storages)
+
+
+def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
+    url = str(ask.get("archive.url", "QUERATOR_ARCHIVE", ""))
+    if not url or url.lower() in FALSE_WORDS:
+        return None
+    if "://" not in url:
+        raise ConfigError(
+            f"'archive.url' is '{url}'", hint="it is a URL, such as s3://bucket/queue or file:///srv/archive"
+        )
+    seconds = {}
+    for name in ("interval", "keep", "heartbeat"):
+        text = str(ask.get(f"archive.{name}", "", getattr(table, name)))
+        try:
+            seconds[name] = durations.parse_days(text) / limits.NS_PER_SECOND
+        except ValueError as error:
+            raise ConfigError(f"'archive.{name}' is '{text}'", hint=str(error)) from None
+        if seconds[name] <= 0:
+            raise ConfigError(f"'archive.{name}' must be more than 0, not '{text}'")
+    return ArchiveConfig(
+        url,
+        interval=seconds["interval"],
+        keep=seconds["keep"],
+        heartbeat=seconds["heartbeat"],
+        options=table.options,
+    )
 
 
 def _queues(queues: tuple[QueueConfig, ...]) -> tuple[QueueConfig, ...]:

@@ -97,6 +97,16 @@ class ClientTable(FileTable, frozen=True):
     client_key: str = ""
 
 
+class ArchiveTable(FileTable, frozen=True):
+    """The copy of everything in an object store."""
+
+    url: str = ""
+    interval: str = "1s"
+    keep: str = "7d"
+    heartbeat: str = "5s"
+    options: dict[str, str] = {}
+
+
 class ConfigFile(FileTable, frozen=True):
     data: str = ""
     socket: str = ""
@@ -109,6 +119,7 @@ class ConfigFile(FileTable, frozen=True):
     access: AccessTable | str = AccessTable()
     """A text is the short form of a table that has only a mode."""
     client: ClientTable = ClientTable()
+    archive: ArchiveTable = ArchiveTable()
 
 
 class ContextsFile(FileTable, frozen=True):

@@ -20,6 +20,7 @@ QueratorError
     ├── UsageError              the command line makes no sense
     ├── ConfigError             a setting makes no sense
     ├── PartlyDone              some of it failed
+    ├── Replaced                another daemon owns the archive
     └── Interrupted             Ctrl-C
 """
 
@@ -112,6 +113,10 @@ class ConfigError(QueratorError):
 
 class PartlyDone(QueratorError, exit_code=3):
     """Some of it failed."""
+
+
+class Replaced(QueratorError, exit_code=8):
+    """Another daemon owns the archive."""
 
 
 class Interrupted(QueratorError, exit_code=130):

@@ -130,6 +130,9 @@ SEGMENT_ALLOCATION_BYTES = 4_000_000
 """A disk without room for a whole segment gets one of this size. Spare files are written in steps of this size."""
 SEGMENTS_KEPT_MAX = 8
 """With more segments, the records of the oldest one that are still needed are copied out, and it is removed."""
+SEGMENTS_HELD_MAX = 64
+"""Segments are kept for the archive up to this number per storage. Beyond it, or on a disk that is nearly full, the
+archive starts over from fresh copies of the partition files."""
 SEGMENTS_WAITING_MAX = 2
 """With more closed segments, the partitions that the oldest ones wait for are applied at once."""
 SPARES_MAX = 3
@@ -312,3 +315,24 @@ MANIFEST_BYTES_MAX = 10_000_000
 """A longer manifest of a backup is refused. The manifest of a thousand partitions has less than a tenth of it."""
 JOB_ROOM_BYTES_MIN = 16_000_000
 """A copy into a storage is refused unless this much stays free beyond the size of the copy."""
+
+# The archive.
+ARCHIVE_TIMEOUT_SECONDS = 30
+ARCHIVE_CONNECT_SECONDS = 3
+"""A request to the object store that takes longer has failed. It is tried again."""
+ARCHIVE_RETRY_SECONDS_MAX = 5.0
+"""A put that fails is tried again after a wait that doubles up to this."""
+ARCHIVE_INDEX_EVERY = 64
+"""After this many log objects an index is written, so that readers begin there."""
+ARCHIVE_BASE_LOG_BYTES = 256_000_000
+"""A partition gets a new base when the log has grown by this much since the first record after its last base."""
+ARCHIVE_DELETES_MAX = 1_000
+"""Objects that are deleted with one request."""
+ARCHIVE_BASE_CHECK_SECONDS = 0.5
+"""The time between two looks for partitions that need a new base."""
+ARCHIVE_PRUNE_SECONDS = 3_600.0
+"""The time between two deletions of what an archive need not keep any longer."""
+ARCHIVE_STOP_SECONDS_MAX = 3.0
+"""A daemon that stops tries for this long to ship what is left."""
+ARCHIVE_CLAIM_SECONDS_MAX = 5.0
+"""A daemon that starts waits this long for the object store, and then serves without it, unless it must wait."""

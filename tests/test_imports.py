@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "querator.wire": (*GROUND, "querator.wire"),
     "querator.client": (*SHARED, "querator.client"),
     "querator.cli": (*SHARED, "querator.cli", "querator.client", "querator.spark"),
+    "querator.cli.archive": (*SHARED, "querator.cli", "querator.client", *_daemon("archive")),
     "querator.cli.daemon": (*SHARED, "querator.cli", "querator.client", *_daemon("lock", "logs", "server")),
     "querator.cli.doctor": (*SHARED, "querator.cli", "querator.client", *_daemon("lock")),
     "querator.spark": (*SHARED, "querator.client", "querator.spark"),
@@ -56,11 +57,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("registry"), (*BELOW_CALLS, *_daemon("storages", "validation"))),
     **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
     **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
+    **dict.fromkeys(_daemon("archive"), (*BELOW_CALLS, *_daemon("archive", "registry"))),
     **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
     **dict.fromkeys(_daemon("trends"), (*BELOW_CALLS, *_daemon("registry", "trends", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("access", "http", "queue"))),
     **dict.fromkeys(
-        _daemon("service"), (*BELOW_CALLS, *_daemon("admin", "health", "jobs", "registry", "trends", "validation"))
+        _daemon("service"),
+        (*BELOW_CALLS, *_daemon("admin", "archive", "health", "jobs", "registry", "trends", "validation")),
     ),
     **dict.fromkeys(_daemon("server"), (*SHARED, "querator.daemon")),
 }
@@ -69,7 +72,8 @@ CLOSED = (
     "querator.client",
     "querator.spark",
     "querator.wire",
-    *_daemon("admin", "bulk", "engine", "http", "jobs", "queue", "store", "store.duck", "store.journal", "trends"),
+    *_daemon("admin", "archive", "bulk", "engine", "http", "jobs", "queue", "store", "store.duck", "store.journal"),
+    *_daemon("trends"),
 )
 """Packages of which others may import only what `__all__` names."""
 OF_MODULES = ("querator.spark", "querator.wire")

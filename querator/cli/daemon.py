@@ -96,6 +96,13 @@ def run(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen on TCP without tokens or TLS, and serve everybody.")
     ] = False,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive", metavar="URL", help="Copy everything to this object store, such as s3://bucket/queue."
+        ),
+    ] = None,
+    claim: Annotated[bool, typer.Option("--claim", help="Take the archive over from the daemon that owns it.")] = False,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,
@@ -124,6 +131,8 @@ def run(
             socket_group=socket_group,
             insecure=insecure,
             test_clock=test_clock,
+            archive=archive,
+            claim=claim,
         )
     )
 

@@ -28,6 +28,7 @@ ENVIRONMENT: Final = {
     "QUERATOR_TOKEN": "the token itself",
     "QUERATOR_CONFIG": "config file (TOML)",
     "QUERATOR_DATA": "data directory of the daemon",
+    "QUERATOR_ARCHIVE": "the archive, as s3://bucket/path or file:///path",
     "QUERATOR_HTTP": "address of the daemon on TCP",
     "QUERATOR_TLS_CERT": "daemon: certificate for TLS on TCP",
     "QUERATOR_TLS_KEY": "daemon: private key of that certificate",

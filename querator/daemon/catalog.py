@@ -6,12 +6,13 @@ one at a time. The registry keeps the same facts in memory, and reads them from 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 import msgspec
@@ -48,6 +49,14 @@ create table if not exists tokens (
 """
 
 
+_ROWS_PER_INSERT = 100
+_NOT_COPIED = ("meta", "remembered")
+"""Tables that a copy of the catalog leaves out. A partition that was offline counts as one whose request ids are not
+known, which is right for any partition whose file could not be read."""
+
+T = TypeVar("T")
+
+
 class Leftover(NamedTuple):
     uuid: str
     storage: str
@@ -62,6 +71,10 @@ class Catalog:
         self.is_new = is_new = not path.exists()
         self._path = path
         self._lock = threading.Lock()
+        self._changes = 0
+        """How many changes were committed since the start."""
+        self.committed: Callable[[], None] = lambda: None
+        """Called after every change, in the thread that made it. The change is acknowledged when this returns."""
         try:
             self._connection = self._connect()
             self._connection.execute(_META)
@@ -233,6 +246,57 @@ class Catalog:
             for uuid, storage in leftovers:
                 self._connection.execute("delete from leftovers where uuid = ? and storage = ?", [uuid, storage])
 
+    # Copies.
+
+    def copied(self, seen: int, meanwhile: Callable[[], T]) -> tuple[int, bytes, T]:
+        """A copy of the catalog, as bytes for `load`; empty if there were no changes since `seen`.
+
+        Also returns the number of changes so far, and the result of `meanwhile`, which runs while nothing can change.
+        """
+        with self._lock:
+            result = meanwhile()
+            return self._changes, b"" if seen == self._changes else self._copy(), result
+
+    def _copy(self) -> bytes:
+        connection = self._usable()
+        names = [name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()]
+        tables = {}
+        for name in sorted(set(names) - set(_NOT_COPIED)):
+            cursor = connection.execute(f"select * from {name}")
+            columns = [column[0] for column in cursor.description or ()]
+            tables[name] = [columns, cursor.fetchall()]
+        return json.dumps({"schema_version": SCHEMA_VERSION, "tables": tables}, default=_json_value).encode()
+
+    def load(self, copy: bytes) -> None:
+        """Replaces everything in the catalog by a copy."""
+        found = json.loads(copy)
+        if found["schema_version"] != SCHEMA_VERSION:
+            raise CatalogError(
+                f"the catalog has schema version {found['schema_version']}, this version knows {SCHEMA_VERSION}"
+            )
+        with self._transaction():
+            self._connection.execute("delete from remembered")
+            for name, (columns, rows) in found["tables"].items():
+                self._connection.execute(f"delete from {name}")
+                for at in range(0, len(rows), _ROWS_PER_INSERT):
+                    some = rows[at : at + _ROWS_PER_INSERT]
+                    marks = ", ".join(f"({', '.join('?' * len(columns))})" for _ in some)
+                    values = [_python_value(value) for row in some for value in row]
+                    self._connection.execute(f"insert into {name} ({', '.join(columns)}) values {marks}", values)
+            self._connection.execute("update counts set is_remembered = false")
+
+    def forget_elsewhere(self, queue: str = "") -> None:
+        """In a copy of a catalog: forgets files that were not copied, and all other queues if one is named."""
+        with self._transaction():
+            self._connection.execute("delete from leftovers")
+            if queue:
+                for table, column in (("queues", "name"), ("partitions", "queue"), ("jobs", "queue")):
+                    self._connection.execute(f"delete from {table} where {column} <> ?", [queue])
+                self._connection.execute("delete from counts where uuid not in (select uuid from partitions)")
+                self._connection.execute(
+                    "update queues set dead_queue = '' where dead_queue not in (select name from queues)"
+                )
+
     def close(self) -> None:
         # If the checkpoint fails, DuckDB's log keeps the changes that the file lacks.
         with suppress(duckdb.Error):
@@ -278,6 +342,29 @@ class Catalog:
                     reason = str(error).splitlines()[0]
                     raise CatalogError(f"the catalog cannot be written; {reason}") from error
                 raise
+            self._changes += 1
             # A checkpoint puts everything into the file. If the disk is too full for it, DuckDB's log keeps the rest.
             with suppress(duckdb.Error):
                 self._connection.execute("checkpoint")
+        self.committed()
+
+
+def placements_in(copy: bytes) -> dict[str, tuple[str, str]]:
+    """The queue and the storage of each partition in a copy of a catalog, by UUID."""
+    columns, rows = json.loads(copy)["tables"]["partitions"]
+    queue, uuid, storage = (columns.index(name) for name in ("queue", "uuid", "storage"))
+    return {row[uuid]: (row[queue], row[storage]) for row in rows}
+
+
+def leftovers_in(copy: bytes) -> set[str]:
+    """The UUIDs of files in a copy of a catalog that belong to no queue, or not yet."""
+    columns, rows = json.loads(copy)["tables"]["leftovers"]
+    return {row[columns.index("uuid")] for row in rows}
+
+
+def _json_value(value: object) -> object:
+    return {"hex": value.hex()} if isinstance(value, bytes) else str(value)
+
+
+def _python_value(value: Any) -> Any:
+    return bytes.fromhex(value["hex"]) if isinstance(value, dict) else value

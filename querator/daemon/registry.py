@@ -25,6 +25,7 @@ from querator.errors import InternalError, InvalidRequest, QueratorError, Reques
 from querator.items import Placement, Queue
 
 if TYPE_CHECKING:
+    from querator.daemon.archive import Shipper
     from querator.daemon.jobs import Jobs
     from querator.daemon.trends import Trends
 
@@ -44,12 +45,15 @@ class Registry:
         self.stopping = False
         self.queues: dict[str, Queue] = {}
         self.logicals: dict[str, Logical] = {}
-        self.storages = Storages(config.storages, lambda storage: self.turns.add_storage(storage))
+        are_copied = config.archive is not None
+        self.storages = Storages(config.storages, lambda storage: self.turns.add_storage(storage), are_copied)
         self.catalog: Catalog
         self.turns: Turns
         self.upkeep: Upkeep
         self.jobs: Jobs
         self.trends: Trends
+        self.shipper: Shipper | None = None
+        """Copies everything to the archive, if there is one."""
         self.changing = asyncio.Lock()
         """Held while the set of queues or partitions changes."""
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -66,7 +66,9 @@ def run(config: DaemonConfig) -> None:
         )
         _raise_open_files_limit()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, listeners.sockets, http, tls, ends_with_terminal))
+            failure = runner.run(_serve(config, listeners.sockets, http, tls, ends_with_terminal))
+        if failure is not None:
+            raise failure
     finally:
         gc.unfreeze()
         listeners.close()
@@ -79,11 +81,13 @@ async def _serve(
     http: list[str],
     tls: ServerTls | None,
     ends_with_terminal: bool,
-) -> None:
+) -> QueratorError | None:
+    """Serves until it is asked to stop. Returns why it had to stop by itself, or None."""
     started = time.monotonic()
     clock: Clock = ManualClock() if config.test_clock else SystemClock()
     service = Service(config, clock)
     server = DaemonServer(config, service, clock, tls)
+    service.lost_archive = server.give_up
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
@@ -111,6 +115,7 @@ async def _serve(
     )
     await server.serve(sockets=sockets)
     log.info("querator stopped")
+    return server.failure
 
 
 class DaemonServer(uvicorn.Server):
@@ -138,6 +143,8 @@ class DaemonServer(uvicorn.Server):
             )
         )
         self._service = service
+        self.failure: QueratorError | None = None
+        """Why the daemon had to stop by itself."""
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -171,6 +178,12 @@ class DaemonServer(uvicorn.Server):
         log.info("querator is stopping", extra={"reason": reason})
         self.should_exit = True
         _exit_in_any_case()
+
+    def give_up(self, error: QueratorError) -> None:
+        """The archive is lost, most often to another daemon: nothing may be acknowledged any more."""
+        self.failure = error
+        if not self.should_exit:
+            self.stop_soon(error.message)
 
     def hang_up(self, ends_with_terminal: bool) -> None:
         """Handles SIGHUP: stops if the daemon's terminal was closed, else reopens the log file and renews the TLS

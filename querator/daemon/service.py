@@ -7,6 +7,7 @@ a task. All other calls are coroutines in `admin/` and `jobs/`. The service also
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
+from querator.daemon.archive import Shipper, bases
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -55,6 +57,8 @@ class Service:
         self.registry = Registry(config, clock)
         self.registry.jobs = jobs.Jobs(self.registry, jobs.KINDS)
         self.registry.trends = trends.Trends(config.data / "history", clock)
+        self.lost_archive: Callable[[QueratorError], None] = lambda error: None
+        """Called when another daemon owns the archive, or when it is damaged."""
         self._find = self.registry.find
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
@@ -83,10 +87,16 @@ class Service:
         """Opens the catalog, the storages and the queues, and resumes jobs. A partition that cannot be opened goes into
         error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
         registry = self.registry
+        shipper = registry.shipper = self._make_shipper()
+        if shipper is not None:
+            address = str(registry.config.http or "")
+            await registry.blocking(shipper.claim, address, registry.config.claim)
         catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
         await registry.blocking(registry.access.load, catalog)
         registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
         await registry.blocking(registry.storages.open_all)
+        if shipper is not None:
+            shipper.begin(catalog, registry.storages)
         registry.turns = Turns(registry.clock, registry.storages.values(), self._deliver)
         registry.upkeep = Upkeep(registry.turns, registry.config.limits.unapplied_bytes)
         queues = await registry.blocking(catalog.queues)
@@ -114,6 +124,21 @@ class Service:
         registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
         registry.run(registry.access.keep_time())
+        if shipper is not None:
+            registry.run(bases.watch(registry, shipper))
+
+    def _make_shipper(self) -> Shipper | None:
+        registry = self.registry
+        config, loop = registry.config, asyncio.get_running_loop()
+        if config.archive is None:
+            return None
+
+        def failed(error: QueratorError) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may have ended
+                loop.call_soon_threadsafe(self.lost_archive, error)
+
+        directories = [storage.directory for storage in config.storages]
+        return Shipper(config.archive, config.data, directories, registry.clock, failed)
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes all files. Does not wait longer than its bound for a storage that
@@ -133,6 +158,8 @@ class Service:
         for storage in registry.storages.values():
             await registry.blocking(storage.close)
         await registry.access.save_last_used()
+        if registry.shipper is not None:
+            await registry.blocking(registry.shipper.stop)
         await registry.blocking(registry.catalog.close)
 
     # -- calls

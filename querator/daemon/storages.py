@@ -18,9 +18,13 @@ log = logging.getLogger("querator.service")
 class Storages(dict[str, Storage]):
     """Holds the usable storages. Methods that block are called in worker threads."""
 
-    def __init__(self, configs: Sequence[StorageConfig], added: Callable[[Storage], None]) -> None:
+    def __init__(
+        self, configs: Sequence[StorageConfig], added: Callable[[Storage], None], are_copied: bool = False
+    ) -> None:
+        """`are_copied` says that an archive copies the journals."""
         super().__init__()
         self._configs = {config.name: config for config in configs}
+        self._are_copied = are_copied
         self._added = added
         """Called on the loop's thread for a storage that is opened late."""
         self._loop = asyncio.get_running_loop()
@@ -31,7 +35,7 @@ class Storages(dict[str, Storage]):
         """Blocking. Opens every storage that can be opened, and logs why the others cannot."""
         for config in self._configs.values():
             try:
-                self[config.name] = open_storage(config.name, config.directory)
+                self[config.name] = open_storage(config.name, config.directory, self._are_copied)
             except (StorageError, OSError) as error:
                 log.error("storage cannot be used", extra={"storage": config.name, "reason": str(error)})
 
@@ -54,7 +58,7 @@ class Storages(dict[str, Storage]):
         if config is None:
             raise StorageError(f"storage '{name}' is not configured")
         try:
-            storage = self._opened_late[name] = open_storage(config.name, config.directory)
+            storage = self._opened_late[name] = open_storage(config.name, config.directory, self._are_copied)
         except (StorageError, OSError) as error:
             raise StorageError(f"storage '{name}' cannot be used: {error}") from error
         log.info("storage can be used now", extra={"storage": name})

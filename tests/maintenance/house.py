@@ -30,7 +30,7 @@ _REQUESTS: dict[str, Any] = {"pause": m.PartitionsPauseRequest, "reload": m.Part
 
 
 class House:
-    def __init__(self, directory: Path, storages: tuple[str, ...] = ("default", "other")) -> None:
+    def __init__(self, directory: Path, storages: tuple[str, ...] = ("default", "other"), **settings: Any) -> None:
         self.directory = directory
         self.clock = ManualClock(1_800_000_000 * SECOND)
         self.config = DaemonConfig(
@@ -43,10 +43,12 @@ class House:
                 for number, name in enumerate(storages)
             ),
             limits=LimitsConfig(),
+            **settings,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        self.is_open = True
         self.service: Service
         self.start()
 
@@ -67,6 +69,7 @@ class House:
         self.start()
 
     def close(self) -> None:
+        self.is_open = False
         self.run(self.service.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -28,6 +28,7 @@ NOUNS: Final = {
     "queue": Noun("querator.cli.queue", "Produce to a queue, lease from it, complete and retry."),
     "partitions": Noun("querator.cli.partitions", "Pause, drain, reload, migrate and back up partitions."),
     "storages": Noun("querator.cli.storages", "List the directories that hold partitions, and their free space."),
+    "archive": Noun("querator.cli.archive", "Look at the copy in an object store, verify, prune and restore it."),
     "jobs": Noun("querator.cli.jobs", "List maintenance jobs, wait for them, and cancel them."),
     "items": Noun("querator.cli.items", "List, inspect, redrive, delete, export and import stored items."),
     "sql": Noun("querator.cli.sql", "Query the live partitions of a queue with SQL, read-only."),

@@ -18,6 +18,7 @@ EXIT_CODES: Final = {
     5: "conflict: something else is under way, such as another reload",
     6: "daemon unreachable",
     7: "timed out",
+    8: "replaced: another daemon owns the archive",
     130: "interrupted",
 }
 BROKEN_PIPE_EXIT_CODE: Final = 141

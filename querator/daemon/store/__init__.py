@@ -35,8 +35,9 @@ from querator.daemon.store.duck import (
     copies,
     open_storage,
 )
-from querator.daemon.store.files import open_regular, replace_file, sync_directory
+from querator.daemon.store.files import open_regular, private, replace_file, sync_directory
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
+from querator.daemon.store.journal import Feed, FeedChunk, HoldLost, News, Opening, Position, records_of, survey
 
 __all__ = [
     "FINGERPRINT_SQL",
@@ -45,12 +46,18 @@ __all__ = [
     "SCHEMAS",
     "Batch",
     "Due",
+    "Feed",
+    "FeedChunk",
     "FileSnapshot",
     "Fingerprints",
     "Found",
+    "HoldLost",
     "LackOfMemory",
     "Leased",
     "Loss",
+    "News",
+    "Opening",
+    "Position",
     "Rows",
     "Scan",
     "Slice",
@@ -68,6 +75,9 @@ __all__ = [
     "items_in",
     "open_regular",
     "open_storage",
+    "private",
+    "records_of",
     "replace_file",
+    "survey",
     "sync_directory",
 ]

@@ -31,6 +31,7 @@ from querator.items import NOBODY, Hold, Item, Room
 if TYPE_CHECKING:
     from querator.daemon.store.duck import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
+    from querator.daemon.store.journal import Feed
 
 
 class Rows(msgspec.Struct, array_like=True, gc=False):
@@ -260,6 +261,10 @@ class Storage(Protocol):
     directory: Path
 
     @property
+    def feed(self) -> Feed:
+        """What a copy of the journal elsewhere needs."""
+
+    @property
     def unapplied_bytes(self) -> int:
         """How many bytes of the journal wait to be applied, in all partitions."""
 
@@ -275,6 +280,10 @@ class Storage(Protocol):
 
         Raises StorageError when the partition cannot be trusted.
         """
+
+    def replay(self, uuid: str, number: int, payload: bytes) -> bool:
+        """Takes over a record of another journal, for an open partition that gets no other writes. False if it has the
+        record already. The record is durable once the store is flushed. Raises StorageError if records are missing."""
 
     def loss(self, uuid: str) -> Loss | None:
         """What a partition that was put aside has lost. Changes nothing. Counts the items in the file, without the

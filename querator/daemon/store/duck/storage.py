@@ -17,7 +17,7 @@ from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, NewRecord
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, NewRecord, Opening
 from querator.daemon.store.unapplied import StagedBatches, Taken
 from querator.items import Room
 
@@ -25,9 +25,12 @@ _log = logging.getLogger(__name__)
 _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
-def open_storage(name: str, directory: Path | str) -> DuckStorage:
-    """A storage that is ready for use; blocking. Raises StorageError or OSError."""
+def open_storage(name: str, directory: Path | str, is_copied: bool = False) -> DuckStorage:
+    """A storage that is ready for use; blocking. Raises StorageError or OSError. If its journal `is_copied` elsewhere,
+    segments stay until `feed` was told that they were copied."""
     storage = DuckStorage(name, directory)
+    if is_copied:
+        storage.feed.hold_everything()
     storage.recover()
     return storage
 
@@ -42,6 +45,7 @@ class DuckStorage:
         # DuckDB tells files apart by their paths, so that ours must be the same as DuckDB's.
         self.directory = directory.resolve()
         self._journal = Journal(self.directory / "journal")
+        self.feed = self._journal.feed
         self._files = AttachedFiles(name, self.directory, self._journal)
         self._staged = StagedBatches(msgspec.msgpack.Encoder().encode)
         self._stores: dict[str, DuckStore] = {}
@@ -89,6 +93,9 @@ class DuckStorage:
         room = Room(there.free, there.total)
         if self.shortage or room.free_bytes < limits.ROOM_PROBE_BELOW_BYTES:
             self._journal.probe()
+        if room.is_low:
+            # Segments that were kept for a copy elsewhere can go.
+            self._journal.books.trim()
         return room
 
     def reopen(self) -> None:
@@ -110,6 +117,7 @@ class DuckStorage:
                 if self._history.wounds:
                     # A segment that stays damaged is older than this partition. The next start must know that.
                     self._journal.append_closed({UUID(uuid).bytes: 0}, always=True)
+                self.feed.opened(Opening(uuid, queue, 0, is_new=True))
                 return self._enter(file, Meta(uuid, queue, tables.SCHEMA_VERSION, 0, 0), self._history_of(uuid))
         except StorageError:
             with contextlib.suppress(StorageError, OSError):
@@ -134,6 +142,7 @@ class DuckStorage:
         try:
             with self._files.failures(uuid):
                 file, meta = self._files.attach(uuid, history, accept_loss)
+                self.feed.opened(Opening(uuid, queue, meta.applied, is_new=False))
                 return self._enter(file, meta, history, accept_loss)
         except StorageError:
             with contextlib.suppress(StorageError):
@@ -180,6 +189,22 @@ class DuckStorage:
             if self._journal.books.is_needed_by(UUID(uuid).bytes)
             else self._journal.books.no_history()
         )
+
+    def replay(self, uuid: str, number: int, payload: bytes) -> bool:
+        """Takes over a record of another journal, for an open partition that gets no other writes. False if it has the
+        record already. The record is durable once the store is flushed. Raises StorageError if records are missing."""
+        store = self._stores[uuid]
+        if number <= store.record_written:
+            return False
+        if number > store.record_written + 1:
+            raise StorageError(f"records {store.record_written + 1} to {number - 1} are missing", [uuid])
+        batch = _decode(payload)
+        with self._staged.lock:
+            store.absorb(batch, number, len(payload) + RECORD_HEADER_BYTES)
+        if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
+            store.flush()
+            store.checkpoint()
+        return True
 
     def loss(self, uuid: str) -> Loss | None:
         reason = self._files.quarantine.reason(uuid)

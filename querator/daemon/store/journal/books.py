@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
+from itertools import dropwhile
 from pathlib import Path
 
 from querator import limits
@@ -20,6 +22,7 @@ from querator.daemon.store.journal.kept import Kept
 from querator.daemon.store.journal.records import CLOSED, Record, magic_of, read_records
 from querator.daemon.store.journal.spares import Spares
 from querator.daemon.store.journal.trimmed import Trimmed
+from querator.items import Room
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,10 @@ class Books:
         self.segments: list[Segment] = []
         self.active: Segment | None = None
         """The segment to which records are appended, if there is one."""
+        self.last_number = 0
+        """The number of the last segment that there was."""
+        self._held_from: int | None = None
+        """Segments from this number on are held for a copy elsewhere; None if nothing is held."""
         self._kept = Kept(directory)
         self._trimmed = Trimmed(directory / "TRIMMED", directory.with_name(directory.name + ".trimmed"))
 
@@ -137,16 +144,42 @@ class Books:
     def lagging(self) -> set[bytes]:
         """The partitions that keep closed segments from going, when there are too many closed segments."""
         with self.lock:
-            closed = [segment for segment in self.segments if segment is not self.active]
+            closed = [segment for segment in self._needed() if segment is not self.active]
             return set().union(
                 *[segment.needs for segment in closed[: max(0, len(closed) - limits.SEGMENTS_WAITING_MAX)]]
             )
 
+    def hold_from(self, number: int | None) -> None:
+        """Holds segments from this number on, for a copy elsewhere. None holds nothing."""
+        with self.lock:
+            self._held_from = number
+        self.trim()
+
+    def _is_held(self, segment: Segment) -> bool:
+        """Whether a copy elsewhere still needs this segment. A copy that is too far behind loses its hold."""
+        if self._held_from is None or segment.number < self._held_from:
+            return False
+        there = os.statvfs(self._directory)
+        room = Room(there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize)
+        held = len([one for one in self.segments if one.number >= self._held_from])
+        if held <= limits.SEGMENTS_HELD_MAX and not room.is_low:
+            return True
+        why = f"{room}" if room.is_low else f"{held} segments wait for it"
+        _log.warning("journal %s: segments are no longer kept for the archive: %s", self._directory, why)
+        self._held_from = None
+        return False
+
+    def _needed(self) -> list[Segment]:
+        """The segments from the first one on that a partition needs. Call this under the lock."""
+        return list(dropwhile(lambda segment: not segment.needs, self.segments))
+
     def trim(self) -> None:
-        """Lets every closed segment go that no partition needs."""
+        """Lets every closed segment go that no partition needs and that is not held."""
         with self._trimming:
             deleted = False
             while segment := self._oldest_closed():
+                if self._is_held(segment):
+                    break
                 if segment.needs:
                     if len(self.segments) <= limits.SEGMENTS_KEPT_MAX:
                         break

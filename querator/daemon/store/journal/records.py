@@ -54,6 +54,10 @@ class Record(NamedTuple):
     def end(self) -> int:
         return self.payload_at + self.payload_bytes
 
+    @property
+    def is_batch(self) -> bool:
+        return self.kind == BATCH
+
 
 class Damage(NamedTuple):
     """Bytes that were a record once. `partition` is None if nothing tells whose record it was."""

@@ -25,6 +25,7 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.journal.books import Books, Segment
+from querator.daemon.store.journal.feed import Feed
 from querator.daemon.store.journal.head import Head, Segments
 from querator.daemon.store.journal.history import History, Place
 from querator.daemon.store.journal.kept import KEPT_SEGMENT
@@ -65,11 +66,11 @@ class Journal:
         self._head = Head(directory / "HEAD", directory.with_name(directory.name + ".head"))
         self._spares = Spares(directory)
         self.books = Books(directory, self._head, self._spares)
+        self.feed = Feed(self.books)
         self._books_lock = self.books.lock
         self._fd = -1
         self._initialised = 0
         """Up to this byte, the file of the active segment was written before it became this segment."""
-        self._last_number = 0
         self.failure = ""
         """Why nothing can be appended until `reopen`; empty when something can."""
         self.shortage = ""
@@ -80,15 +81,15 @@ class Journal:
     def recover(self) -> History:
         """Reads everything, for a start. The next append begins a new segment."""
         make_directory(self._directory)
-        history, self._last_number, self.is_new = recover(self._directory, self.books, self._head)
-        self._spares.find(self._last_number)
+        history, self.books.last_number, self.is_new = recover(self._directory, self.books, self._head)
+        self._spares.find(self.books.last_number)
         return history
 
     def seal(self) -> None:
         """Notes which segments there are, after every partition that lacks records was put aside. So nothing is
         reported as missing again. Frees the space that was allocated for further records."""
         segments = self.books.segments
-        last, end = self._last_number, segments[-1].bytes if segments else 0
+        last, end = self.books.last_number, segments[-1].bytes if segments else 0
         first = segments[0].number if segments else last + 1
         self.books.seal(has_trimmed=first > 1)
         self._head.is_now(Segments(first, last, end, True))
@@ -216,7 +217,7 @@ class Journal:
         segments = self.books.segments
         previous_bytes = segments[-1].bytes if segments else 0
         self._end()
-        number = self._last_number + 1
+        number = self.books.last_number + 1
         segment = Segment(number, segment_path(self._directory, number), SEGMENT_HEADER_BYTES)
         spare = self._spares.take()
         place = spare or segment.path
@@ -247,7 +248,7 @@ class Journal:
                 raise self._fail(error) from error
             raise self._no_space(error) from error
         with self._books_lock:
-            self._last_number = segment.number
+            self.books.last_number = segment.number
             self.books.active = segment
             segments.append(segment)
         return segment

@@ -1,0 +1,13 @@
+"""The copy elsewhere: shipping everything durable to an object store, and bringing it back.
+
+`objects` is the format, `bucket` the seam to object stores, and `ledger` what an archive has. `ownership` decides who
+may write, `cutting` and `shipping` write, `bases` copies whole partition files. `restoring` reads, and `care` looks
+after what is there. Nothing here decides about items, and nothing here is on the way of a request.
+"""
+
+from querator.daemon.archive import bases, care, restoring
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
+from querator.daemon.archive.failing import failures
+from querator.daemon.archive.shipping import Shipper
+
+__all__ = ["ArchiveError", "Away", "Bucket", "Shipper", "bases", "care", "failures", "restoring"]

@@ -1,0 +1,104 @@
+"""Bases: whole partition files for the archive, taken like a backup while the queue goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from querator import limits
+from querator.daemon.archive import care
+from querator.daemon.archive.bucket import Away
+from querator.daemon.archive.objects import Base, DamagedObject
+from querator.daemon.archive.shipping import Shipper
+from querator.daemon.engine import at_store
+from querator.daemon.queue import Logical, Partition
+from querator.daemon.registry import Registry
+from querator.daemon.store import FileSnapshot, StorageError, Store, copies
+from querator.errors import QueratorError
+
+log = logging.getLogger("querator.archive")
+
+DIRECTORY: Final = "bases"
+"""Below the data directory: files on their way to the archive."""
+
+
+async def watch(registry: Registry, shipper: Shipper) -> None:
+    """Takes a base of every partition that needs one, one after the other, for as long as the daemon runs."""
+    directory = registry.config.data / DIRECTORY
+    await registry.blocking(_make_empty, directory)
+    pruned_at = time.monotonic()
+    while True:
+        if time.monotonic() - pruned_at >= limits.ARCHIVE_PRUNE_SECONDS:
+            pruned_at = time.monotonic()
+            await registry.blocking(_prune, registry, shipper)
+        for uuid in shipper.wanted_bases():
+            found = _find(registry, uuid)
+            if found is None:
+                continue
+            try:
+                await _take(registry, shipper, *found, directory / f"{uuid}.duckdb")
+            except (Away, QueratorError, StorageError, OSError) as error:
+                log.warning("a base was not taken", extra={"partition": uuid, "reason": str(error)})
+        await asyncio.sleep(limits.ARCHIVE_BASE_CHECK_SECONDS)
+
+
+def _prune(registry: Registry, shipper: Shipper) -> None:
+    """Blocking. Deletes what is older than the archive is to keep."""
+    before_us = registry.clock.now_us() - int(shipper.config.keep * limits.US_PER_SECOND)
+    try:
+        found = care.prune(shipper.bucket, before_us)
+    except (Away, DamagedObject) as error:
+        log.warning("archive was not pruned", extra={"reason": str(error)})
+    else:
+        log.info("archive was pruned", extra={"objects": found.objects, "bytes": found.size})
+
+
+def _make_empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+
+
+def _find(registry: Registry, uuid: str) -> tuple[Logical, Partition] | None:
+    for logical in registry.logicals.values():
+        for partition in logical.partitions:
+            if partition.placement.uuid == uuid:
+                is_open = partition.store is not None and partition.allows.storage
+                return (logical, partition) if is_open else None
+    return None
+
+
+async def _take(registry: Registry, shipper: Shipper, logical: Logical, partition: Partition, path: Path) -> None:
+    # Before the snapshot: what comes after the snapshot is in this log object at the earliest.
+    since = shipper.ledger.number + 1
+    snapshot = await at_store(logical, partition, _snapshot)
+    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, path))
+    try:
+        await asyncio.shield(writing)
+    finally:
+        # The snapshot must not be closed while a thread reads it.
+        if not writing.done():
+            await asyncio.wait([writing])
+        await registry.blocking(snapshot.close)
+
+
+def _snapshot(store: Store) -> FileSnapshot:
+    store.flush()
+    return store.snapshot()
+
+
+def _upload(shipper: Shipper, snapshot: FileSnapshot, since: int, path: Path) -> None:
+    """Blocking."""
+    try:
+        written = copies.write_snapshot(snapshot, path, lambda done: None)
+        name = f"base/{written.uuid}/{shipper.ledger.epoch:08d}-{since:016d}-{written.applied}.duckdb"
+        size, sha256 = path.stat().st_size, copies.file_hash(path)
+        shipper.bucket.upload(name, path)
+        shipper.add_base(Base(written.uuid, written.queue, written.applied, since, name, sha256, size))
+        log.info("base was taken", extra={"partition": written.uuid, "bytes": size})
+    finally:
+        for half in (path, path.with_name(path.name + ".wal")):
+            half.unlink(missing_ok=True)

@@ -1,0 +1,174 @@
+"""The seam to object stores: create an object, read, list and delete objects. Nothing else knows obstore.
+
+An archive in a directory (`file://`) is synced here, because the object store library does not do that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from querator import limits
+from querator.daemon.store import sync_directory
+from querator.errors import ConfigError, QueratorError
+
+SCHEMES: Final = ("s3", "gs", "az", "file")
+_PIECE_BYTES: Final = 4 << 20
+
+
+class Away(Exception):
+    """The object store does not answer, or refuses. What was asked for may have happened all the same."""
+
+
+class ArchiveError(QueratorError):
+    """The archive cannot be used."""
+
+
+class StoredObject(NamedTuple):
+    name: str
+    size: int
+    modified_us: int
+
+
+class Bucket:
+    """The objects below a URL. All methods block, and raise Away if the object store cannot be reached."""
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        self.url = url
+        scheme, _, path = urlsplit(url)[:3]
+        if scheme not in SCHEMES:
+            raise ConfigError(
+                f"'{url}' is no archive",
+                hint="it begins with s3://, gs://, az:// or file://, such as s3://bucket/queue",
+            )
+        self._directory = Path(unquote(path)) if scheme == "file" else None
+        self._library, self._store = _opened(url, dict(options or {}), self._directory)
+        self._errors = self._library.exceptions
+
+    def create(self, name: str, data: bytes) -> bytes | None:
+        """Creates an object. If there is one of this name already, returns its bytes, and changes nothing.
+
+        An object with the same bytes is our own: the first attempt succeeded, although it looked like a failure. So is
+        an object that is cut off: no store shows one, but if it happens, only its writer can complete it.
+        """
+        if self._create(name, data):
+            return None
+        there = self.read(name)
+        if there is None:
+            raise Away(f"{name} exists and cannot be read")
+        if there == data:
+            return None
+        if len(there) < len(data) and data.startswith(there):
+            self.replace(name, data)
+            return None
+        return there
+
+    def _create(self, name: str, data: bytes) -> bool:
+        with self._failures():
+            try:
+                self._library.put(self._store, name, data, mode="create", use_multipart=False)
+            except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+                return False
+            self._sync(name)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        with self._failures():
+            self._library.put(self._store, name, data, use_multipart=False)
+            self._sync(name)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Uploads a file, in parts if it is large. Nobody else uses the name."""
+        with self._failures():
+            self._library.put(self._store, name, path, max_concurrency=2)
+            self._sync(name)
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+        with self._failures():
+            try:
+                return bytes(self._library.get(self._store, name).bytes())
+            except (self._errors.NotFoundError, FileNotFoundError):
+                return None
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a large object, one piece after the other."""
+        with self._failures():
+            try:
+                for piece in self._library.get(self._store, name).stream(min_chunk_size=_PIECE_BYTES):
+                    yield bytes(piece)
+            except (self._errors.NotFoundError, FileNotFoundError):
+                raise ArchiveError(f"{name} is missing from the archive {self.url}") from None
+
+    def entries(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        """The objects whose names begin with a prefix, in the order of their names. A list may lag behind."""
+        with self._failures():
+            found: list[StoredObject] = []
+            for page in self._library.list(self._store, prefix, offset=after or None):
+                for one in page:
+                    modified_us = int(one["last_modified"].timestamp() * 1_000_000)
+                    found.append(StoredObject(str(one["path"]), int(one["size"]), modified_us))
+        # A directory is listed in any order.
+        yield from sorted(found)
+
+    def delete(self, names: list[str]) -> None:
+        with self._failures(), contextlib.suppress(self._errors.NotFoundError, FileNotFoundError):
+            for at in range(0, len(names), limits.ARCHIVE_DELETES_MAX):
+                self._library.delete(self._store, names[at : at + limits.ARCHIVE_DELETES_MAX])
+
+    def _sync(self, name: str) -> None:
+        if self._directory is None:
+            return
+        path = self._directory / name
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        while path != self._directory:
+            path = path.parent
+            sync_directory(path)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._errors.BaseError, OSError) as error:
+            text = str(error).strip()
+            raise Away(text.splitlines()[0] if text else type(error).__name__) from error
+
+
+def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[Any, Any]:
+    try:
+        import obstore
+        from obstore.store import LocalStore, from_url
+    except ImportError:
+        raise ConfigError(
+            "an archive needs a library that is not installed", hint="pip install 'querator[archive]'"
+        ) from None
+    try:
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return obstore, LocalStore(prefix=directory)
+        client_options = {
+            "timeout": f"{limits.ARCHIVE_TIMEOUT_SECONDS}s",
+            "connect_timeout": f"{limits.ARCHIVE_CONNECT_SECONDS}s",
+            "allow_http": True,
+        }
+        store = _checked(from_url)(url, config=options, client_options=client_options, retry_config=_NO_RETRIES)
+        return obstore, store
+    except Exception as error:  # the library has an error of its own for every setting
+        raise ConfigError(f"the archive {url} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+_NO_RETRIES: Final[Any] = {"max_retries": 0}
+"""Retries are made by the caller, who knows what else to do meanwhile."""
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The library's types know each setting of each store. Ours come from a file, and the library checks them."""
+    return function

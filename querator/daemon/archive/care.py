@@ -1,0 +1,228 @@
+"""Care of an archive: what is in it, whether all of it is sound, and what may go."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from querator import limits
+from querator.daemon.archive.bucket import ArchiveError, Bucket
+from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log
+from querator.daemon.archive.objects import (
+    HEARTBEAT,
+    Base,
+    DamagedObject,
+    Heartbeat,
+    Owner,
+    log_name,
+    opened,
+)
+from querator.daemon.archive.restoring import records_in
+from querator.daemon.catalog import placements_in
+
+
+class Status(NamedTuple):
+    owner: Owner | None
+    epoch: int
+    number: int
+    claimed_at: int
+    last_point: int
+    """When the last log object was cut."""
+    oldest_point: int
+    last_heartbeat: int
+    objects: int
+    size: int
+    partitions: int
+    without_base: int
+    last_base: int
+
+
+def status(bucket: Bucket) -> Status:
+    """Blocking. Lists everything, which takes a while for a large archive."""
+    entries = list(bucket.entries(""))
+    ledger = latest(bucket)
+    found = indexes(bucket)
+    oldest = [one.time for one in found]
+    if (first := read_log(bucket, 1)) is not None:
+        oldest.append(first.head.time)
+    beat = heartbeat(bucket)
+    placed = placements_in(ledger.catalog) if ledger.catalog else {}
+    return Status(
+        owner=ledger.owner,
+        epoch=ledger.epoch,
+        number=ledger.number,
+        claimed_at=ledger.claimed_at,
+        last_point=ledger.time,
+        oldest_point=min(oldest, default=0),
+        last_heartbeat=beat.time if beat and beat.epoch == ledger.epoch else 0,
+        objects=len(entries),
+        size=sum(entry.size for entry in entries),
+        partitions=len(placed),
+        without_base=len(ledger.without_base(placed)),
+        last_base=max([entry.modified_us for entry in entries if entry.name.startswith("base/")], default=0),
+    )
+
+
+def heartbeat(bucket: Bucket) -> Heartbeat | None:
+    """Blocking. The last heartbeat; None if there is none that can be read."""
+    data = bucket.read(HEARTBEAT)
+    try:
+        return opened(data, Heartbeat, HEARTBEAT)[0] if data is not None else None
+    except DamagedObject:
+        return None
+
+
+class Point(NamedTuple):
+    """A log object that a restore may begin to read after."""
+
+    number: int
+    time: int
+    epoch: int
+    owner: str
+    queues: int
+    partitions: int
+    base_bytes: int
+    log_bytes: int
+    """What a restore to this point reads besides the bases."""
+
+
+def points(bucket: Bucket) -> list[Point]:
+    """Blocking. The points that have an index, and the last one."""
+    ledgers = [ledger for index in indexes(bucket) if (ledger := index.read(bucket)) is not None]
+    end = latest(bucket, msgspec.msgpack.decode(msgspec.msgpack.encode(ledgers[-1]), type=Ledger) if ledgers else None)
+    if end.number and (not ledgers or ledgers[-1].number < end.number):
+        ledgers.append(end)
+    return [_point(ledger) for ledger in ledgers if ledger.catalog]
+
+
+def _point(ledger: Ledger) -> Point:
+    placed = placements_in(ledger.catalog)
+    lines = [ledger.lines[uuid] for uuid in placed if uuid in ledger.lines]
+    starts = [line.log_bytes_before for line in lines if line.replay_from]
+    return Point(
+        number=ledger.number,
+        time=ledger.time,
+        epoch=ledger.epoch,
+        owner=str(ledger.owner or ""),
+        queues=len({queue for queue, _ in placed.values()}),
+        partitions=len(placed),
+        base_bytes=sum(line.base.size for line in lines if line.base),
+        log_bytes=ledger.log_bytes - min(starts) if starts else 0,
+    )
+
+
+class Verified(NamedTuple):
+    log_objects: int
+    bases: int
+    bytes: int
+
+
+def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, total: None) -> Verified:
+    """Blocking. Reads everything. Raises DamagedObject, naming the first object that is wrong."""
+    sizes = {entry.name: entry.size for entry in bucket.entries("")}
+    total, done = sum(sizes.values()), 0
+    first = first_number(bucket)
+    starts = {index.number: index for index in indexes(bucket)}
+    ledger = Ledger(number=first - 1)
+    bases: dict[str, Base] = {}
+    number = first
+    while number and (one := read_log(bucket, number)) is not None:
+        ledger.advance(one)
+        records_in(one)
+        if one.catalog:
+            placements_in(one.catalog)
+        bases |= {base.name: base for base in one.head.bases if base.name}
+        done += one.size
+        progress(done, total)
+        number += 1
+    beyond = [name for name in sizes if name.startswith("log/") and name > log_name(number)]
+    if beyond:
+        raise DamagedObject(f"{log_name(number)} is missing")
+    for index in starts.values():
+        found = index.read(bucket)
+        if found is not None:
+            bases |= {line.base.name: line.base for line in found.lines.values() if line.base and line.base.name}
+    for base in bases.values():
+        if base.name not in sizes and base.uuid not in ledger.lines:
+            continue  # pruned: no point that is left needs it
+        digest = hashlib.sha256()
+        for piece in bucket.pieces(base.name):
+            digest.update(piece)
+            done += len(piece)
+            progress(done, total)
+        if digest.hexdigest() != base.sha256:
+            raise DamagedObject(f"{base.name} is damaged: its hash is wrong")
+    return Verified(number - first, len(bases), done)
+
+
+class Pruned(NamedTuple):
+    objects: int
+    size: int
+    oldest_point: int
+
+
+def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
+    """Blocking. Deletes what no point after a moment needs.
+
+    The oldest point that stays is an index at or before that moment. Indexes go first, so that no reader begins at one
+    whose log objects are gone.
+    """
+    found = indexes(bucket)
+    oldest, ledger = _oldest_kept(bucket, found, before_us)
+    if oldest is None or ledger is None:
+        return Pruned(0, 0, found[0].time if found else 0)
+    doomed = []
+    needed = ledger.oldest_needed()
+    for entry in bucket.entries(""):
+        kind, _, rest = entry.name.partition("/")
+        is_index = kind == "index" and Index(entry.name).number < oldest.number
+        is_log = kind == "log" and int(rest) < needed
+        if is_index or is_log or (kind == "base" and not _is_needed(rest, ledger)):
+            doomed.append(entry)
+    if not dry_run:
+        bucket.delete([entry.name for entry in doomed if entry.name.startswith("index/")])
+        bucket.delete([entry.name for entry in doomed if not entry.name.startswith("index/")])
+    return Pruned(len(doomed), sum(entry.size for entry in doomed), oldest.time)
+
+
+def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[Index | None, Ledger | None]:
+    for index in reversed(found):
+        if index.time <= before_us:
+            ledger = index.read(bucket)
+            # A partition without a base would be lost if everything before went.
+            if ledger is not None and ledger.is_point and not ledger.without_base(placements_in(ledger.catalog)):
+                return index, ledger
+    return None, None
+
+
+def _is_needed(name: str, ledger: Ledger) -> bool:
+    """Whether a base may be needed by the point of a ledger, or by a later one."""
+    uuid, _, rest = name.partition("/")
+    since = int(rest.split("-")[1])
+    line = ledger.lines.get(uuid)
+    if line is None:
+        # The partition is gone, or its first base was on its way.
+        return since > ledger.number - limits.ARCHIVE_INDEX_EVERY
+    return since >= (line.base.since if line.base else line.void_at)
+
+
+def try_store(bucket: Bucket) -> None:
+    """Blocking. Finds out whether the store is reachable, allows what is needed, and refuses to create an object twice.
+
+    Raises ArchiveError if it does not refuse: then two daemons can own the archive. Raises Away.
+    """
+    name = f"probe/{uuid4()}"
+    try:
+        if bucket.create(name, b"first") is not None:
+            raise ArchiveError(f"{bucket.url} refuses to create an object that does not exist")
+        if bucket.create(name, b"second") != b"first" or bucket.read(name) != b"first":
+            raise ArchiveError(
+                f"{bucket.url} overwrites objects that must only be created: it ignores conditional puts",
+                hint="two daemons could own this archive; use another object store, or switch conditional puts on",
+            )
+    finally:
+        bucket.delete([name])

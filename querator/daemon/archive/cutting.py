@@ -1,0 +1,186 @@
+"""Cuts: what all journals and the catalog have at one moment that the archive lacks, in pieces for log objects.
+
+The catalog cannot change while a cut is made, so that a restore never finds items without their queue. A cut is small
+as a rule, and is one piece. After the object store was away it may be many pieces. A restore ends only behind a whole
+cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from querator import limits
+from querator.clock import Clock
+from querator.daemon.archive.ledger import Ledger
+from querator.daemon.archive.objects import LOG, Base, JournalPart, LogHead, LogObject, Owner, sealed_log
+from querator.daemon.catalog import Catalog, leftovers_in, placements_in
+from querator.daemon.store import FeedChunk, HoldLost, News, Opening, Position, Storage, survey
+
+log = logging.getLogger("querator.archive")
+
+
+class Piece(NamedTuple):
+    """The contents of one log object. What concerns a whole cut is in its last piece."""
+
+    time_us: int
+    chunks: list[tuple[str, FeedChunk]]
+    """With the names of their storages."""
+    is_last: bool
+    openings: list[Opening] = []
+    lost: list[str] = []
+    """Storages whose journals no longer have what comes next: their partitions need new bases."""
+    catalog: bytes = b""
+    bases: list[Base] = []
+
+
+class Cutter:
+    def __init__(self, catalog: Catalog, storages: Mapping[str, Storage], clock: Clock) -> None:
+        self.placements: dict[str, tuple[str, str]] = {}
+        """The queue and the storage of each partition, as in the last catalog that was cut."""
+        self.unchanged: Collection[str] = ()
+        """Partitions whose files nobody changed between the last stop in order and this start."""
+        self.must_agree = False
+        """Whether the directory was made from the archive, so that its partitions must agree with the ledger."""
+        self.is_stranger = False
+        """Whether the directory was not made from what the archive has, so that everything needs a new base."""
+        self._catalog = catalog
+        self._storages = storages
+        self._clock = clock
+        self._changes_seen = -1
+        self._starts = {name: storage.feed.end() for name, storage in storages.items()}
+        """Where each journal ended before anything of this run was written to it."""
+        self._positions: dict[str, Position] = {}
+        self._closed: set[str] = set()
+        """Partitions that the cut under way found closed."""
+        self._gaps: set[str] = set()
+        """Partitions whose records in the cut under way do not follow those in the archive."""
+        self._judged: set[str] = set()
+        """Partitions that were opened in this run."""
+
+    def _hold(self, ledger: Ledger) -> None:
+        """Finds out where to go on in each journal. A storage may have been opened late."""
+        for name, storage in tuple(self._storages.items()):
+            if name not in self._positions:
+                start = self._starts.get(name) or storage.feed.end()
+                self._positions[name] = position = ledger.position(name) or start
+                storage.feed.hold(position)
+
+    def take(self, ledger: Ledger, bases: list[Base]) -> list[Piece]:
+        """A new cut; empty if nothing is new. Every piece must be shipped before the next cut."""
+        self._hold(ledger)
+        time_us = self._clock.now_us()
+        self._changes_seen, catalog, (news, lost) = self._catalog.copied(self._changes_seen, self._news)
+        if catalog:
+            self.placements = placements_in(catalog)
+        groups: list[list[tuple[str, FeedChunk]]] = [[]]
+        size = 0
+        for name, one in news.items():
+            for chunk in one.chunks:
+                if groups[-1] and size + chunk.end - chunk.begin > limits.SEGMENT_BYTES_MAX:
+                    groups.append([])
+                    size = 0
+                groups[-1].append((name, chunk))
+                size += chunk.end - chunk.begin
+        openings = [opening for one in news.values() for opening in one.openings]
+        if not (groups[0] or openings or lost or catalog or bases):
+            return []
+        return [
+            *(Piece(time_us, group, is_last=False) for group in groups[:-1]),
+            Piece(time_us, groups[-1], True, openings, lost, catalog, bases),
+        ]
+
+    def _news(self) -> tuple[dict[str, News], list[str]]:
+        news: dict[str, News] = {}
+        lost: list[str] = []
+        for name, position in self._positions.items():
+            feed = self._storages[name].feed
+            try:
+                news[name] = feed.take(position)
+            except HoldLost as error:
+                log.error("archive starts over from fresh bases", extra={"storage": name, "reason": str(error)})
+                lost.append(name)
+                self._positions[name] = feed.end()
+                feed.hold(self._positions[name])
+                news[name] = feed.take(self._positions[name])
+        return news, lost
+
+    def made(self, piece: Piece, ledger: Ledger, owner: Owner) -> tuple[LogObject, bytes]:
+        """Blocking. The next log object, and its bytes. Raises OSError or ValueError if the journal cannot be read."""
+        body: list[bytes] = []
+        parts: list[JournalPart] = []
+        records: dict[str, int] = {}
+        for name, chunk in piece.chunks:
+            data = chunk.read()
+            found = survey(chunk.segment, data)
+            for partition, last in found.numbers.items():
+                uuid = str(UUID(bytes=partition))
+                line = ledger.lines.get(uuid)
+                before = max(line.last if line else 0, records.get(uuid, 0))
+                if found.first[partition] > before + 1:
+                    self._gaps.add(uuid)
+                records[uuid] = last
+            self._closed |= {str(UUID(bytes=uuid)) for uuid in found.closed}
+            body.append(data)
+            parts.append(JournalPart(name, chunk.segment, chunk.begin, len(data)))
+        closed: set[str] = set()
+        void: list[str] = []
+        born: list[Base] = []
+        if piece.is_last:
+            closed, self._closed = self._closed, set()
+            gaps, self._gaps = self._gaps, set()
+            void, born = self._judge(piece, ledger, closed, gaps)
+            closed -= {opening.uuid for opening in piece.openings}
+            body.append(piece.catalog)
+        gone: list[str] = []
+        if piece.catalog:
+            known = self.placements.keys() | leftovers_in(piece.catalog)
+            gone = [uuid for uuid in ledger.lines if uuid not in known]
+        head = LogHead(
+            number=ledger.number + 1,
+            epoch=ledger.epoch,
+            owner=owner,
+            kind=LOG,
+            # A clock that goes back must not make an object look older than the one before.
+            time=max(piece.time_us, ledger.time),
+            previous=ledger.sha256,
+            is_point=piece.is_last,
+            journal=parts,
+            records=records,
+            closed=sorted(closed),
+            bases=[*piece.bases, *born],
+            void=void,
+            gone=gone,
+            catalog_bytes=len(piece.catalog),
+        )
+        return sealed_log(head, b"".join(body))
+
+    def _judge(self, piece: Piece, ledger: Ledger, closed: set[str], gaps: set[str]) -> tuple[list[str], list[Base]]:
+        """Which partitions need new bases after this cut, and which are new and need none."""
+        void = gaps | {uuid for uuid, (_, storage) in self.placements.items() if storage in piece.lost}
+        if self.is_stranger:
+            void |= ledger.lines.keys()
+        born: dict[str, Base] = {}
+        for uuid, queue, applied, is_new in piece.openings:
+            line = ledger.lines.get(uuid)
+            was_closed = uuid in closed or (line is not None and line.is_closed)
+            is_first = uuid not in self._judged
+            self._judged.add(uuid)
+            if is_new:
+                born[uuid] = Base(uuid, queue, 0, ledger.number + 1)
+            elif line is None:
+                continue
+            elif is_first and self.must_agree:
+                if applied != line.last:
+                    void.add(uuid)
+            elif was_closed and not (is_first and uuid in self.unchanged):
+                void.add(uuid)
+        return sorted(void), [base for uuid, base in born.items() if uuid not in void]
+
+    def shipped(self, piece: Piece) -> None:
+        """The archive has this piece, so the journals need not keep it."""
+        for name, chunk in piece.chunks:
+            self._positions[name] = position = Position(chunk.segment, chunk.end)
+            self._storages[name].feed.hold(position)

@@ -1,0 +1,160 @@
+"""The ledger: what an archive has after a log object. Every reader and the writer advance it in the same way.
+
+A partition has a line: its base, its last record, and the first log object with a record after the base. With these a
+restore knows what to read. A partition whose line has no base cannot be restored yet: its base is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from querator.daemon.archive.bucket import Bucket
+from querator.daemon.archive.objects import (
+    CLAIM,
+    Base,
+    DamagedObject,
+    LogObject,
+    Owner,
+    index_name,
+    log_name,
+    opened,
+    opened_log,
+    sealed,
+)
+from querator.daemon.store import Position
+
+
+class Line(msgspec.Struct):
+    last: int = 0
+    """The last record that the archive has."""
+    base: Base | None = None
+    replay_from: int = 0
+    """The first log object with a record after the base; 0 if there is none."""
+    log_bytes_before: int = 0
+    """How many bytes of log objects there were before that one."""
+    void_at: int = 0
+    """The log object that said that earlier bases no longer count."""
+    is_closed: bool = False
+    """Whether the partition was closed, so that its file may have changed without a record since."""
+
+
+class Ledger(msgspec.Struct, kw_only=True):
+    number: int = 0
+    """The last log object; 0 if there is none."""
+    sha256: str = ""
+    epoch: int = 0
+    owner: Owner | None = None
+    claimed_at: int = 0
+    time: int = 0
+    is_point: bool = True
+    log_bytes: int = 0
+    """Of all log objects so far."""
+    lines: dict[str, Line] = {}
+    positions: dict[str, tuple[int, int]] = {}
+    """How far the journal of each storage of the owner was copied."""
+    catalog: bytes = b""
+    """The last catalog that was in a log object."""
+
+    def position(self, storage: str) -> Position | None:
+        found = self.positions.get(storage)
+        return Position(*found) if found else None
+
+    def advance(self, one: LogObject) -> None:
+        """Takes the next log object in. Raises DamagedObject if it does not follow the last one."""
+        head = one.head
+        if head.number != self.number + 1 or (self.sha256 and head.previous != self.sha256):
+            raise DamagedObject(f"{log_name(head.number)} does not follow {log_name(self.number)}")
+        if head.kind == CLAIM:
+            if self.owner is None or self.owner.data != head.owner.data:
+                self.positions = {}
+            self.epoch, self.owner, self.claimed_at = head.epoch, head.owner, head.time
+        for part in head.journal:
+            self.positions[part.storage] = (part.segment, part.begin + part.size)
+        for uuid, number in head.records.items():
+            line = self.lines.setdefault(uuid, Line())
+            line.last = max(line.last, number)
+            line.is_closed = False
+            if line.base and number > line.base.applied and not line.replay_from:
+                line.replay_from, line.log_bytes_before = head.number, self.log_bytes
+        for uuid in head.closed:
+            self.lines.setdefault(uuid, Line()).is_closed = True
+        for uuid in head.void:
+            # A base that is taken from now on has everything up to here.
+            self.lines[uuid] = Line(void_at=head.number)
+        for base in head.bases:
+            line = self.lines.setdefault(base.uuid, Line())
+            if base.since <= line.void_at:
+                continue  # it was taken before the partition was closed
+            line.base = base
+            line.replay_from = base.since if line.last > base.applied else 0
+            line.log_bytes_before = self.log_bytes
+            line.last = max(line.last, base.applied)
+        for uuid in head.gone:
+            self.lines.pop(uuid, None)
+        self.number, self.sha256, self.time, self.is_point = head.number, one.sha256, head.time, head.is_point
+        self.log_bytes += one.size
+        self.catalog = one.catalog or self.catalog
+
+    def without_base(self, uuids: Iterable[str]) -> list[str]:
+        """Which of these partitions cannot be restored yet."""
+        return [uuid for uuid in uuids if uuid not in self.lines or self.lines[uuid].base is None]
+
+    def oldest_needed(self) -> int:
+        """The first log object that a restore to this point reads."""
+        starts = [line.replay_from for line in self.lines.values() if line.replay_from]
+        return min([*starts, self.number + 1])
+
+
+def save_index(bucket: Bucket, ledger: Ledger) -> None:
+    """Blocking. An index that exists already says the same."""
+    bucket.create(index_name(ledger.number, ledger.time), sealed(None, msgspec.msgpack.encode(ledger)))
+
+
+class Index:
+    """An index by its name: which log object it follows, and when that was."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        number, _, time = name.removeprefix("index/").partition("-")
+        self.number, self.time = int(number), int(time)
+
+    def read(self, bucket: Bucket) -> Ledger | None:
+        """Blocking. None if it was pruned meanwhile. Raises DamagedObject."""
+        data = bucket.read(self.name)
+        return msgspec.msgpack.decode(opened(data, None, self.name)[1], type=Ledger) if data is not None else None
+
+
+def indexes(bucket: Bucket) -> list[Index]:
+    return [Index(entry.name) for entry in bucket.entries("index/")]
+
+
+def first_number(bucket: Bucket) -> int:
+    """The oldest log object that is still there; 0 if there is none."""
+    for entry in bucket.entries("log/"):
+        return int(entry.name.removeprefix("log/"))
+    return 0
+
+
+def read_log(bucket: Bucket, number: int) -> LogObject | None:
+    """Blocking. None if there is no such object. Raises DamagedObject."""
+    data = bucket.read(log_name(number))
+    return opened_log(data, number) if data is not None else None
+
+
+def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
+    """Blocking. The ledger after the last log object. `known` is an earlier ledger to go on from.
+
+    A list may lag, so it only says where to begin: the end is the first number that cannot be read.
+    """
+    ledger = known
+    if ledger is None:
+        for index in reversed(indexes(bucket)):
+            ledger = index.read(bucket)
+            if ledger is not None:
+                break
+    ledger = ledger or Ledger()
+    while (one := read_log(bucket, ledger.number + 1)) is not None:
+        ledger.advance(one)
+    return ledger

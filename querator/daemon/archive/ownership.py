@@ -1,0 +1,84 @@
+"""Who owns an archive: whoever created the last claim. Creating the next number decides, and nothing else does.
+
+A data directory has an identity of its own. A daemon claims an archive without being asked only if the archive is new,
+or if the last claim came from the same directory: any other directory lacks what the last owner has written.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from querator import __version__
+from querator.daemon.archive.bucket import Bucket
+from querator.daemon.archive.ledger import Ledger
+from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
+from querator.daemon.store import replace_file
+from querator.errors import Replaced
+
+
+class Identity(msgspec.Struct):
+    """What a data directory knows about itself and its archive."""
+
+    data: str
+    url: str = ""
+    number: int = 0
+    sha256: str = ""
+    """The directory was made from the archive up to this log object; 0 if it was not."""
+    closed: dict[str, tuple[int, int, int]] = {}
+    """Size, time of the last change and inode of each partition file when the daemon last stopped in order."""
+
+
+def identity_path(data: Path) -> Path:
+    return data / "archive.json"
+
+
+def read_identity(data: Path) -> Identity:
+    """Blocking. The identity of a directory. A directory without one gets a new one."""
+    try:
+        return msgspec.json.decode(identity_path(data).read_bytes(), type=Identity)
+    except FileNotFoundError:
+        identity = Identity(str(uuid4()))
+        save_identity(data, identity)
+        return identity
+
+
+def save_identity(data: Path, identity: Identity) -> None:
+    replace_file(identity_path(data), msgspec.json.encode(identity))
+
+
+def owner_of(identity: Identity, address: str) -> Owner:
+    return Owner(identity.data, socket.gethostname(), os.getpid(), __version__, address)
+
+
+def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
+    """Refuses a claim by a directory that is not known to have everything that the archive has."""
+    if ledger.owner is None or ledger.owner.data == owner.data or may_take:
+        return
+    raise Replaced(
+        f"the archive {url} belongs to {ledger.owner} since epoch {ledger.epoch}, and not to this data directory",
+        hint="querator daemon run --standby follows it; --claim takes it over; querator archive salvage lists what"
+        " only this directory has",
+    )
+
+
+def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
+    """Blocking. Writes the next object in the name of a new owner. False if somebody else has written it."""
+    head = LogHead(
+        number=ledger.number + 1,
+        epoch=ledger.epoch + 1,
+        owner=owner,
+        kind=CLAIM,
+        time=max(now_us, ledger.time),
+        previous=ledger.sha256,
+        is_point=ledger.is_point,
+    )
+    claimed, data = sealed_log(head, b"")
+    if bucket.create(log_name(head.number), data) is not None:
+        return False
+    ledger.advance(claimed)
+    return True

@@ -1,0 +1,278 @@
+"""The shipper: a thread that owns the archive and copies everything durable to it, as log objects in one sequence.
+
+Requests are not involved: the shipper reads the journal's files, and the journal keeps segments until they are shipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from querator import limits
+from querator.clock import Clock
+from querator.config import ArchiveConfig
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
+from querator.daemon.archive.cutting import Cutter
+from querator.daemon.archive.ledger import Ledger, latest, save_index
+from querator.daemon.archive.objects import (
+    HEARTBEAT,
+    Base,
+    DamagedObject,
+    Heartbeat,
+    log_name,
+    opened_log,
+    sealed,
+)
+from querator.daemon.archive.ownership import check_claim, claim, owner_of, read_identity, save_identity
+from querator.daemon.catalog import Catalog
+from querator.daemon.store import Storage
+from querator.errors import QueratorError, Replaced
+
+if TYPE_CHECKING:
+    from querator.daemon.archive.objects import Owner
+    from querator.daemon.archive.ownership import Identity
+
+log = logging.getLogger("querator.archive")
+
+
+class Before(NamedTuple):
+    """The owner and the last log object that were there before our claim."""
+
+    owner: Owner | None
+    epoch: int
+    number: int
+    sha256: str
+
+
+class Shipper:
+    def __init__(
+        self,
+        config: ArchiveConfig,
+        data: Path,
+        directories: Sequence[Path],
+        clock: Clock,
+        failed: Callable[[QueratorError], None],
+    ) -> None:
+        """`directories` are those of the storages. `failed` is called in the shipper's thread when the archive is lost
+        for good: another daemon owns it, or it is damaged."""
+        self.config = config
+        self.bucket = Bucket(config.url, config.options)
+        self.ledger = Ledger()
+        self.owner: Owner
+        self.trouble = ""
+        """Why the object store cannot be used at present; empty if it can."""
+        self.shipped_us = 0
+        """Everything that was durable at this time is in the archive; 0 if that is not known."""
+        self._data = data
+        self._directories = directories
+        self._clock = clock
+        self._failed = failed
+        self._identity: Identity
+        self._may_take = False
+        self._before: Before | None = None
+        self._is_heir = False
+        """Whether another directory owned the archive before."""
+        self._is_stranger = False
+        """Whether this directory was not made from what the archive has."""
+        self._unchanged: set[str] = set()
+        self._cutter: Cutter | None = None
+        self._bases: list[Base] = []
+        self._lock = threading.Lock()
+        self._cuts_begun = 0
+        self.cuts_done = 0
+        """How many cuts are wholly in the archive."""
+        self._wake = threading.Event()
+        self._claimed = threading.Event()
+        self._refusal: QueratorError | None = None
+        self._stop_at = 0.0
+        """The daemon stops: after this time nothing is tried again. 0 if it does not stop."""
+        self._beat_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="querator-archive", daemon=True)
+
+    # Starting and stopping.
+
+    def claim(self, address: str, may_take: bool) -> None:
+        """Blocking; before anything is opened. Claims the archive. Raises Replaced if it belongs to another directory.
+
+        If the object store cannot be reached, and nobody must wait for it, the thread claims later.
+        """
+        self._identity = read_identity(self._data)
+        self.owner = owner_of(self._identity, address)
+        self._may_take = may_take
+        self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
+        self._thread.start()
+        self._claimed.wait(None if self.config.wait else limits.ARCHIVE_CLAIM_SECONDS_MAX)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def begin(self, catalog: Catalog, storages: Mapping[str, Storage]) -> None:
+        """Ships from now on. The storages are open, and nothing was written to them yet."""
+        cutter = Cutter(catalog, storages, self._clock)
+        cutter.unchanged = self._unchanged
+        self._cutter = cutter
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Blocking; after everything was closed. Ships what is left, if the object store answers in time."""
+        self._stop_at = time.monotonic() + limits.ARCHIVE_STOP_SECONDS_MAX / 2
+        self._wake.set()
+        self._thread.join(limits.ARCHIVE_STOP_SECONDS_MAX)
+        if self._refusal is None and self._cutter is not None:
+            stats = {uuid: self._stat(uuid) for uuid in self._cutter.placements}
+            self._identity.closed = {uuid: stat for uuid, stat in stats.items() if stat is not None}
+            save_identity(self._data, self._identity)
+
+    def _stat(self, uuid: str) -> tuple[int, int, int] | None:
+        for directory in self._directories:
+            try:
+                found = (directory / f"{uuid}.duckdb").stat()
+            except OSError:
+                continue
+            return found.st_size, found.st_mtime_ns, found.st_ino
+        return None
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            self._patiently(self._claim)
+            self._claimed.set()
+            while True:
+                is_last = bool(self._stop_at)
+                if self._cutter is not None:
+                    self._ship(self._cutter)
+                self._beat(is_last)
+                if is_last:
+                    return
+                self._wake.wait(self.config.interval)
+                self._wake.clear()
+        except _Stopped:
+            log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
+        except (QueratorError, DamagedObject, OSError, ValueError) as error:
+            self._refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
+            self.trouble = str(self._refusal)
+            log.critical("archive is lost", extra={"reason": self.trouble})
+            if self._claimed.is_set():
+                self._failed(self._refusal)
+        finally:
+            self._claimed.set()
+
+    def _patiently(self, work: Callable[[], object]) -> None:
+        """Repeats work until the object store has taken it."""
+        wait = 0.05
+        while True:
+            try:
+                work()
+                break
+            except Away as error:
+                if not self.trouble:
+                    log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
+                self.trouble = str(error)
+            if self._stop_at and time.monotonic() > self._stop_at:
+                raise _Stopped
+            time.sleep(wait)
+            wait = min(2 * wait, limits.ARCHIVE_RETRY_SECONDS_MAX)
+        if self.trouble:
+            log.warning("archive can be reached again", extra={"archive": self.config.url})
+            self.trouble = ""
+
+    # Owning.
+
+    def _claim(self) -> None:
+        ledger = latest(self.bucket)
+        while not (self._before and ledger.owner == self.owner):
+            # Whoever claims while we try was faster. An attempt of ours may have succeeded although it looked like a
+            # failure: then the owner is us.
+            is_first = self._before is None or self._before.epoch == ledger.epoch
+            check_claim(ledger, self.owner, self._may_take and is_first, self.config.url)
+            self._before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
+            if claim(self.bucket, ledger, self.owner, self._clock.now_us()):
+                break
+            ledger = latest(self.bucket, ledger)
+        assert self._before is not None
+        before = self._before
+        self.ledger = ledger
+        self._is_heir = before.owner is not None and before.owner.data != self.owner.data
+        if self._is_heir and (self._identity.number, self._identity.sha256) != (before.number, before.sha256):
+            log.warning("archive starts over from fresh bases: this directory does not continue it")
+            self._is_stranger = True
+        log.info("archive is ours", extra={"archive": self.config.url, "epoch": ledger.epoch})
+
+    def _put(self, number: int, data: bytes) -> None:
+        """Creates a log object. Raises Replaced if the number is taken."""
+        there = self.bucket.create(log_name(number), data)
+        if there is not None:
+            head = opened_log(there, number).head
+            raise Replaced(
+                f"this daemon was replaced by {head.owner} in epoch {head.epoch}: it no longer owns the archive"
+                f" {self.config.url}",
+                hint=f"querator archive salvage --data {self._data} lists what was not shipped",
+            )
+
+    def _beat(self, at_once: bool) -> None:
+        if not at_once and time.monotonic() < self._beat_at:
+            return
+        self._beat_at = time.monotonic() + self.config.heartbeat
+        now_us, every = self._clock.now_us(), self.config.heartbeat
+        beat = Heartbeat(self.ledger.epoch, self.owner, now_us, self.ledger.number, every, self.config.wait)
+        try:
+            self.bucket.replace(HEARTBEAT, sealed(beat, b""))
+        except Away as error:
+            log.debug("no heartbeat", extra={"reason": str(error)})
+
+    # Shipping.
+
+    def ask(self) -> int:
+        """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
+        number that this returns."""
+        with self._lock:
+            wanted = self._cuts_begun + 1
+        self._wake.set()
+        return wanted
+
+    def wanted_bases(self) -> list[str]:
+        """The partitions that need a new base, because they have none, or because the log since it is long."""
+        cutter, ledger = self._cutter, self.ledger
+        if cutter is None or self.trouble:
+            return []
+        with self._lock:
+            under_way = {base.uuid for base in self._bases}
+        wanted = []
+        for uuid in tuple(cutter.placements):
+            line = ledger.lines.get(uuid)
+            grown = ledger.log_bytes - line.log_bytes_before if line and line.replay_from else 0
+            is_wanted = line is None or line.base is None or grown > limits.ARCHIVE_BASE_LOG_BYTES
+            if is_wanted and uuid not in under_way:
+                wanted.append(uuid)
+        return wanted
+
+    def add_base(self, base: Base) -> None:
+        """A base was uploaded. It counts once the next log object says so."""
+        with self._lock:
+            self._bases.append(base)
+        self._wake.set()
+
+    def _ship(self, cutter: Cutter) -> None:
+        cutter.must_agree, cutter.is_stranger = self._is_heir, self._is_stranger
+        with self._lock:
+            bases, self._bases = self._bases, []
+            self._cuts_begun += 1
+        time_us = self._clock.now_us()
+        for piece in cutter.take(self.ledger, bases):
+            one, data = cutter.made(piece, self.ledger, self.owner)
+            self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
+            self.ledger.advance(one)
+            cutter.shipped(piece)
+            if one.head.number % limits.ARCHIVE_INDEX_EVERY == 0:
+                self._patiently(lambda: save_index(self.bucket, self.ledger))
+            self._is_stranger = False
+        self.shipped_us = time_us
+        self.cuts_done = self._cuts_begun
+
+
+class _Stopped(Exception):
+    """The daemon stops, and the object store does not answer."""

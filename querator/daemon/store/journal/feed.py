@@ -1,0 +1,148 @@
+"""What a copy of a journal elsewhere needs: the bytes of its records in order, and segments that stay until copied.
+
+A *position* is a byte of a segment. Everything before a position was copied. Segments from the position on are held:
+they are neither trimmed nor overwritten. A copy that falls too far behind loses its hold, and must start over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from querator.daemon.store.journal.books import Books
+from querator.daemon.store.journal.records import CLOSED, SEGMENT_HEADER_BYTES, Damage, Record, read_records
+
+
+class Position(NamedTuple):
+    segment: int
+    offset: int
+
+
+class FeedChunk(NamedTuple):
+    """Records of one segment that were not copied yet. Everything in it is durable."""
+
+    segment: int
+    begin: int
+    end: int
+    path: Path
+
+    def read(self) -> bytes:
+        """Blocking. Raises OSError if the file is gone or was overwritten."""
+        with self.path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), self.end - self.begin, self.begin)
+            while len(data) < self.end - self.begin:
+                more = os.pread(file.fileno(), self.end - self.begin - len(data), self.begin + len(data))
+                if not more:
+                    raise OSError(f"{self.path.name} is shorter than {self.end} bytes")
+                data += more
+        return data
+
+
+class Opening(NamedTuple):
+    """A partition whose file was opened. Its records from now on build on what the file contains."""
+
+    uuid: str
+    queue: str
+    applied: int
+    """The last record in the file."""
+    is_new: bool
+    """Whether the file was created just now, and is empty."""
+
+
+class News(NamedTuple):
+    """What a journal was given after a position, and the partitions that were opened. The records that a partition
+    gets after its opening are not in earlier news."""
+
+    chunks: list[FeedChunk]
+    openings: list[Opening]
+
+
+class HoldLost(Exception):
+    """Segments after the position are gone."""
+
+
+class Feed:
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._openings: list[Opening] = []
+        self._is_wanted = False
+
+    def hold_everything(self) -> None:
+        """Keeps every segment that there is, until `hold` says more. Called before a recovery."""
+        self._is_wanted = True
+        self._books.hold_from(0)
+
+    def hold(self, position: Position) -> None:
+        """Keeps every segment from this position on. Called again as copying gets on."""
+        self._books.hold_from(position.segment)
+
+    def opened(self, opening: Opening) -> None:
+        if self._is_wanted:
+            with self._books.lock:
+                self._openings.append(opening)
+
+    def end(self) -> Position:
+        """The position behind everything that is durable now."""
+        with self._books.lock:
+            if not self._books.segments:
+                return Position(self._books.last_number + 1, SEGMENT_HEADER_BYTES)
+            last = self._books.segments[-1]
+            return Position(last.number, last.bytes)
+
+    def take(self, position: Position) -> News:
+        """What is durable after a position. Openings are told once. Raises HoldLost."""
+        with self._books.lock:
+            later = [segment for segment in self._books.segments if segment.number >= position.segment]
+            is_there = position.segment > self._books.last_number or any(
+                one.number == position.segment and one.bytes >= position.offset for one in later
+            )
+            if not is_there:
+                raise HoldLost(f"segment {position.segment} is gone")
+            chunks = []
+            for one in later:
+                begin = position.offset if one.number == position.segment else SEGMENT_HEADER_BYTES
+                if one.bytes > begin:
+                    chunks.append(FeedChunk(one.number, begin, one.bytes, one.path))
+            openings, self._openings = self._openings, []
+        return News(chunks, openings)
+
+
+def records_of(segment: int, data: bytes) -> list[tuple[Record, bytes]]:
+    """The records of a copied chunk, each with its payload. Raises ValueError if the bytes are damaged."""
+    whole = bytes(SEGMENT_HEADER_BYTES) + data
+    return [(record, whole[record.payload_at : record.end]) for record in _records(segment, whole)]
+
+
+class Survey(NamedTuple):
+    """What a chunk contains, without payloads."""
+
+    numbers: dict[bytes, int]
+    """The last record of each partition."""
+    first: dict[bytes, int]
+    """The first record of each partition."""
+    closed: set[bytes]
+    """Partitions whose last record says that they were closed."""
+
+
+def survey(segment: int, data: bytes) -> Survey:
+    """Raises ValueError if the bytes are damaged."""
+    numbers: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
+    closed: set[bytes] = set()
+    for record in _records(segment, bytes(SEGMENT_HEADER_BYTES) + data):
+        if record.kind == CLOSED:
+            closed.add(record.partition)
+        else:
+            numbers[record.partition] = record.number
+            first.setdefault(record.partition, record.number)
+            closed.discard(record.partition)
+    return Survey(numbers, first, closed)
+
+
+def _records(segment: int, whole: bytes) -> Iterator[Record]:
+    for one in read_records(whole, segment, end=len(whole)).found:
+        if isinstance(one, Damage):
+            raise ValueError(one.reason)
+        yield one

@@ -1,0 +1,133 @@
+"""The seam to object stores: what is created stays, and a store that fails is told from one that refuses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from querator import limits
+from querator.daemon.archive import ArchiveError, Away, Bucket, care
+from querator.errors import ConfigError
+from tests.archive.object_stores import S3, FaultyProxy, Handler
+
+
+@pytest.fixture
+def behind_proxy(s3: S3, proxy: FaultyProxy) -> Bucket:
+    return Bucket(*s3.archive(proxy.endpoint))
+
+
+def test_an_object_is_created_once(bucket: Bucket) -> None:
+    assert bucket.create("log/1", b"mine") is None
+    assert bucket.create("log/1", b"yours") == b"mine"
+    assert bucket.read("log/1") == b"mine"
+
+
+def test_creating_the_same_bytes_again_is_a_success(bucket: Bucket) -> None:
+    assert bucket.create("log/1", b"mine") is None
+    assert bucket.create("log/1", b"mine") is None
+
+
+def test_an_object_that_was_cut_off_is_completed_by_its_writer(bucket: Bucket) -> None:
+    bucket.replace("log/1", b"mi")
+    assert bucket.create("log/1", b"mine") is None
+    assert bucket.read("log/1") == b"mine"
+
+
+def test_there_is_no_object_that_was_not_created(bucket: Bucket) -> None:
+    assert bucket.read("log/2") is None
+    with pytest.raises(ArchiveError, match="missing"):
+        list(bucket.pieces("base/x"))
+
+
+def test_objects_are_listed_in_order_and_deleted(bucket: Bucket, tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    big.write_bytes(bytes(12_000_000))
+    bucket.upload("base/b", big)
+    for number in (3, 1, 2):
+        bucket.create(f"log/{number}", b"x" * number)
+    assert [(entry.name, entry.size) for entry in bucket.entries("")] == [
+        ("base/b", 12_000_000),
+        ("log/1", 1),
+        ("log/2", 2),
+        ("log/3", 3),
+    ]
+    assert sum(map(len, bucket.pieces("base/b"))) == 12_000_000
+    bucket.delete(["log/1", "log/3"])
+    assert [entry.name for entry in bucket.entries("log/")] == ["log/2"]
+
+
+def test_a_store_that_answers_503_is_away(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    proxy.fault = lambda handler, body: handler.refuse()
+    with pytest.raises(Away):
+        behind_proxy.create("log/1", b"mine")
+    proxy.fault = None
+    assert behind_proxy.create("log/1", b"mine") is None
+
+
+def test_a_put_that_succeeded_although_an_error_was_seen_is_a_success(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    def fault(handler: Handler, body: bytes) -> bool:
+        handler.passed_on(body)
+        return handler.refuse()
+
+    proxy.fault = fault
+    with pytest.raises(Away):
+        behind_proxy.create("log/1", b"mine")
+    proxy.fault = None
+    assert behind_proxy.create("log/1", b"mine") is None
+    assert behind_proxy.create("log/1", b"yours") == b"mine"
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    def fault(handler: Handler, body: bytes) -> bool:
+        # The server gets the head, which says how long the body is, and half of the body.
+        with socket.create_connection(("127.0.0.1", int(handler.upstream.rpartition(":")[2]))) as upstream:
+            lines = [f"{handler.command} {handler.path} HTTP/1.1", *(f"{k}: {v}" for k, v in handler.headers.items())]
+            upstream.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body[: len(body) // 2])
+        return handler.hang_up()
+
+    proxy.fault = fault
+    with pytest.raises(Away):
+        behind_proxy.create("log/1", b"mine" * 1_000)
+    proxy.fault = None
+    assert behind_proxy.create("log/1", b"mine" * 1_000) is None
+    assert behind_proxy.read("log/1") == b"mine" * 1_000
+
+
+def test_a_store_that_does_not_answer_is_away(s3: S3, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_TIMEOUT_SECONDS", 1)
+    bucket = Bucket(*s3.archive(proxy.endpoint))
+    over = threading.Event()
+
+    def fault(handler: Handler, body: bytes) -> bool:
+        over.wait(30)
+        return handler.hang_up()
+
+    proxy.fault = fault
+    try:
+        with pytest.raises(Away):
+            bucket.create("log/1", b"mine")
+    finally:
+        over.set()
+
+
+def test_a_store_with_conditional_puts_can_be_trusted(bucket: Bucket) -> None:
+    care.try_store(bucket)
+    assert list(bucket.entries("")) == []
+
+
+def test_a_store_that_ignores_conditional_puts_is_found_out(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    def fault(handler: Handler, body: bytes) -> bool:
+        del handler.headers["If-None-Match"]
+        return False
+
+    proxy.fault = fault
+    with pytest.raises(ArchiveError, match="ignores conditional puts"):
+        care.try_store(behind_proxy)
+
+
+def test_a_url_that_is_no_archive_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is no archive"):
+        Bucket("ftp://somewhere/else")

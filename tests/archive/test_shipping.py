@@ -1,0 +1,337 @@
+"""Everything durable gets to the archive, whatever happens to the daemon, its files and the object store."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from querator import limits
+from querator.config import ArchiveConfig
+from querator.errors import Replaced
+from tests.archive.looking import bucket_of, restored, shipped, shipper_of
+from tests.archive.object_stores import S3, FaultyProxy, Handler
+from tests.maintenance.house import House
+
+OpenHouse = Callable[..., House]
+
+
+@pytest.fixture
+def contents(archive: ArchiveConfig, tmp_path: Path) -> Callable[[], list[str]]:
+    """What a restore of the archive finds in queue q."""
+    numbers = itertools.count()
+
+    def find() -> list[str]:
+        again = restored(archive, tmp_path / f"restored-{next(numbers)}")
+        try:
+            return sorted(again.contents())
+        finally:
+            again.close()
+
+    return find
+
+
+def bases(archive: ArchiveConfig) -> int:
+    return len(list(bucket_of(archive).entries("base/")))
+
+
+def crash(house: House) -> None:
+    """Leaves the files as a killed daemon would, for a new house."""
+    copy = house.directory.with_name("copy")
+    shutil.copytree(house.directory, copy)
+    house.close()
+    shutil.rmtree(house.directory)
+    copy.rename(house.directory)
+
+
+def test_a_new_partition_needs_no_base(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create(partitions=2)
+    house.produce("1", "2")
+    shipped(house)
+    assert bases(archive) == 0
+    assert contents() == ["1", "2"]
+
+
+def test_a_queue_that_was_there_before_the_archive_gets_bases(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live")
+    house.create(partitions=2)
+    house.produce("1")
+    house.close()
+    house = open_house("live", archive=archive)
+    shipped(house)
+    house.produce("2")
+    shipped(house)
+    assert bases(archive) == 2
+    assert contents() == ["1", "2"]
+
+
+def test_an_orderly_restart_needs_no_new_bases(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    house.restart()
+    house.produce("2")
+    shipped(house)
+    assert bases(archive) == 0
+    assert contents() == ["1", "2"]
+
+
+def test_what_a_killed_daemon_had_not_shipped_is_shipped_after_its_restart(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bucket_of(archive)), "create", lambda self, name, data: (_ for _ in ()).throw(_away()))
+        house.produce("2")
+        crash(house)
+    house = open_house("live", archive=archive)
+    house.produce("3")
+    shipped(house)
+    assert bases(archive) == 0
+    assert contents() == ["1", "2", "3"]
+
+
+def _away() -> Exception:
+    from querator.daemon.archive import Away
+
+    return Away("nobody is there")
+
+
+def test_a_file_that_was_edited_while_the_daemon_was_stopped_gets_a_new_base(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    import duckdb
+
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1", "2")
+    path = house.file()
+    house.close()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("delete from items where payload = '1'::blob")
+    house = open_house("live", archive=archive)
+    house.produce("3")
+    shipped(house)
+    assert house.contents() == ["2", "3"]
+    assert contents() == ["2", "3"]
+
+
+def test_a_file_that_was_edited_while_its_partition_was_offline_gets_a_new_base(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    import duckdb
+
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1", "2")
+    path = house.file()
+    house.ask("offline", 0)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("delete from items where payload = '1'::blob")
+    house.ask("reload", 0)
+    house.produce("3")
+    shipped(house)
+    assert contents() == ["2", "3"]
+
+
+def test_a_partition_that_was_restored_from_a_backup_gets_a_new_base(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    assert house.job("backup", to=str(tmp_path / "backup")).state == "done"
+    house.produce("2")
+    assert house.job("restore", from_=str(tmp_path / "backup")).state == "done"
+    house.produce("3")
+    shipped(house)
+    assert contents() == ["1", "3"]
+
+
+def test_a_compacted_file_needs_no_new_base(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    assert house.job("compact").state == "done"
+    house.produce("2")
+    shipped(house)
+    assert bases(archive) == 0
+    assert contents() == ["1", "2"]
+
+
+def test_a_queue_that_was_deleted_is_not_restored(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    from querator.wire import messages as m
+
+    house = open_house("live", archive=archive)
+    house.create()
+    house.create("gone")
+    house.produce("1", queue="gone")
+    shipped(house)
+    house.call("queues.delete", m.QueuesDeleteRequest(queue_name="gone", force=True))
+    shipped(house)
+    assert contents() == []
+    assert len(shipper_of(house).ledger.lines) == 1
+
+
+def test_a_long_log_is_cut_short_by_a_new_base(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_BASE_LOG_BYTES", 3_000)
+    house = open_house("live", archive=archive)
+    house.create()
+    for number in range(20):
+        house.produce(f"{number}" * 50)
+        shipped(house)
+    assert bases(archive) >= 2
+    assert shipper_of(house).ledger.oldest_needed() > 5
+
+
+def test_what_comes_while_the_store_is_away_is_shipped_when_it_is_back(
+    open_house: OpenHouse, s3: S3, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+    url, options = s3.archive(proxy.endpoint)
+    archive = ArchiveConfig(url, interval=0.01, options=options)
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    proxy.fault = lambda handler, body: handler.refuse()
+    for number in range(2, 12):
+        house.produce(f"{number}")
+    house.until(lambda: bool(shipper_of(house).trouble))
+    proxy.fault = None
+    shipped(house)
+    assert shipper_of(house).trouble == ""
+    again = restored(archive, tmp_path / "restored")
+    assert again.contents() == [f"{number}" for number in range(1, 12)]
+    again.close()
+
+
+def test_puts_that_succeed_with_an_error_are_not_taken_for_another_owner(
+    open_house: OpenHouse, s3: S3, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    url, options = s3.archive(proxy.endpoint)
+    archive = ArchiveConfig(url, interval=0.01, options=options)
+    seen: set[str] = set()
+
+    def fault(handler: Handler, body: bytes) -> bool:
+        if handler.command != "PUT" or handler.path in seen:
+            return False
+        seen.add(handler.path)
+        handler.passed_on(body)
+        return handler.refuse()
+
+    proxy.fault = fault
+    house = open_house("live", archive=archive)
+    house.create()
+    for number in range(5):
+        house.produce(f"{number}")
+        shipped(house)
+    again = restored(archive, tmp_path / "restored")
+    assert again.contents() == [f"{number}" for number in range(5)]
+    again.close()
+
+
+def test_an_archive_that_was_away_for_too_long_starts_over_from_fresh_bases(
+    open_house: OpenHouse, s3: S3, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(limits, "SEGMENTS_HELD_MAX", 2)
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+    url, options = s3.archive(proxy.endpoint)
+    archive = ArchiveConfig(url, interval=0.01, options=options)
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("0")
+    shipped(house)
+    proxy.fault = lambda handler, body: handler.refuse()
+    storage = house.registry.storages["default"]
+    for number in range(1, 8):
+        house.produce(f"{number}")
+        store = house.partition().store
+        assert store is not None
+        store.flush()
+        storage.roll()
+    proxy.fault = None
+    shipped(house)
+    assert "archive starts over from fresh bases" in caplog.text
+    assert len(list(bucket_of(archive).entries("base/"))) == 1
+    again = restored(archive, tmp_path / "restored")
+    assert again.contents() == [f"{number}" for number in range(8)]
+    again.close()
+
+
+def test_another_directory_may_not_use_the_archive(open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    house = open_house("live", archive=archive)
+    shipped(house)
+    house.close()
+    with pytest.raises(Replaced, match="belongs to"):
+        open_house("other", archive=archive)
+
+
+def test_a_directory_that_claims_an_archive_it_does_not_continue_gets_fresh_bases(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    house.close()
+    other = open_house("other")
+    other.create()
+    other.produce("2")
+    other.close()
+    other = open_house("other", archive=archive, claim=True)
+    other.produce("3")
+    shipped(other)
+    assert contents() == ["2", "3"]
+
+
+def test_a_daemon_whose_next_number_is_taken_was_replaced(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    lost: list[object] = []
+    house.service.lost_archive = lost.append
+    open_house("other").close()
+    other = open_house("other", archive=archive, claim=True)
+    house.produce("2")
+    house.until(lambda: bool(lost))
+    assert isinstance(lost[0], Replaced)
+    assert str(shipper_of(other).owner) in lost[0].message
+    assert shipper_of(other).ledger.epoch == 2
+
+
+def test_without_the_library_the_daemon_says_what_to_install(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from querator.errors import ConfigError
+
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    open_house("without").close()
+    with pytest.raises(ConfigError, match="not installed") as error:
+        open_house("live", archive=archive)
+    assert error.value.hint == "pip install 'querator[archive]'"
