@@ -58,6 +58,8 @@ class Registry:
         """Held while the set of queues or partitions changes."""
         self.importing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per partition: an import first reads what the partition has, so imports run one at a time."""
+        self.reading_on: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One lock per partition, held while a part of a long answer is read: other reads wait for one such part."""
         self.altering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per queue: state changes of its partitions are recorded and take effect one at a time."""
         self._tasks: set[asyncio.Task[None]] = set()

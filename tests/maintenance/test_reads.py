@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from querator import ids
+from querator.daemon.bulk import scans
+from querator.daemon.engine import read
+from querator.daemon.store import ITEMS, Scan, Slice
 from querator.daemon.store.base import LackOfMemory, StorageError
+from querator.daemon.store.duck.duckstore import DuckStore
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.wire import messages as m
 from tests.maintenance.house import House
@@ -88,3 +94,41 @@ def test_a_long_list_comes_in_parts_that_are_one_list(house: House) -> None:
 
     sizes = house.run(gather())
     assert sum(sizes) == 500 and max(sizes) * 40_000 <= 2_000_000
+
+
+def test_a_read_waits_for_one_part_of_long_answers_and_not_for_one_of_each(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.create()
+    house.produce("a", "b")
+    logical, partition = house.logical(), house.partition()
+    read_slice, slices_read = DuckStore.slice, 0
+    has_begun, may_read = threading.Event(), threading.Event()
+
+    def slow(store: DuckStore, scan: Scan, number: int) -> Slice:
+        nonlocal slices_read
+        slices_read += 1
+        has_begun.set()
+        assert may_read.wait(20)
+        return read_slice(store, scan, number)
+
+    async def scan() -> list[int]:
+        upto = await scans.flush(logical, partition)
+        wanted = Scan(ITEMS, ("id",), 0, upto)
+        parts = scans.slices(house.registry, logical, partition, wanted, lambda batch: batch.num_rows)
+        return [rows async for rows in parts]
+
+    async def scans_and_a_read() -> tuple[int, list[list[int]]]:
+        tasks = [asyncio.ensure_future(scan()) for _ in range(8)]
+        await asyncio.to_thread(has_begun.wait, 20)
+        for _ in range(100):  # until all scans that may read wait for the partition
+            await asyncio.sleep(0)
+        other = asyncio.ensure_future(read(logical, partition, lambda store: slices_read))
+        await asyncio.sleep(0)
+        may_read.set()
+        return await other, await asyncio.gather(*tasks)
+
+    monkeypatch.setattr(DuckStore, "slice", slow)
+    before, scanned = house.run(scans_and_a_read())
+    assert scanned == [[2]] * 8
+    assert before <= 2

@@ -45,13 +45,14 @@ async def _list(registry: Registry, request: messages.StorageItemsListRequest, s
         from_seq = ids.first_sequence_from(partition.prefix, request.pivot)
     if request.limit < 0:
         return messages.StorageItemsListResponse()
-    pages = _pages(logical, partition, request, scheduled, from_seq)
+    pages = _pages(registry, logical, partition, request, scheduled, from_seq)
     first = await anext(pages, messages.StorageItemsListResponse())
     second = await anext(pages, None)
     return first if second is None else AnswerInParts([first, second], pages)
 
 
 async def _pages(
+    registry: Registry,
     logical: Logical,
     partition: Partition,
     request: messages.StorageItemsListRequest,
@@ -59,10 +60,9 @@ async def _pages(
     from_seq: int,
 ) -> AsyncGenerator[messages.StorageItemsListResponse, None]:
     """Yields the items of a list, one page of the store at a time."""
-    flush, limit = True, request.limit or LIST_LIMIT_DEFAULT
-    while limit > 0:
-        page = methodcaller("page", scheduled, from_seq, limit)
-        rows: list[Leased] = await read(logical, partition, page, flush=flush)
+    limit = request.limit or LIST_LIMIT_DEFAULT
+    rows: list[Leased] = await read(logical, partition, methodcaller("page", scheduled, from_seq, limit))
+    while True:
         if not rows:
             return
         seqs = [row.item.seq for row in rows]
@@ -71,7 +71,12 @@ async def _pages(
             for one in zip(ids.encode_many(partition.prefix, seqs), rows, strict=True)
         ]
         yield messages.StorageItemsListResponse(items=items)
-        from_seq, limit, flush = seqs[-1] + 1, limit - len(rows), False
+        from_seq, limit = seqs[-1] + 1, limit - len(rows)
+        if limit <= 0:
+            return
+        async with registry.reading_on[partition.placement.uuid]:
+            page = methodcaller("page", scheduled, from_seq, limit)
+            rows = await read(logical, partition, page, flush=False)
 
 
 def decode(text: str) -> ids.Decoded:

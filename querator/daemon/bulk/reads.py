@@ -149,13 +149,14 @@ class Reads:
             upto = min(upto, _sequence(partition, "upto_id", request.upto_id))
         wanted = Scan(table, tuple(schema.names), after, upto, state)
         if not request.where:
-            parts = scans.slices(logical, partition, wanted, arrow.stream_part)
+            parts = scans.slices(self._registry, logical, partition, wanted, arrow.stream_part)
             await _stream(receive, send, arrow.stream_start(schema), parts)
             return
         filter = Filter(self._workers, table, schema.names, request.where)
         start, columns = await filter.prepare()
         needed = arrow.chosen(arrow.ITEM, columns)
         slices = scans.slices(
+            self._registry,
             logical,
             partition,
             wanted._replace(columns=tuple(needed.names)),

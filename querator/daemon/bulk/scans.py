@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from querator.daemon.engine import read
 from querator.daemon.queue import Logical, Partition
+from querator.daemon.registry import Registry
 from querator.daemon.store import Scan, Slice, SlicedStore, Store
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ async def flush(logical: Logical, partition: Partition) -> int:
 
 
 async def slices(
-    logical: Logical, partition: Partition, scan: Scan, encode: Callable[[pa.RecordBatch], T]
+    registry: Registry, logical: Logical, partition: Partition, scan: Scan, encode: Callable[[pa.RecordBatch], T]
 ) -> AsyncIterator[T]:
     """The encoded slices that have rows; `encode` runs in a worker thread. The caller has flushed the partition."""
 
@@ -35,8 +36,12 @@ async def slices(
         slice = cast(SlicedStore, store).slice(position, partition.number)
         return encode(slice.batch) if slice.batch.num_rows else None, slice
 
+    async def next_slice(position: Scan) -> tuple[T | None, Slice]:
+        async with registry.reading_on[partition.placement.uuid]:
+            return await read(logical, partition, lambda store: read_slice(store, position), flush=False)
+
     def start(position: Scan) -> asyncio.Task[tuple[T | None, Slice]]:
-        return asyncio.ensure_future(read(logical, partition, lambda store: read_slice(store, position), flush=False))
+        return asyncio.ensure_future(next_slice(position))
 
     coming = start(scan)
     try:

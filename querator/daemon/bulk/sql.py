@@ -50,18 +50,18 @@ HEAD_BYTES: Final = 5
 class Tables:
     """The tables of a query: the rows that the open partitions had when the query began."""
 
-    def __init__(self, logical: Logical, upto: dict[Partition, int]) -> None:
+    def __init__(self, registry: Registry, logical: Logical, upto: dict[Partition, int]) -> None:
+        self._registry = registry
         self._logical = logical
         self._upto = upto
 
     @classmethod
-    async def of(cls, logical: Logical) -> Tables:
+    async def of(cls, registry: Registry, logical: Logical) -> Tables:
         live = [partition for partition in logical.partitions if partition.allows.storage]
         if not live:
             raise RetryRequest("partition not available; no partition of the queue is open, retry again")
-        return cls(
-            logical, dict(zip(live, await asyncio.gather(*(scans.flush(logical, p) for p in live)), strict=True))
-        )
+        upto = await asyncio.gather(*(scans.flush(logical, partition) for partition in live))
+        return cls(registry, logical, dict(zip(live, upto, strict=True)))
 
     @property
     def left_out(self) -> list[int]:
@@ -72,7 +72,7 @@ class Tables:
         for partition, upto in self._upto.items():
             wanted = Scan(table, tuple(schema.names), 0, upto)
             async for part in scans.slices(
-                self._logical, partition, wanted, lambda batch: arrow.encode_batches([batch], schema)
+                self._registry, self._logical, partition, wanted, lambda batch: arrow.encode_batches([batch], schema)
             ):
                 yield part
 
@@ -301,7 +301,7 @@ class SqlEndpoint:
         if self._workers is None:
             self._workers = Workers()
         async with self._workers.one() as worker:
-            tables = await Tables.of(logical)
+            tables = await Tables.of(self._registry, logical)
             answer.describe(content_type, tables.left_out)
             query = {"query": request.query, "format": request.format or "json", "limit": request.limit}
             async for piece in worker.run(query, tables):
