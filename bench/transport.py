@@ -17,6 +17,7 @@ import socket
 import tempfile
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 BODY = b'{"queue_name":"q","request_timeout":"5s","items":[{"utf8":"' + b"x" * 200 + b'"}]}'
@@ -53,7 +54,9 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
 
     service = Idle()
     metrics = Metrics(dict, lambda: 0)
-    calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
+    calls = Calls(
+        service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock(), Path("/nonexistent"))
+    )
     gate = Gate(calls)
     if way == "asgi":
         RememberedHeads.learn = lambda *_: None  # type: ignore[method-assign, assignment]

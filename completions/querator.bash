@@ -3,7 +3,7 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions storages archive jobs items sql pipeline tokens top check doctor context tls config version completion help' ;;
+    '') echo 'daemon queues queue partitions storages archive jobs items sql pipeline tokens audit top check doctor context tls config version completion help' ;;
     'daemon') echo 'run status stop' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
@@ -97,6 +97,7 @@ _querator_options() {
     'tokens revoke') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'tokens rotate') echo '--grace --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'tokens whoami') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'audit') echo '--since --who --queue --limit --follow -f --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'top') echo '--once --interval --sort --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
@@ -954,6 +955,21 @@ _querator_value() {
     'tokens whoami --client-cert') echo 'files' ;;
     'tokens whoami --client-key') echo 'files' ;;
     'tokens whoami --timeout') echo 'none' ;;
+    'audit --since') echo 'none' ;;
+    'audit --who') echo 'none' ;;
+    'audit --queue') echo 'queues' ;;
+    'audit --limit') echo 'none' ;;
+    'audit --output') echo '=table json ndjson name' ;;
+    'audit -o') echo '=table json ndjson name' ;;
+    'audit --columns') echo 'none' ;;
+    'audit --endpoint') echo 'none' ;;
+    'audit --socket') echo 'files' ;;
+    'audit --context') echo 'contexts' ;;
+    'audit --token-file') echo 'files' ;;
+    'audit --ca-file') echo 'files' ;;
+    'audit --client-cert') echo 'files' ;;
+    'audit --client-key') echo 'files' ;;
+    'audit --timeout') echo 'none' ;;
     'top --interval') echo 'none' ;;
     'top --sort') echo '=name ready leased scheduled rate_in rate_out oldest_seconds' ;;
     'top --output') echo '=table json ndjson name' ;;

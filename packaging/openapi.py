@@ -84,6 +84,7 @@ CALLS: dict[str, Summary] = {
     "tokens.revoke": Summary("Revoke a token. Its next request is refused, and its waiting leases end."),
     "tokens.rotate": Summary("Give a token a new secret. The old one stays valid for a while.", a.TokenSecret),
     "tokens.whoami": Summary("Who the caller is, and what it may do.", a.TokensWhoamiResponse),
+    "audit.list": Summary("Entries of the audit log: changes and denials, oldest first.", a.AuditListResponse),
     "clock.advance": Summary("Advance the test clock. What comes due happens before the answer.", m.ClockResponse),
     "clock.set": Summary("Set the test clock, forwards or backwards.", m.ClockResponse),
 }
@@ -98,6 +99,7 @@ GROUPS = {
     "storages": "Storages",
     "jobs": "Jobs",
     "tokens": "Tokens",
+    "audit": "The audit log",
     "clock": "The test clock",
     "bulk": "Bulk data",
 }

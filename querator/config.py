@@ -88,6 +88,8 @@ class AccessConfig:
     socket_role: str = "viewer"
     socket_queues: tuple[str, ...] = ("*",)
     certificates: tuple[CertificateRole, ...] = ()
+    audit_kept_ns: int = 365 * 24 * 3_600 * limits.NS_PER_SECOND
+    """Rotated files of the audit log are deleted after this time."""
 
 
 @dataclass(frozen=True)
@@ -441,7 +443,20 @@ def _access(ask: _Resolver, table: AccessTable) -> AccessConfig:
         socket_role=_one_of("access.socket_role", ask.get("access.socket_role", "", "viewer"), ROLES),
         socket_queues=table.socket_queues,
         certificates=tuple(CertificateRole(one.name, one.role, one.queues) for one in table.certificates),
+        audit_kept_ns=_kept(str(ask.get("access.audit_kept", "", table.audit_kept))),
     )
+
+
+def _kept(text: str) -> int:
+    from querator import durations
+
+    try:
+        kept_ns = durations.parse_days(text)
+    except ValueError as error:
+        raise ConfigError(f"'access.audit_kept' is '{text}': {error}", hint="such as 365d") from None
+    if kept_ns <= 0:
+        raise ConfigError(f"'access.audit_kept' is '{text}'", hint="it must be above 0, such as 365d")
+    return kept_ns
 
 
 def _storages(tables: Sequence[StorageTable], data: Path, beside: Path) -> tuple[StorageConfig, ...]:

@@ -84,6 +84,7 @@ class AccessTable(FileTable, frozen=True):
     socket_role: str = "viewer"
     socket_queues: tuple[NotEmpty, ...] = ("*",)
     certificates: tuple[CertificateTable, ...] = ()
+    audit_kept: str = "365d"
 
 
 class ClientTable(FileTable, frozen=True):

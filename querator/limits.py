@@ -76,6 +76,15 @@ FAILED_ATTEMPTS_WAITING_MAX = 10
 """Answers to one address that wait at once. Further failures end their connection without an answer."""
 FAILED_ATTEMPTS_ADDRESSES_MAX = 10_000
 """Addresses whose failures are counted. Beyond it, the one that failed longest ago is forgotten."""
+AUDIT_FILE_BYTES = 16_000_000
+"""An audit log of this size is renamed, and the next line begins a new one."""
+AUDIT_DENIALS_MAX = 20
+AUDIT_DENIALS_EVERY_US = 60 * US_PER_SECOND
+"""Denials that are recorded within this time. Further ones are counted, and the next line tells how many."""
+AUDIT_LINES_KEPT_MAX = 1_000
+"""Lines that could not be written are kept in memory and tried again. Beyond it, the oldest are dropped."""
+AUDIT_LIST_MAX = 10_000
+"""Lines of the audit log in one answer."""
 
 # The Logical loop.
 INBOX_REQUESTS_MAX = 4_096

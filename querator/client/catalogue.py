@@ -506,6 +506,16 @@ def whoami(*, timeout: float | None = None) -> Call[a.TokensWhoamiResponse]:
     return Call("tokens.whoami", a.TokensWhoamiRequest(), _message(a.TokensWhoamiResponse), timeout=timeout)
 
 
+def list_audit(
+    *, since: Time | None = None, who: str = "", queue: str = "", limit: int = 0, timeout: float | None = None
+) -> Call[list[a.AuditEntry]]:
+    """Entries of the audit log, oldest first: the latest ones, or those from `since` on."""
+    request = a.AuditListRequest(
+        since=None if since is None else time_us(since), who=who, queue_name=queue, limit=limit
+    )
+    return Call("audit.list", request, _items(a.AuditListResponse), timeout=timeout)
+
+
 # The test clock
 
 

@@ -117,6 +117,7 @@ class _Calls:
     revoke_token = Method(catalogue.revoke_token)
     rotate_token = Method(catalogue.rotate_token)
     whoami = Method(catalogue.whoami)
+    list_audit = Method(catalogue.list_audit)
     advance_clock = Method(catalogue.advance_clock)
     set_clock = Method(catalogue.set_clock)
 

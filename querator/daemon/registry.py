@@ -41,7 +41,7 @@ class Registry:
     def __init__(self, config: DaemonConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.access = Access(config.access, clock)
+        self.access = Access(config.access, clock, config.data)
         self.stopping = False
         self.queues: dict[str, Queue] = {}
         self.logicals: dict[str, Logical] = {}

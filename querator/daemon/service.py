@@ -158,6 +158,7 @@ class Service:
         for storage in registry.storages.values():
             await registry.blocking(storage.close)
         await registry.access.save_last_used()
+        await registry.access.audit.close()
         if registry.shipper is not None:
             await registry.blocking(registry.shipper.stop)
         await registry.blocking(registry.catalog.close)
@@ -298,6 +299,8 @@ class Service:
             return False, SHUTTING_DOWN
         warnings = [f"storage '{name}' cannot be used" for name in registry.storages.unusable()]
         warnings += registry.upkeep.storage_warnings()
+        if registry.access.audit.failure:
+            warnings.append("the audit log cannot be written")
         partitions = (partition for logical in registry.logicals.values() for partition in logical.partitions)
         return health.judge(partitions, warnings, lambda queue: caller.may(Right.VIEW, queue))
 

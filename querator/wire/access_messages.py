@@ -79,6 +79,49 @@ class TokensWhoamiResponse(Message):
     queues: list[str] = []
 
 
+# -- audit.list
+
+
+class AuditListRequest(Message):
+    since: Timestamp | None = None
+    """Only entries from this time on. Then the oldest ones come first; otherwise the answer has the latest ones."""
+    who: str = ""
+    """Only entries about this name, or about names that match this pattern."""
+    queue_name: str = ""
+    """Only entries about this queue, or about queues that match this pattern."""
+    limit: Int32 = 0
+    """The largest number of entries; 0 is 1,000."""
+
+
+class AuditEntry(Message):
+    at: Timestamp | None = None
+    """When the call was answered. No two entries have the same time."""
+    who: str = ""
+    """The name of the token, user or certificate."""
+    kind: str = ""
+    address: str = ""
+    """Where the call came from."""
+    call: str = ""
+    """The name of the call."""
+    queue_name: str = ""
+    """The name of the queue."""
+    partitions: list[Int32] = []
+    """The numbers of the partitions; none means all."""
+    asked: str = ""
+    """What was asked, as JSON, without payloads."""
+    outcome: str = ""
+    """`done`, or the code and the text of the error."""
+    duration: str = ""
+    """How long the call took."""
+    unrecorded: Int32 = 0
+    """How many denials before this one were left out, because there were too many."""
+
+
+class AuditListResponse(Message):
+    items: list[AuditEntry] = []
+    """The entries, oldest first."""
+
+
 # -- what the original service has
 
 

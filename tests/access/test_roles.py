@@ -68,6 +68,7 @@ NEEDS: dict[str, frozenset[str]] = {
         (
             "partitions.backup",
             "partitions.restore",
+            "audit.list",
             "tokens.create",
             "tokens.list",
             "tokens.revoke",

@@ -183,7 +183,7 @@ class Front:
         self.way = way
         self.service = StandIn()
         self.metrics = Metrics(dict, lambda: 0)
-        self.access = Access(AccessConfig(), SystemClock())
+        self.access = Access(AccessConfig(), SystemClock(), directory)
         self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http, self.access)
         self.gate = Gate(self.calls)
         if way == "asgi":

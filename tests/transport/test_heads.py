@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httptools
 import pytest
 
@@ -16,7 +18,10 @@ from querator.daemon.metrics import HttpMetrics
 from tests.transport.front import StandIn
 
 SIMPLE = b"POST /v1/queue.produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
-CALLS = Calls(StandIn(), routes.routes_by_path(), HttpMetrics(), Access(AccessConfig(), SystemClock()))
+ACCESS = Access(AccessConfig(), SystemClock(), Path("/nonexistent"))
+CALLS = Calls(
+    StandIn(), routes.routes_by_path(), HttpMetrics(), Access(AccessConfig(), SystemClock(), Path("/nonexistent"))
+)
 PEER = Peer("127.0.0.1:1")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,7 +109,9 @@ def test_any_cut_gives_the_same_answers(seed: int) -> None:
     async def run() -> list[int]:
         service = StandIn()
         metrics = Metrics(dict, lambda: 0)
-        calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
+        calls = Calls(
+            service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock(), Path("/nonexistent"))
+        )
         protocol, wire = connection(Gate(calls), asgi.application(calls, metrics)), MemoryTransport()
         protocol.connection_made(wire)
         at = turns = 0
@@ -140,7 +143,9 @@ def test_no_bytes_can_make_it_stumble(seed: int, caplog: pytest.LogCaptureFixtur
     async def run() -> None:
         service = StandIn()
         metrics = Metrics(dict, lambda: 0)
-        calls = Calls(service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock()))
+        calls = Calls(
+            service, routes.routes_by_path(), metrics.http, Access(AccessConfig(), SystemClock(), Path("/nonexistent"))
+        )
         gate, app = Gate(calls), asgi.application(calls, metrics)
         failures: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))

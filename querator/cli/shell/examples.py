@@ -58,6 +58,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "partitions compact": ("querator partitions compact mail --wait",),
     "partitions jobs": ("querator partitions jobs --watch",),
     "partitions cancel": ("querator partitions cancel 0f8e7c1a",),
+    "audit": ("querator audit --since 1h", "querator audit --queue 'mail*' --who deploy --follow"),
     "tokens": ("querator tokens list",),
     "tokens create": (
         "querator tokens create mailer --role producer --queue 'mail*' --expires 90d",

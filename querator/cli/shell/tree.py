@@ -34,6 +34,7 @@ NOUNS: Final = {
     "sql": Noun("querator.cli.sql", "Query the live partitions of a queue with SQL, read-only."),
     "pipeline": Noun("querator.cli.pipeline", "Import, export, copy, redrive, report and stream items with Spark."),
     "tokens": Noun("querator.cli.tokens", "Create, list, rotate and revoke the tokens that let clients in."),
+    "audit": Noun("querator.cli.audit", "Show who changed what, and who was denied."),
     "top": Noun("querator.cli.top", "Watch queues and partitions live."),
     "check": Noun("querator.cli.check", "Check a queue or the daemon for a monitoring system."),
     "doctor": Noun("querator.cli.doctor", "Find out what is wrong on this machine."),

@@ -1,9 +1,11 @@
-"""Who is calling and what they may do: callers, roles, tokens, and the count of failed attempts.
+"""Who is calling and what they may do: callers, roles, tokens, the count of failed attempts, and the audit log.
 
     caller = access.authenticate(peer, header)       the value of the Authorization header, or None
     caller = access.caller_of_token(text)            for a page where somebody types a token; raises Unauthorized
     caller = access.caller_of_certificate(name)      for TLS; None if the configuration gives the name no role
     access.check(caller, Right.OPERATE, ["orders"])  raises Unauthorized or Forbidden
+    access.admit(caller, peer, "queue.clear", …)     the same for a request, with a line in the audit log if denied
+    access.audit.changed(caller, peer, …)            a line in the audit log for a change; durable before its answer
     caller.may(Right.VIEW, "orders")                 for lists, which leave out what a caller may not see
 
 A caller can end while somebody remembers it: it then has the text for its 401 in `ended`. Nothing here knows HTTP, and
@@ -11,6 +13,7 @@ nothing here looks whether a queue exists.
 """
 
 from querator.daemon.access.admission import ACCESS_DENIED, INVALID_HEADER, Access
+from querator.daemon.access.audit import AuditLine
 from querator.daemon.access.callers import Caller, CallerKind, Peer
 from querator.daemon.access.failed_attempts import FailedAttempts
 from querator.daemon.access.roles import RIGHTS, Right
@@ -20,6 +23,7 @@ __all__ = [
     "INVALID_HEADER",
     "RIGHTS",
     "Access",
+    "AuditLine",
     "Caller",
     "CallerKind",
     "FailedAttempts",

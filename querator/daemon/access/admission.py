@@ -11,6 +11,7 @@ import logging
 import os
 import pwd
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from querator.clock import Clock
 from querator.config import AccessConfig
 from querator.daemon.access import token_text, tokens
 from querator.daemon.access.addresses import refuse_unprotected
+from querator.daemon.access.audit import AuditLog
 from querator.daemon.access.callers import Caller, CallerKind, Peer
 from querator.daemon.access.failed_attempts import FailedAttempts
 from querator.daemon.access.roles import Right
@@ -47,8 +49,9 @@ class _Known(NamedTuple):
 
 
 class Access:
-    def __init__(self, config: AccessConfig, clock: Clock) -> None:
+    def __init__(self, config: AccessConfig, clock: Clock, data: Path) -> None:
         self.config = config
+        self.audit = AuditLog(data, clock, config.audit_kept_ns // limits.NS_PER_US)
         self.on_ended: list[Callable[[], None]] = []
         """Called after callers have ended. Whoever remembers callers looks for those whose `ended` is set."""
         self.failed_attempts = FailedAttempts()
@@ -163,6 +166,14 @@ class Access:
             caller.last_used_at = self._clock.now_us()
         if not caller.may(right) or not all([caller.may(right, queue) for queue in queues]):
             raise Forbidden(ACCESS_DENIED)
+
+    def admit(self, caller: Caller, peer: Peer, call: str, right: Right, queues: Sequence[str] = ()) -> None:
+        """Does `check` for a request, and records a denial in the audit log."""
+        try:
+            self.check(caller, right, queues)
+        except QueratorError as error:
+            self.audit.denied(caller, peer, call, queues, error)
+            raise
 
     # -- tokens
 

@@ -5,7 +5,7 @@ on who asks. Nothing here imports `jobs/`: a call starts a job by its kind, thro
 calls and what runs at a start. Jobs use the rest of the names below.
 """
 
-from querator.daemon.admin import item_calls, partition_calls, queue_calls, storage_calls, token_calls
+from querator.daemon.admin import audit_calls, item_calls, partition_calls, queue_calls, storage_calls, token_calls
 from querator.daemon.admin.figures import statistics_of
 from querator.daemon.admin.partition_access import (
     check_free,
@@ -27,7 +27,7 @@ from querator.daemon.admin.queue_calls import (
 from querator.daemon.admin.resizing import RESIZE, resume_shrinking
 from querator.daemon.registry import Calls, CallsByCaller
 
-CALLS: Calls = {**queue_calls.CALLS, **item_calls.CALLS, **partition_calls.CALLS}
+CALLS: Calls = {**queue_calls.CALLS, **item_calls.CALLS, **partition_calls.CALLS, **audit_calls.CALLS}
 CALLS_BY_CALLER: CallsByCaller = {
     **queue_calls.CALLS_BY_CALLER,
     **partition_calls.CALLS_BY_CALLER,

@@ -17,12 +17,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from querator import ids
-from querator.daemon.access import Right
+from querator.daemon.access import Caller
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
 from querator.daemon.bulk.writes import Writes, send_json
 from querator.daemon.engine import read
 from querator.daemon.http import (
+    AUDITED_STREAMS,
     NOSNIFF,
     STREAMS,
     Calls,
@@ -52,7 +53,7 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
     return [
         Route("/v1/sql", SqlEndpoint(calls, registry)),
         *(
-            Route(bulk_messages.PREFIX + name, Endpoint(calls, STREAMS[name], answer))
+            Route(bulk_messages.PREFIX + name, Endpoint(calls, name, answer))
             for name, answer in {
                 "items.plan": reads.plan,
                 "items.scan": reads.scan,
@@ -64,29 +65,50 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
 
 
 class Endpoint:
-    """What all bulk calls have in common: the checks of head and caller, the duration metric, and errors."""
+    """What all bulk calls have in common: the checks of head and caller, the duration metric, audit, and errors."""
 
-    def __init__(self, calls: Calls, right: Right, answer: Answering) -> None:
+    def __init__(self, calls: Calls, name: str, answer: Answering) -> None:
         self._calls = calls
-        self._right = right
+        self._name = f"bulk/{name}"
+        self._right = STREAMS[name]
+        self._is_audited = name in AUDITED_STREAMS
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
+        peer = scope["state"]["peer"]
         begun = False
+        caller: Caller | None = None
+        queue: str | None = None
+
+        def allow(name: str) -> None:
+            nonlocal queue
+            assert caller is not None
+            self._calls.access.admit(caller, peer, self._name, self._right, [name])
+            queue = name
+
+        async def record(result: QueratorError | None) -> None:
+            if self._is_audited and caller is not None and queue is not None:
+                recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                request = bulk_messages.WriteParameters(queue)
+                seconds = time.perf_counter() - started
+                self._calls.access.audit.changed(
+                    caller, peer, self._name, request, result, seconds, lambda: recorded.set_result(None)
+                )
+                await recorded
 
         async def tracked_send(message: Any) -> None:
             nonlocal begun
+            if not begun:
+                await record(None)
             begun = True
             await send(message)
 
         # Errors come in the order of the wire contract. Content-Type and Accept are left out: bodies can be Arrow.
         headers = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"accept")]
         try:
-            _, _, caller = self._calls.check_head(scope["method"], headers, scope["state"]["peer"])
-            await self._answer(
-                scope, receive, tracked_send, lambda queue: self._calls.access.check(caller, self._right, [queue])
-            )
+            _, _, caller = self._calls.check_head(scope["method"], headers, peer)
+            await self._answer(scope, receive, tracked_send, allow)
             return
         except ClientGone:
             return
@@ -98,6 +120,7 @@ class Endpoint:
             self._calls.metrics.durations(scope["path"]).observe(time.perf_counter() - started)
         if begun:
             raise CutOff(error.message)
+        await record(error)
         await hold_back(self._calls.access, scope, error)
         await send_reply(send, content.JSON, error, close=True)
 

@@ -257,7 +257,8 @@ class SqlEndpoint:
             if call.content_error is not None:
                 raise call.content_error
             request = call.decode(SqlRequest, body)
-            self._calls.access.check(call.caller, call.route.right, call.route.queues_in(request))
+            queues = call.route.queues_in(request)
+            self._calls.access.admit(call.caller, scope["state"]["peer"], call.name, call.route.right, queues)
             await self._answer(request, receive, answer)
             return
         except ClientGone:

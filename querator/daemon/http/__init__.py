@@ -19,10 +19,11 @@ from querator.daemon.http.asgi import (
 from querator.daemon.http.dispatch import Calls, Refused
 from querator.daemon.http.gate import Gate
 from querator.daemon.http.protocol import QueratorProtocol
-from querator.daemon.http.routes import STREAMS, routes_by_path
+from querator.daemon.http.routes import AUDITED_STREAMS, STREAMS, routes_by_path
 from querator.daemon.http.sockets import Listeners
 
 __all__ = [
+    "AUDITED_STREAMS",
     "NOSNIFF",
     "STREAMS",
     "Calls",

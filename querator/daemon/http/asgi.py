@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from querator import __version__, limits
 from querator.daemon.access import Access, Caller, Peer, Right
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
-from querator.daemon.http.routes import LEASE, PAGES
+from querator.daemon.http.routes import LEASE, PAGES, PREFIX
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
 from querator.daemon.tls import ServerTls
@@ -165,10 +165,14 @@ class CallEndpoint:
 
 
 async def hold_back(access: Access, scope: Scope, error: QueratorError) -> None:
-    """Waits before the answer to somebody who failed to come in, if that address fails often."""
-    if not isinstance(error, Unauthorized) or not any(name == b"authorization" for name, _ in scope["headers"]):
+    """Records that somebody failed to come in, and waits before the answer if that address fails often."""
+    if not isinstance(error, Unauthorized):
         return
-    attempts, host = access.failed_attempts, scope["state"]["peer"].host
+    peer = scope["state"]["peer"]
+    access.audit.denied(None, peer, scope["path"].removeprefix(PREFIX), (), error)
+    if not any(name == b"authorization" for name, _ in scope["headers"]):
+        return
+    attempts, host = access.failed_attempts, peer.host
     if not attempts.failed(host, monotonic()):
         return
     if not attempts.begin_wait(host):
@@ -279,7 +283,7 @@ class Page:
         try:
             # Before there are tokens, pages ignore the header, as the wire contract says.
             caller = self._calls.caller_of(scope["headers"] if access.needs_token else (), peer)
-            access.check(caller, PAGES[path])
+            access.admit(caller, peer, path, PAGES[path])
             await (await self._content(caller))(scope, receive, send)
         except QueratorError as error:
             await hold_back(access, scope, error)

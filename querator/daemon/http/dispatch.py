@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
+from time import perf_counter
 from typing import Any, Final, Protocol
 
 from querator.daemon.access import INVALID_HEADER, Access, Caller, Peer
@@ -79,8 +80,8 @@ class Call:
         self.route = route
         self.caller = caller
         self.granted: Set[str] | None = caller.granted[route.right] if route.hot else _NOTHING
-        """The queues for which this call needs no further check. None if it never does: the caller is unlimited."""
-        if caller.is_unlimited and not route.refusal:
+        """The queues for which this call needs nothing more. None if it never does: the caller is unlimited."""
+        if caller.is_unlimited and not route.refusal and not route.audited:
             self.granted = None
         self.name = route.path
         self.message = route.message
@@ -147,7 +148,7 @@ class Calls:
                 raise call.content_error
             request = call.decode(call.message, body)
             if call.granted is not None and (not call.granted or request.queue_name not in call.granted):
-                self._check(call, request)
+                respond = self._check(call, request, respond, peer)
             return self.service.call(call.name, request, respond, call.caller)
         except QueratorError as error:
             respond(error)
@@ -156,11 +157,22 @@ class Calls:
             respond(InternalError())
         return None
 
-    def _check(self, call: Call, request: Any) -> None:
+    def _check(self, call: Call, request: Any, respond: Respond, peer: Peer) -> Respond:
+        """Raises unless the caller may make the request. Returns how to answer it."""
         route = call.route
-        self.access.check(call.caller, route.right, route.queues_in(request))
+        self.access.admit(call.caller, peer, call.name, route.right, route.queues_in(request))
         if route.refusal:
             raise RequestFailed(route.refusal)
+        if not route.audited:
+            return respond
+        started = perf_counter()
+
+        def record(result: Any) -> None:
+            self.access.audit.changed(
+                call.caller, peer, call.name, request, result, perf_counter() - started, lambda: respond(result)
+            )
+
+        return record
 
 
 def reply_codec(headers: Headers) -> Codec:

@@ -121,6 +121,7 @@ _TABLE: Final[tuple[Route, ...]] = (
     _no_queue("tokens.list", access_messages.TokensListRequest, _ADMIN),
     _no_queue("tokens.revoke", access_messages.TokenRequest, _ADMIN, audited=True),
     _no_queue("tokens.rotate", access_messages.TokensRotateRequest, _ADMIN, audited=True),
+    _no_queue("audit.list", access_messages.AuditListRequest, _ADMIN),
     _no_queue("tokens.whoami", access_messages.TokensWhoamiRequest, Right.ANY),
     # The test clock
     Route("clock.advance", messages.ClockAdvanceRequest, _SMALL, _ADMIN, (), only_with_test_clock=True),
@@ -151,6 +152,7 @@ STREAMS: Final = {
     "items.import": Right.OPERATE,
 }
 """What a caller needs for each bulk endpoint, on the queue that the request names."""
+AUDITED_STREAMS: Final = ("items.import",)
 PAGES: Final = {"/metrics": Right.VIEW, "/health": Right.ANY}
 """What a caller needs for each page. A page shows only the queues that its caller may see."""
 
