@@ -362,7 +362,7 @@ def daemon_config(
     data_path, socket_path = ask.data_and_socket()
     http_address = _http(ask.get("http", "QUERATOR_HTTP", False))
     ask.settings["http"] = Setting(str(http_address or "off"), ask.settings["http"].origin)
-    tls = _tls(ask, http_address)
+    tls = _tls(ask)
     level = _one_of("logging.level", ask.get("logging.level", "QUERATOR_LOG_LEVEL", "info"), LOG_LEVELS)
     style = _one_of("logging.format", ask.get("logging.format", "QUERATOR_LOG_FORMAT", "auto"), LOG_FORMATS)
     log_file_path = ask.optional_path("logging.file", "QUERATOR_LOG_FILE")
@@ -410,17 +410,22 @@ def _http(value: str | bool) -> HttpAddress | None:
     return parse_http(value)
 
 
-def _tls(ask: _Resolver, http: HttpAddress | None) -> TlsConfig | None:
+def _tls(ask: _Resolver) -> TlsConfig | None:
     cert = ask.optional_path("tls.cert", "QUERATOR_TLS_CERT")
     key = ask.optional_path("tls.key", "QUERATOR_TLS_KEY")
     client_ca = ask.optional_path("tls.client_ca", "QUERATOR_TLS_CLIENT_CA")
-    if cert is not None and key is not None:
-        if http is None:
-            raise ConfigError("TLS needs a TCP address", hint=f"--http HOST:PORT, such as {HTTP_ADDRESS_DEFAULT}")
-        return TlsConfig(cert, key, client_ca)
-    if cert is not None or key is not None or client_ca is not None:
+    return TlsConfig(cert, key, client_ca) if cert is not None and key is not None else None
+
+
+def check_tls(config: DaemonConfig) -> None:
+    """Raises ConfigError if settings about TLS contradict each other. Only a daemon that starts has all of them: other
+    commands read the file alone."""
+    if config.tls is None and any(str(config.settings[f"tls.{name}"].value) for name in ("cert", "key", "client_ca")):
         raise ConfigError("TLS needs a certificate and its key", hint="give both: --tls-cert FILE --tls-key FILE")
-    return None
+    if config.tls is not None and config.http is None:
+        raise ConfigError("TLS needs a TCP address", hint=f"--http HOST:PORT, such as {HTTP_ADDRESS_DEFAULT}")
+    if config.access.certificates and (config.tls is None or config.tls.client_ca is None):
+        raise ConfigError("'access.certificates' needs TLS and the CA of clients", hint="--tls-client-ca FILE")
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
@@ -434,6 +439,9 @@ def _access(ask: _Resolver, table: AccessTable) -> AccessConfig:
     insecure = str(ask.get("access.insecure", "QUERATOR_INSECURE", False)).lower()
     if insecure not in (*TRUE_WORDS, *FALSE_WORDS):
         raise ConfigError(f"'access.insecure' is '{insecure}'", hint="it can be true or false")
+    names = [certificate.name for certificate in table.certificates]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two of 'access.certificates' have the name '{twice}'", hint="a name has one role")
     for certificate in table.certificates:
         _one_of(f"role of the certificate '{certificate.name}", certificate.role, ROLES)
     return AccessConfig(

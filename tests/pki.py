@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
 
 from querator.cli.tls.certificates import Issued, new_ca, new_client, new_server
 
@@ -74,3 +75,20 @@ def valid_between(ca: Issued, old: Issued, begins_in_days: float, ends_in_days: 
     for extension in old.certificate.extensions:
         builder = builder.add_extension(extension.value, critical=extension.critical)
     return Issued(builder.sign(ca.key, hashes.SHA256()), old.key)
+
+
+def with_names(ca: Issued, *names: str) -> Issued:
+    """A client's certificate with several common names."""
+    one = new_client(ca, names[0], 1)
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ca.certificate.subject)
+        .public_key(one.key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+    )
+    return Issued(builder.sign(ca.key, hashes.SHA256()), one.key)

@@ -26,7 +26,7 @@ import uvloop
 
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SystemClock
-from querator.config import DaemonConfig
+from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs
 from querator.daemon.bulk import bulk_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
@@ -48,6 +48,7 @@ def run(config: DaemonConfig) -> None:
     os.umask(0o077)
     allocators.use_one_allocator()
     logs.configure(config.log_level, config.log_format, file=config.log_file)
+    check_tls(config)
     tls = ServerTls(config.tls) if config.tls is not None else None
     lock = DataLock.acquire(config.data)
     listeners = Listeners()

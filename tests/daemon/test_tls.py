@@ -18,11 +18,11 @@ import pytest
 from querator.cli.lookups.health import certificate_days
 from querator.cli.lookups.metrics import parse
 from querator.cli.tls.certificates import new_client, new_server
-from querator.config import TlsConfig, daemon_config
+from querator.config import TlsConfig, check_tls, daemon_config
 from querator.daemon import certificates
 from querator.errors import ConfigError
 from tests.daemons import Daemon, UnixConnection, querator
-from tests.pki import HOSTS, Pki, valid_between
+from tests.pki import HOSTS, Pki, valid_between, with_names
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -171,6 +171,82 @@ def test_a_client_that_breaks_off_its_handshake_disturbs_nobody(shared: tuple[Da
     assert complaints(daemon) == []
 
 
+# Names in certificates
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Pki]]:
+    """A daemon that lets nobody in without a token or a certificate."""
+    directory = tmp_path_factory.mktemp("guarded")
+    pki = Pki(directory / "pki", client="ann")
+    file = directory / "querator.toml"
+    file.write_text(GUARDED.format(ca=pki.path("ca.crt")))
+    with Daemon(directory, *pki.daemon_words, "--config", str(file), http=True) as daemon:
+        for queue in ("mail", "other"):
+            daemon.client.create_queue(queue)
+        yield daemon, pki
+
+
+GUARDED = """
+[tls]
+client_ca = "{ca}"
+
+[access]
+mode = "required"
+
+[[access.certificates]]
+name = "ann"
+role = "producer"
+queues = ["mail*"]
+"""
+
+
+def produce(connection: ssl.SSLSocket, queue: str) -> int:
+    body = {"queue_name": queue, "request_timeout": "9s", "items": [{"utf8": "x"}]}
+    return ask(connection, "/v1/queue.produce", body)[0]
+
+
+def test_the_name_in_a_certificate_has_the_role_of_the_configuration(guarded: tuple[Daemon, Pki]) -> None:
+    daemon, pki = guarded
+    with connect(daemon, pki.client_context(with_certificate="client")) as connection:
+        for _ in range(2):
+            assert produce(connection, "mail") == 200
+            assert produce(connection, "other") == produce(connection, "missing") == 403
+            assert ask(connection, "/v1/queues.delete", {"queue_name": "mail"})[0] == 403
+        assert ask(connection, "/v1/tokens.whoami", {})[1]["name"] == "ann"
+
+
+def test_nobody_else_gets_in_with_the_same_request(guarded: tuple[Daemon, Pki]) -> None:
+    daemon, pki = guarded
+    pki.put("bob", new_client(pki.ca, "bob", 1))
+    with connect(daemon, pki.client_context(with_certificate="client")) as connection:
+        assert produce(connection, "mail") == 200
+    for certificate in ("", "bob"):
+        with connect(daemon, pki.client_context(with_certificate=certificate)) as connection:
+            assert produce(connection, "mail") == 401
+
+
+def test_a_certificate_with_two_names_is_nobody(guarded: tuple[Daemon, Pki]) -> None:
+    daemon, pki = guarded
+    pki.put("two", with_names(pki.ca, "bob", "ann"))
+    with connect(daemon, pki.client_context(with_certificate="two")) as connection:
+        assert produce(connection, "mail") == 401
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (2, "two of 'access.certificates' have the name 'ann'"),
+        (1, "'access.certificates' needs TLS and the CA of clients"),
+    ],
+)
+def test_roles_of_certificates_that_make_no_sense_are_refused(tmp_path: Path, tables: int, message: str) -> None:
+    file = tmp_path / "querator.toml"
+    file.write_text('[[access.certificates]]\nname = "ann"\nrole = "viewer"\n' * tables)
+    with pytest.raises(ConfigError, match=message):
+        check_tls(daemon_config(config=file, environ={"HOME": "/"}))
+
+
 # At start
 
 
@@ -263,12 +339,12 @@ def test_a_damaged_key_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"tls_cert": "x"}, {"tls_key": "x"}, {"tls_client_ca": "x"}])
 def test_half_of_the_settings_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="TLS needs a certificate and its key"):
-        daemon_config(http="", environ={"HOME": "/"}, **given)
+        check_tls(daemon_config(http="", environ={"HOME": "/"}, **given))
 
 
 def test_tls_without_tcp_is_refused() -> None:
     with pytest.raises(ConfigError, match="TLS needs a TCP address"):
-        daemon_config(tls_cert="x", tls_key="y", environ={"HOME": "/"})
+        check_tls(daemon_config(tls_cert="x", tls_key="y", environ={"HOME": "/"}))
 
 
 def test_settings_come_from_the_file_and_from_variables_too(tmp_path: Path) -> None:

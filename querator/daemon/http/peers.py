@@ -1,14 +1,16 @@
-"""Who is at the other end of a connection, as the kernel says: the user of a process, or an address."""
+"""Who is at the other end of a connection: the user of a process or an address, as the kernel says, or the name in a
+client certificate, which TLS has verified."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from querator.config import HttpAddress
-from querator.daemon.access import Access, Peer
+from querator.daemon.access import Access, Caller, Peer
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: process, user and group."""
@@ -23,4 +25,13 @@ def peer_of(transport: asyncio.BaseTransport, access: Access) -> Peer:
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         return Peer(f"unix:{pid}", access.caller_of_user(uid))
     name = transport.get_extra_info("peername")
-    return Peer(str(HttpAddress(name[0], name[1])) if name else "unknown")
+    address = str(HttpAddress(name[0], name[1])) if name else "unknown"
+    return Peer(address, _caller_of_certificate(transport.get_extra_info("peercert"), access))
+
+
+def _caller_of_certificate(certificate: Mapping[str, Any] | None, access: Access) -> Caller | None:
+    """The caller with the common name of the certificate. A certificate with several names could mean anybody."""
+    if not certificate:
+        return None
+    names = [value for parts in certificate["subject"] for key, value in parts if key == "commonName"]
+    return access.caller_of_certificate(names[0]) if len(names) == 1 else None
