@@ -507,6 +507,7 @@ def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
     return ArchiveConfig(
         url,
         interval=seconds["interval"],
+        wait=bool(ask.get("archive.wait", "", table.wait)),
         keep=seconds["keep"],
         heartbeat=seconds["heartbeat"],
         options=table.options,

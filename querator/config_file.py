@@ -103,6 +103,7 @@ class ArchiveTable(FileTable, frozen=True):
 
     url: str = ""
     interval: str = "1s"
+    wait: bool = False
     keep: str = "7d"
     heartbeat: str = "5s"
     options: dict[str, str] = {}

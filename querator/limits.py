@@ -341,6 +341,12 @@ ARCHIVE_BASE_CHECK_SECONDS = 0.5
 """The time between two looks for partitions that need a new base."""
 ARCHIVE_PRUNE_SECONDS = 3_600.0
 """The time between two deletions of what an archive need not keep any longer."""
+ARCHIVE_WAIT_SECONDS_MAX = 5.0
+"""Requests that wait for the archive get 454 after this time, and partitions are in error until it has caught up."""
+ARCHIVE_GATHER_SECONDS = 0.001
+"""With an archive that must be waited for, requests gather for this long before they share a put."""
+STANDSTILL_SECONDS = 2.0
+"""A process that stood still for longer asks the archive for its owner before it answers."""
 ARCHIVE_STOP_SECONDS_MAX = 3.0
 """A daemon that stops tries for this long to ship what is left."""
 ARCHIVE_CLAIM_SECONDS_MAX = 5.0

@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("registry"), (*BELOW_CALLS, *_daemon("storages", "validation"))),
     **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
     **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
-    **dict.fromkeys(_daemon("archive"), (*BELOW_CALLS, *_daemon("archive", "registry"))),
+    **dict.fromkeys(_daemon("archive"), (*BELOW_CALLS, *_daemon("archive", "registry", "storages"))),
     **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
     **dict.fromkeys(_daemon("trends"), (*BELOW_CALLS, *_daemon("registry", "trends", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("access", "http", "queue"))),

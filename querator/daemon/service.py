@@ -15,12 +15,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from querator import durations
+from querator import durations, limits
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import Shipper, bases
+from querator.daemon.archive import AnswerGate, Shipper, bases
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -59,6 +59,7 @@ class Service:
         self.registry.trends = trends.Trends(config.data / "history", clock)
         self.lost_archive: Callable[[QueratorError], None] = lambda error: None
         """Called when another daemon owns the archive, or when it is damaged."""
+        self._gate: AnswerGate | None = None
         self._find = self.registry.find
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
@@ -99,6 +100,9 @@ class Service:
             shipper.begin(catalog, registry.storages)
         registry.turns = Turns(registry.clock, registry.storages.values(), self._deliver)
         registry.upkeep = Upkeep(registry.turns, registry.config.limits.unapplied_bytes)
+        if shipper is not None:
+            self._gate = registry.turns.gate = AnswerGate(shipper, registry.turns, registry.storages)
+            registry.turns.gather_seconds = limits.ARCHIVE_GATHER_SECONDS if shipper.config.wait else 0.0
         queues = await registry.blocking(catalog.queues)
         registry.queues = {queue.name: queue for queue in queues}
         placements: dict[str, list[Placement]] = {}
@@ -117,6 +121,8 @@ class Service:
                     logical.recall(partition, counts[uuid], noted)
         registry.jobs.prepare()
         await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
+        if shipper is not None:
+            registry.run(bases.watch(registry, shipper))
         await admin.delete_leftovers(registry)
         await admin.create_configured(registry)
         registry.jobs.resume()
@@ -124,8 +130,8 @@ class Service:
         registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
         registry.run(registry.access.keep_time())
-        if shipper is not None:
-            registry.run(bases.watch(registry, shipper))
+        if shipper is not None and shipper.config.wait:
+            catalog.committed = shipper.wait_for_all
 
     def _make_shipper(self) -> Shipper | None:
         registry = self.registry
@@ -135,16 +141,23 @@ class Service:
 
         def failed(error: QueratorError) -> None:
             with contextlib.suppress(RuntimeError):  # the loop may have ended
-                loop.call_soon_threadsafe(self.lost_archive, error)
+                loop.call_soon_threadsafe(self._lose_archive, error)
 
         directories = [storage.directory for storage in config.storages]
         return Shipper(config.archive, config.data, directories, registry.clock, failed)
+
+    def _lose_archive(self, error: QueratorError) -> None:
+        """Another daemon owns the archive, or it is damaged: nothing is acknowledged from now on."""
+        if self._gate is not None:
+            self._gate.halt(error.message)
+        self.lost_archive(error)
 
     async def stop(self) -> None:
         """Answers every waiting client, then closes all files. Does not wait longer than its bound for a storage that
         hangs."""
         registry = self.registry
         registry.refuse_calls()
+        registry.catalog.committed = lambda: None
         await registry.jobs.stop()
         for logical in registry.logicals.values():
             logical.stop()
@@ -153,6 +166,8 @@ class Service:
             await asyncio.wait_for(registry.turns.drain(), SHUTDOWN_SECONDS_MAX / 2)
         except TimeoutError:
             log.warning("a storage did not finish its writes in time; what was acknowledged is durable")
+        if self._gate is not None:
+            self._gate.close()
         registry.upkeep.close()
         registry.turns.close()
         for storage in registry.storages.values():
@@ -298,6 +313,8 @@ class Service:
         if registry.stopping:
             return False, SHUTTING_DOWN
         warnings = [f"storage '{name}' cannot be used" for name in registry.storages.unusable()]
+        if registry.shipper is not None and registry.shipper.trouble:
+            warnings.append(f"the archive cannot be reached: {registry.shipper.trouble}")
         warnings += registry.upkeep.storage_warnings()
         if registry.access.audit.failure:
             warnings.append("the audit log cannot be written")

@@ -25,6 +25,8 @@ class Storages(dict[str, Storage]):
         super().__init__()
         self._configs = {config.name: config for config in configs}
         self._are_copied = are_copied
+        self.withheld = ""
+        """Why no partition may be opened at present; empty if they may."""
         self._added = added
         """Called on the loop's thread for a storage that is opened late."""
         self._loop = asyncio.get_running_loop()
@@ -74,6 +76,8 @@ class Storages(dict[str, Storage]):
 
     def open_store(self, placement: Placement) -> Store:
         """Blocking."""
+        if self.withheld:
+            raise StorageError(self.withheld, [placement.uuid])
         return self.opened(placement.storage).open(placement.uuid, placement.queue)
 
     def release_store(self, placement: Placement) -> None:

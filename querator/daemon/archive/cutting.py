@@ -68,8 +68,14 @@ class Cutter:
                 self._positions[name] = position = ledger.position(name) or start
                 storage.feed.hold(position)
 
-    def take(self, ledger: Ledger, bases: list[Base]) -> list[Piece]:
-        """A new cut; empty if nothing is new. Every piece must be shipped before the next cut."""
+    def lacks_bases(self, ledger: Ledger) -> bool:
+        """Whether a partition that is in use cannot be restored yet."""
+        lines = [ledger.lines.get(uuid) for uuid in self._judged & self.placements.keys()]
+        return any(line is None or (line.base is None and not line.is_closed) for line in lines)
+
+    def take(self, ledger: Ledger, bases: list[Base], must_put: bool = False) -> list[Piece]:
+        """A new cut; empty if nothing is new, unless it `must_put` an object. Every piece must be shipped before the
+        next cut."""
         self._hold(ledger)
         time_us = self._clock.now_us()
         self._changes_seen, catalog, (news, lost) = self._catalog.copied(self._changes_seen, self._news)
@@ -85,7 +91,7 @@ class Cutter:
                 groups[-1].append((name, chunk))
                 size += chunk.end - chunk.begin
         openings = [opening for one in news.values() for opening in one.openings]
-        if not (groups[0] or openings or lost or catalog or bases):
+        if not (groups[0] or openings or lost or catalog or bases or must_put):
             return []
         return [
             *(Piece(time_us, group, is_last=False) for group in groups[:-1]),

@@ -85,6 +85,10 @@ class Shipper:
         self._cuts_begun = 0
         self.cuts_done = 0
         """How many cuts are wholly in the archive."""
+        self.confirmed: Callable[[], None] = lambda: None
+        """Called in the shipper's thread when `cuts_done` has grown."""
+        self._must_put = False
+        self._done = threading.Condition()
         self._wake = threading.Event()
         self._claimed = threading.Event()
         self._refusal: QueratorError | None = None
@@ -226,13 +230,21 @@ class Shipper:
 
     # Shipping.
 
-    def ask(self) -> int:
+    def ask(self, must_put: bool = False) -> int:
         """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
-        number that this returns."""
+        number that this returns. With `must_put`, that also proves that this daemon is the owner still."""
         with self._lock:
             wanted = self._cuts_begun + 1
+            self._must_put = self._must_put or must_put
         self._wake.set()
         return wanted
+
+    def wait_for_all(self) -> None:
+        """Blocking. Returns when the archive has everything that is durable now, or is lost, or the daemon stops."""
+        wanted = self.ask()
+        with self._done:
+            while self.cuts_done < wanted and self._refusal is None and not self._stop_at:
+                self._done.wait(limits.UPKEEP_SECONDS)
 
     def wanted_bases(self) -> list[str]:
         """The partitions that need a new base, because they have none, or because the log since it is long."""
@@ -260,9 +272,10 @@ class Shipper:
         cutter.must_agree, cutter.is_stranger = self._is_heir, self._is_stranger
         with self._lock:
             bases, self._bases = self._bases, []
+            must_put, self._must_put = self._must_put, False
             self._cuts_begun += 1
         time_us = self._clock.now_us()
-        for piece in cutter.take(self.ledger, bases):
+        for piece in cutter.take(self.ledger, bases, must_put):
             one, data = cutter.made(piece, self.ledger, self.owner)
             self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
             self.ledger.advance(one)
@@ -271,7 +284,11 @@ class Shipper:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
             self._is_stranger = False
         self.shipped_us = time_us
-        self.cuts_done = self._cuts_begun
+        if not (self.config.wait and cutter.lacks_bases(self.ledger)):
+            self.cuts_done = self._cuts_begun
+            self.confirmed()
+        with self._done:
+            self._done.notify_all()
 
 
 class _Stopped(Exception):

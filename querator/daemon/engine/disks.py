@@ -20,13 +20,15 @@ log = logging.getLogger("querator.daemon.engine")
 class Flight:
     """A planned pass that waits until its disks have written its batches."""
 
-    __slots__ = ("disks_left", "failed", "logical", "plan")
+    __slots__ = ("disks_left", "doubt", "failed", "logical", "plan")
 
     def __init__(self, logical: Logical, plan: Pass) -> None:
         self.logical = logical
         self.plan = plan
         self.disks_left = 0
         self.failed: dict[Partition, str] = {}
+        self.doubt = ""
+        """Why nobody may be told about the pass, although it is durable."""
 
     def disk_done(self) -> bool:
         """Counts one disk as done. Returns whether it was the last one."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from querator.clock import Clock, ManualClock
 from querator.daemon.engine.disks import Disk, Flight
@@ -21,6 +22,18 @@ from querator.daemon.queue import NEVER, Logical, Move, Partition, Pass
 from querator.daemon.store import Storage, StorageError
 
 log = logging.getLogger("querator.daemon.engine")
+
+
+class Turnstile(Protocol):
+    """Decides when answers may be told. Every method runs on the loop's thread."""
+
+    def is_open(self) -> bool:
+        """Whether a turn may begin."""
+
+    def call_when_open(self, turn: Callable[[], None]) -> None: ...
+
+    def after_write(self, ended: Callable[[str], None]) -> None:
+        """Calls `ended` when what was written may be told, or with the reason why it may not."""
 
 
 class Turns:
@@ -37,6 +50,10 @@ class Turns:
         self._several_answered = False
         self._in_flight: set[Logical] = set()
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
+        self.gate: Turnstile | None = None
+        """Holds answers back, if there is an archive."""
+        self.gather_seconds = 0.0
+        """A turn waits for this long, so that more requests share its write. 0 for storages alone: a sync is fast."""
 
     # -- what takes part
 
@@ -67,6 +84,9 @@ class Turns:
         self._dirty[logical] = None
         if not self._turn_scheduled:
             self._turn_scheduled = True
+            if self.gather_seconds:
+                self.loop.call_later(self.gather_seconds, self._turn)
+                return
             # Clients that were answered together ask again together. Polling the sockets once more before the turn
             # lets more of them share its write. A single client would only wait longer.
             self.loop.call_soon(self._turn_soon if self._several_answered else self._turn)
@@ -74,8 +94,17 @@ class Turns:
     def _turn_soon(self) -> None:
         self.loop.call_soon(self._turn)
 
+    def _resume(self) -> None:
+        """The gate is open again."""
+        for logical in self._dirty:
+            self.wake(logical)
+            break
+
     def _turn(self) -> None:
         self._turn_scheduled = False
+        if self.gate is not None and not self.gate.is_open():
+            self.gate.call_when_open(self._resume)
+            return
         started = time.perf_counter()
         now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
         dirty, self._dirty = self._dirty, {}
@@ -120,14 +149,25 @@ class Turns:
         flights, disk.flights = disk.flights, []
         taken = disk.storage.take()
 
-        def ended(error: BaseException | None) -> None:
+        def written(error: BaseException | None) -> None:
+            if error is None and self.gate is not None:
+                disk.writing = True
+                self.gate.after_write(lambda doubt: ended(None, doubt))
+            else:
+                ended(error)
+
+        def ended(error: BaseException | None, doubt: str = "") -> None:
             disk.writing = False
             if error is not None:
                 self._write_failed(disk, flights, error)
+            for flight in flights:
+                flight.doubt = flight.doubt or doubt
             landed = [flight for flight in flights if flight.disk_done()]
             try:
                 for flight in landed:
                     self._in_flight.discard(flight.logical)
+                    if flight.doubt:
+                        flight.logical.withhold(flight.plan, flight.doubt)
                     flight.logical.settle(flight.plan, flight.failed)
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
@@ -145,9 +185,9 @@ class Turns:
         elif disk.is_slow:
             disk.writing = True
             future = self.loop.run_in_executor(disk.writer, disk.write, taken)
-            future.add_done_callback(lambda done: ended(done.result()))
+            future.add_done_callback(lambda done: written(done.result()))
         else:
-            ended(disk.write(taken, on_loop=True))
+            written(disk.write(taken, on_loop=True))
 
     def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
@@ -163,6 +203,20 @@ class Turns:
                 if partition.store is not None:
                     logical.files.fail(partition, str(error))
         disk.report_room((partition for _, partition in self.partitions_on(disk)), self.clock.now_us())
+
+    def fail_partitions(self, reason: str) -> None:
+        """Puts every partition in error. They recover when their stores can be opened again."""
+        for logical in self.logicals:
+            for partition in logical.partitions:
+                if partition.store is not None:
+                    logical.files.fail(partition, reason)
+            self.wake(logical)
+
+    def end_back_offs(self) -> None:
+        """Tries everything again that failed and waits."""
+        for logical in self.logicals:
+            logical.end_back_offs()
+            self.wake(logical)
 
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""

@@ -128,6 +128,10 @@ class Logical:
         if self._is_stopping:
             self.stop()  # a request that was looked up, or whose write failed, waits again
 
+    def withhold(self, this: Pass, reason: str) -> None:
+        """The pass is about to be settled, but nobody may be told that it is durable."""
+        settling.withhold(this, reason)
+
     def give_up(self) -> Pass:
         """Called after `plan` raised, which is a defect. Nothing of the pass happens, and memory is read again."""
         this = self._pass

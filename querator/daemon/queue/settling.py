@@ -5,8 +5,8 @@ from __future__ import annotations
 from querator.daemon.queue import repeats
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
-from querator.daemon.queue.requests import Arrival, LeaseItems, Produce, failing
-from querator.errors import RetryRequest
+from querator.daemon.queue.requests import Arrival, Delivery, LeaseItems, Produce, failing
+from querator.errors import QueratorError, RetryRequest
 
 
 def succeed(this: Pass) -> None:
@@ -24,6 +24,17 @@ def succeed(this: Pass) -> None:
     counters.expired += this.expired
     for death in this.deaths:
         _count_death(this, death)
+
+
+def withhold(this: Pass, reason: str) -> None:
+    """Makes every good answer of the pass an error. The next pass takes back what nobody was told to hold."""
+    error = RetryRequest(reason)
+    for number, (request, result, after) in enumerate(this.answers):
+        if isinstance(result, Delivery):
+            this.undelivered.append(result)
+            this.wake()
+        if not isinstance(result, QueratorError):
+            this.answers[number] = request, error, after
 
 
 def fail(this: Pass, failed: dict[Partition, str]) -> None:

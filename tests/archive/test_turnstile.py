@@ -1,0 +1,170 @@
+"""Answers that wait for the archive, and a daemon that was replaced and answers nothing more."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from querator import limits
+from querator.config import ArchiveConfig
+from querator.errors import QueratorError, RetryRequest
+from tests.archive.looking import bucket_of, restored, shipper_of
+from tests.archive.object_stores import S3, FaultyProxy, Handler
+from tests.daemons import Daemon
+from tests.maintenance.house import OPERATOR, House
+from tests.waiting import until
+
+OpenHouse = Callable[..., House]
+
+
+@pytest.fixture
+def waiting(s3: S3, proxy: FaultyProxy) -> ArchiveConfig:
+    url, options = s3.archive(proxy.endpoint)
+    return ArchiveConfig(url, interval=5, wait=True, options=options)
+
+
+def test_an_answer_comes_after_the_put(open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy) -> None:
+    house = open_house("live", archive=waiting)
+    house.create()
+    passing = threading.Event()
+
+    def fault(handler: Handler, body: bytes) -> bool:
+        if handler.command == "PUT" and "/log/" in handler.path:
+            passing.wait(10)
+        return False
+
+    proxy.fault = fault
+    answer = house.begin_produce("1")
+    puts = proxy.puts
+    until(lambda: proxy.puts > puts)
+    assert not answer.done()
+    passing.set()
+    answer.result(10)
+
+
+def test_everything_acknowledged_is_in_the_archive_at_once(
+    open_house: OpenHouse, waiting: ArchiveConfig, tmp_path: Path
+) -> None:
+    house = open_house("live", archive=waiting)
+    house.create()
+    house.produce("1", "2")
+    (leased, _) = house.lease(2)
+    house.complete(leased.id).result(10)
+    again = restored(waiting, tmp_path / "restored")
+    assert again.contents() == ["2"]
+    again.close()
+
+
+def test_many_requests_share_a_put(open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy) -> None:
+    house = open_house("live", archive=waiting)
+    house.create()
+    puts = proxy.puts
+    for answer in [house.begin_produce(f"{number}") for number in range(200)]:
+        answer.result(20)
+    assert proxy.puts - puts < 100
+
+
+def test_while_the_store_is_away_requests_get_454_and_come_back_later(
+    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+    house = open_house("live", archive=waiting)
+    house.create()
+    house.produce("1")
+    proxy.fault = lambda handler, body: handler.refuse()
+    error = house.begin_produce("2", timeout="1s").exception(20)
+    assert isinstance(error, RetryRequest) and "archive" in error.message
+    house.until(lambda: house.service.health(OPERATOR)[0] is False)
+    assert isinstance(house.begin_produce("3", timeout="100ms").exception(20), RetryRequest)
+    assert "archive" in house.service.health(OPERATOR)[1]
+    proxy.fault = None
+    house.until(lambda: house.states() == ["available"])
+    house.produce("4")
+    # What got 454 after it was durable here is there; what got 454 later is not.
+    assert house.contents() == ["1", "2", "4"]
+
+
+def test_an_item_that_was_leased_while_the_store_was_away_is_held_by_nobody(
+    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+    house = open_house("live", archive=waiting)
+    house.create(lease_timeout="1m")
+    house.produce("1")
+    proxy.fault = lambda handler, body: handler.refuse()
+    assert isinstance(house.begin_lease(timeout="1s").exception(20), QueratorError)
+    proxy.fault = None
+    house.until(lambda: house.states() == ["available"])
+    house.advance("2m")
+    assert [item.bytes_ for item in house.lease()] == [b"1"]
+
+
+def test_a_queue_exists_in_the_archive_before_its_creation_is_told(
+    open_house: OpenHouse, waiting: ArchiveConfig, tmp_path: Path
+) -> None:
+    house = open_house("live", archive=waiting)
+    house.create("a", partitions=2)
+    again = restored(waiting, tmp_path / "restored")
+    assert len(again.logical("a").partitions) == 2
+    again.close()
+
+
+def test_a_daemon_that_stood_still_and_was_replaced_answers_nothing_more(tmp_path: Path) -> None:
+    archive = f"file://{tmp_path / 'archive'}"
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    with Daemon(tmp_path / "old", "--archive", archive) as old:
+        old.client.create_queue("q", lease_timeout="1m", expire_timeout="1h")
+        old.client.produce("q", [b"1"])
+        answered: list[float] = []
+        over = threading.Event()
+
+        def produce() -> None:
+            client = old.connect()
+            while not over.is_set():
+                try:
+                    client.produce("q", [b"x"])
+                    answered.append(time.monotonic())
+                except QueratorError:
+                    return
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        until(lambda: len(answered) > 20)
+        old.process.send_signal(signal.SIGSTOP)
+        time.sleep(limits.STANDSTILL_SECONDS + 0.5)  # this is the test: real time must pass for a real process
+        before = len(answered)
+        with Daemon(tmp_path / "new", "--archive", archive, "--claim") as new:
+            continued = time.monotonic()
+            old.process.send_signal(signal.SIGCONT)
+            assert old.process.wait(30) == 8
+            over.set()
+            thread.join(30)
+            assert [moment for moment in answered if moment > continued] == []
+            assert len(answered) <= before + 1
+            assert "was replaced by" in old.output
+            assert new.client.health()["status"] == "pass"
+
+
+def test_a_daemon_that_stood_still_and_owns_the_archive_serves_on(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    monkeypatch.setattr(limits, "STANDSTILL_SECONDS", 0.2)
+    number = shipper_of(house).ledger.number
+    house.run(_stand_still(0.4))
+    house.produce("1")
+    house.until(lambda: shipper_of(house).ledger.number > number)
+    assert bucket_of(archive).read(f"log/{number + 1:016d}")
+
+
+async def _stand_still(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - the loop must not run meanwhile
