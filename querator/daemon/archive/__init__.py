@@ -1,8 +1,8 @@
 """The copy elsewhere: shipping everything durable to an object store, and bringing it back.
 
 `objects` is the format, `bucket` the seam to object stores, and `ledger` what an archive has. `ownership` decides who
-may write, `cutting` and `shipping` write, `bases` copies whole partition files, and `turnstile` holds answers back where
-they must wait. `restoring` reads, and `care` looks after what is there. Nothing here decides about items.
+may write, `cutting` and `shipping` write, `bases` copies whole partition files, and `turnstile` holds answers back
+where they must wait. `restoring` reads, and `care` looks after what is there. Nothing here decides about items.
 """
 
 from querator.daemon.archive import bases, care, restoring
