@@ -150,3 +150,15 @@ def test_the_unit_file_is_understood(tmp_path: Path):
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if "querator.service" in line]
     assert complaints == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+def test_the_unit_file_is_rated_as_it_says():
+    unit = ROOT / "packaging" / "querator.service"
+    words = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if "offline" in done.stderr:
+        pytest.skip("this systemd-analyze cannot look at a file")
+    said = re.search(r": (\d\.\d) OK", unit.read_text())
+    found = re.search(r"Overall exposure level for querator.service: (\d\.\d)", done.stdout)
+    assert said and found and float(found[1]) <= float(said[1]), done.stdout
