@@ -61,7 +61,7 @@ class StorageConfig:
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """The files for TLS on TCP. Clients may show a certificate of `client_ca`."""
+    """The files for TLS on TCP. Clients may present a certificate that a CA in `client_ca` has signed."""
 
     cert: Path
     key: Path
@@ -70,7 +70,7 @@ class TlsConfig:
 
 @dataclass(frozen=True)
 class CertificateRole:
-    """What a client may do whose certificate has this name."""
+    """What a client with a certificate of this name may do."""
 
     name: str
     role: str
@@ -82,7 +82,7 @@ class AccessConfig:
     required: bool = False
     """Whether TCP clients need a token even before the first one is created."""
     insecure: bool = False
-    """Whether the daemon listens where tokens or TLS are missing, and serves TCP clients without a token."""
+    """Whether the daemon listens on TCP even without tokens or TLS, and serves clients that have no token."""
     socket_group: str = ""
     """The members of this group of the system may use the Unix socket, with the following role."""
     socket_role: str = "viewer"
@@ -94,7 +94,7 @@ class AccessConfig:
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """Where everything is copied to. Durations are in seconds."""
+    """The archive that everything is copied to. Durations are in seconds."""
 
     url: str
     interval: float = 1.0
@@ -150,7 +150,7 @@ class Contexts:
 
 
 class ClientTls(NamedTuple):
-    """The files of a client for TLS. Without a `ca_file`, the CAs of the system count."""
+    """The files of a client for TLS. Without a `ca_file`, the client trusts the CAs of the system."""
 
     ca_file: str = ""
     client_cert: str = ""
@@ -212,7 +212,7 @@ def _token_from_stdin() -> str:
 
 
 def checked_token(text: str, origin: str) -> str:
-    """A token without the white space around it. What cannot stand in a header is refused, and not shown."""
+    """A token without surrounding white space. Raises, without showing the token, if a header cannot carry it."""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"there is no token in {origin}", hint="a token is one word that begins with qtr-")
@@ -608,7 +608,7 @@ def load_contexts(environ: Environment | None = None) -> Contexts:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"contexts file {path} is not TOML: {error}", hint="mend it, or remove it and add the contexts anew"
+            f"contexts file {path} is not TOML: {error}", hint="repair it, or remove it and add the contexts again"
         ) from None
     from querator.config_file import ClientTable, ContextsFile, convert
 

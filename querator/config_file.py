@@ -1,7 +1,7 @@
 """The tables of the TOML files, as structs: msgspec checks a file against them.
 
-An error is told in the words of the file: the name of the setting, what is wrong with it, and a hint. This module is
-apart from `config`, because a completion must start without msgspec.
+An error uses the words of the file: the name of the setting, what is wrong with it, and a hint. This module is separate
+from `config`, because a completion must start without msgspec.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TlsTable(FileTable, frozen=True):
 
 
 class CertificateTable(FileTable, frozen=True):
-    """What a client may do whose certificate has this name."""
+    """What a client with a certificate of this name may do."""
 
     name: NotEmpty
     role: NotEmpty
@@ -148,7 +148,7 @@ def convert(given: Any, kind: type[T], source: str, table: str = "") -> T:
 
 
 def _explain(error: str, given: Any, kind: type[FileTable], table: str) -> ConfigError:
-    """Says in the words of the TOML file what msgspec says in the words of its types."""
+    """Translates an error of msgspec, which names Python types, into the words of the TOML file."""
     what, _, place = error.partition(" - at `$")
     place = place.rstrip("`")
     name = (table + place).lstrip(".")

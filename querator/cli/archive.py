@@ -79,7 +79,7 @@ def status(session: Session, config: Config = None, archive: Url = None) -> None
 
 @command(app, "list")
 def list_(session: Session, config: Config = None, archive: Url = None) -> None:
-    """List points to which a restore is fastest. A restore can end at any moment between two of them."""
+    """List the points that are fastest to restore. Any moment between two points can be restored too."""
     from querator.daemon.archive import care, failures
 
     with failures():
@@ -110,7 +110,8 @@ def prune(
     archive: Url = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete what is older than [archive] keep and not needed by any later point. The daemon does this by itself.
+    """Delete objects that are older than [archive] keep and that no later point needs. The daemon also does this
+    itself.
 
     Example: querator archive prune --keep 48h --dry-run
     """
@@ -144,7 +145,7 @@ def restore(
     config: Config = None,
     archive: Url = None,
 ) -> None:
-    """Make a data directory as it was at a time, ready for `querator daemon run --data DIR`.
+    """Rebuild the data directory as it was at a given time, ready for `querator daemon run --data DIR`.
 
     All hashes are checked. The same command resumes a restore that was interrupted. A daemon that is started on the new
     directory needs --claim to become the owner of the archive.

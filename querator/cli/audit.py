@@ -41,7 +41,7 @@ def audit(
 ) -> None:
     """Show the audit log: changes of queues, partitions, jobs and tokens, deleted items, and denials.
 
-    Without --since, the latest entries are shown. An entry never has payloads or secrets.
+    Without --since, the command shows the latest entries. Entries never contain payloads or secrets.
     """
     from querator.limits import NS_PER_US
 

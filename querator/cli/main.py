@@ -20,7 +20,7 @@ def _main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     if words[:2] == ["daemon", "run"] and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         # SIGHUP must not end a daemon that is still importing its modules. The server sets the real handler. This one
-        # is not SIG_IGN, because the server takes SIG_IGN for the wish to outlive the terminal.
+        # is not SIG_IGN, because the server treats SIG_IGN as a request to outlive the terminal.
         signal.signal(signal.SIGHUP, lambda *_: None)
     if sys.argv[1:2] == ["__complete"]:
         from querator.cli.shell.candidates import answer

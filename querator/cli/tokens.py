@@ -98,12 +98,12 @@ def rotate(
 
 @command(app, "whoami")
 def whoami(session: Session) -> None:
-    """Show who the daemon takes you for, and what you may do."""
+    """Show which caller the daemon sees in you, and what you may do."""
     session.output.record(message_record(session.client.whoami()), name="name")
 
 
 def _print(session: Session, made: TokenSecret) -> None:
-    """The token alone on standard output, so that it can go straight into a file."""
+    """Print only the token to standard output, so that it can be redirected to a file."""
     if session.format is Format.TABLE:
         session.streams.stdout.write(f"{made.token}\n")
         session.note(f"token '{made.name}' ({made.role}) is shown only now; keep it in a file that only you can read")

@@ -1,7 +1,7 @@
 """The client library: `Client`, `AsyncClient` and `BulkClient`.
 
-The other names are for the command line and for Spark: how an address is read, and a pool of connections for code that
-cannot wait for a whole client to be imported. All other modules here are private to this package. Nothing here knows
+The other names are for the command line and for Spark: the parser of addresses, and a pool of connections for code that
+must not spend the time to import a whole client. All other modules here are private to this package. Nothing here knows
 the daemon or the command line.
 """
 

@@ -104,7 +104,7 @@ def produce(
 ) -> Call[bool]:
     """Add items, all or none. A repeated request with the same id adds nothing. Default: a new id.
 
-    Returns False if a request with this id was accepted before, so that this one added nothing.
+    Returns False if a request with this id was accepted before. This one then added nothing.
     """
     if isinstance(items, (str, bytes, m.QueueProduceItem)):
         items = (items,)
@@ -163,7 +163,7 @@ def retry(
     told = _cut(reason, min(REASON_BYTES_MAX, REASONS_BYTES_MAX // max(1, len(wanted))))
     items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=told) for id in wanted]
     request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items, purpose=purpose)
-    # Not repeatable: when the first one did arrive, the second finds the lease lost.
+    # Not repeatable: if the first request arrived, the second one would find the leases lost.
     return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)
 
 
@@ -502,7 +502,7 @@ def rotate_token(name: str, *, grace: Duration = "1h", timeout: float | None = N
 
 
 def whoami(*, timeout: float | None = None) -> Call[a.TokensWhoamiResponse]:
-    """Who the daemon takes the caller for."""
+    """The name, kind and role that the daemon sees in the caller."""
     return Call("tokens.whoami", a.TokensWhoamiRequest(), _message(a.TokensWhoamiResponse), timeout=timeout)
 
 

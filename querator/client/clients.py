@@ -164,7 +164,7 @@ def _error(answer: Answer, address: Address) -> QueratorError:
 
 
 def _admitted(answer: Answer, address: Address) -> Answer:
-    """The answer to a GET, unless the daemon does not show that page to this caller."""
+    """The answer to a GET. Raises if the caller may not see the page."""
     if answer.status in (errors.Unauthorized.code, errors.Forbidden.code):
         raise _error(answer, address)
     return answer

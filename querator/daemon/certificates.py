@@ -117,7 +117,9 @@ def reason(error: ssl.SSLError) -> str:
 
 
 def validity_of(der: bytes) -> Validity:
-    """When a certificate begins and ends to be valid. Raises ValueError or IndexError if `der` is no certificate."""
+    """When a certificate becomes valid and when it expires. Raises ValueError or IndexError if `der` is not a
+    certificate.
+    """
     (_, certificate, _) = _element(der)
     (_, fields, _) = _element(certificate)
     tag, _, rest = _element(fields)

@@ -1,7 +1,7 @@
 """What `/health` reports about partitions and their storages.
 
 The daemon passes if all of them work. It warns if some partitions do not work, or if a storage is nearly full. It fails
-if none of the partitions works that should be open.
+if none of the partitions that should be open works.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class QueueMetrics:
 
     def collect(self, is_shown: Callable[[str], bool]) -> Iterator[Metric]:
         """The figures of the queues that are shown, and of the daemon as a whole."""
-        # People look at scrapes in terminals, so that labels show control characters escaped.
+        # People read scrapes in terminals, so control characters in labels are escaped.
         queues = {escaped(name): figures for name, figures in self._statistics().items() if is_shown(name)}
         for name, text in self.TOTALS.items():
             total = CounterMetricFamily(f"querator_{name}_total", text, labels=["queue"])

@@ -1,7 +1,7 @@
 """The composition root: starts the data directory, sockets, service and HTTP, and stops them on a signal.
 
-A stop has the order of the wire contract. First, waiting clients are answered and everything is made durable. The
-sockets still answer meanwhile: health reports the stop, and new calls are refused. Then the connections end.
+The daemon stops in the order of the wire contract. First, waiting clients are answered and everything is made durable.
+The sockets still answer meanwhile: health reports the stop, and new calls are refused. Then the connections end.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ class DaemonServer(uvicorn.Server):
         _exit_in_any_case()
 
     def give_up(self, error: QueratorError) -> None:
-        """The archive is lost, most often to another daemon: nothing may be acknowledged any more."""
+        """Stops the daemon, because it lost the archive, usually to another daemon, and may acknowledge nothing any
+        more.
+        """
         self.failure = error
         if not self.should_exit:
             self.stop_soon(error.message)

@@ -153,8 +153,9 @@ class Service:
         self.lost_archive(error)
 
     async def stop(self) -> None:
-        """Answers every waiting client, then closes all files. Does not wait longer than its bound for a storage that
-        hangs."""
+        """Answers every waiting client, then closes all files. Gives up waiting for a storage that hangs after a
+        bounded time.
+        """
         registry = self.registry
         registry.refuse_calls()
         registry.catalog.committed = lambda: None
@@ -181,7 +182,7 @@ class Service:
     # -- calls
 
     def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
-        """Starts a call of a caller who may make it: `http` has checked that."""
+        """Starts a call. `http` has already checked that the caller may make it."""
         hot = self._hot.get(route)
         try:
             if hot is not None:

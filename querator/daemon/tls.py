@@ -1,7 +1,7 @@
 """TLS for the TCP listener, and new certificates without a restart.
 
 `ServerTls` owns the certificate in use. Each new connection gets the newest certificate that passed the checks of
-`certificates`, and keeps it. Nothing here knows HTTP, except the answer to a client that speaks plain HTTP.
+`certificates`, and keeps it. The only HTTP here is the answer to a client that speaks plain HTTP.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServerTls:
         return (self.validity.ends_at - time.time()) / SECONDS_PER_DAY
 
     def health(self) -> dict[str, Any]:
-        """A check for `/health`. It never fails: whether few days are a problem is for the caller to say."""
+        """The entry of `/health`. It never fails, because each caller decides how many days are too few."""
         return {
             "componentType": "component",
             "status": "pass",

@@ -209,7 +209,9 @@ def delete(session: Session, queue: Queue, item_ids: Ids, yes: Yes = False, dry_
     if session.streams.can_ask and "-" not in item_ids:
         confirm_by_name(session, queue, f"delete {count(len(chosen), 'item')} of queue '{queue}'", yes=yes)
     elif not yes:
-        raise UsageError("deleting items needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
+        raise UsageError(
+            "deleting items needs a confirmation, and there is no terminal to ask on", hint="--yes confirms it"
+        )
     for batch in id_lists.batches(chosen):
         # Only the daemon knows which partition an id belongs to. The other partitions ignore it.
         for number in numbers:

@@ -179,7 +179,9 @@ class RedriveRun:
                 self._outcomes += [Outcome(one, error) for one in some]
 
     def settle(self) -> None:
-        """Delete imported items from the dead queue. After an interruption, those imported until then."""
+        """Delete the imported items from the dead queue. Also called after an interruption, for the items imported so
+        far.
+        """
         outcomes = self._outcomes
         done = [outcome.dead for outcome in outcomes if outcome.error is None]
         self._delete(done)

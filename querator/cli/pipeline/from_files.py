@@ -99,7 +99,7 @@ def _malformed(spark: SparkSession, paths: list[str], format: FileFormat, readin
     except Exception as error:
         place = ""
         if format.value in malformed.FORMATS and "malformed" in str(error).lower():
-            with contextlib.suppress(Exception):  # then the message of Spark must do
+            with contextlib.suppress(Exception):  # Spark's own message is shown instead
                 place = malformed.place(spark, paths, format.value, reading)
         if not place:
             raise

@@ -285,8 +285,8 @@ def history(
     """Show what a queue held and did over time.
 
     Steps are 10 seconds long for the last 15 minutes, 5 minutes for the last day, and 30 minutes for the last week. The
-    daemon keeps the history itself, also over a restart. WAIT is how long an item waits for its lease, HELD how long a
-    consumer holds it; both follow from the counts of the step.
+    daemon keeps the history across restarts. WAIT is how long an item waits for its lease, and HELD is how long a
+    consumer holds it. Both are computed from the counts in the step.
     """
     duration(last, "--last")
     reply = session.client.queue_history(queue, last=last)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("client_id", "leased", "since", "next_deadline", "last_deadline")
 _HELD: Final = "deadline > timestamp '0001-01-02'"
-"""Leaves out items that are being moved to another queue or partition: no client holds them any more."""
+"""Excludes items that are being moved to another queue or partition: no client holds them any more."""
 
 
 def register(app: typer.Typer) -> None:

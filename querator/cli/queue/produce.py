@@ -299,7 +299,9 @@ class StreamRun:
         self._report(interrupted=interrupted)
 
     def _batched(self, source: Iterator[list[Numbered]]) -> Iterator[list[Numbered]]:
-        """Cut the items into requests. With a request id, the cuts depend on the input alone: a repeat must match."""
+        """Cut the items into requests. With a request id, the cuts depend only on the input, so that a repeated run
+        sends the same requests.
+        """
         batch: list[Numbered] = []
         size = 0
         for some in source:

@@ -59,7 +59,8 @@ class Plan:
     lease_seconds: float
     max_attempts: int
     patience_seconds: float
-    """The worker fails if the daemon does not answer for this long. A restart should fit in."""
+    """The worker fails if the daemon does not answer for this long. It should be longer than a restart of the daemon.
+    """
     commands_stdout: int | None = None
     """File descriptor for the output of commands. None is our own standard output."""
     exec_timeout_seconds: float | None = None
@@ -355,7 +356,8 @@ class Worker:
             if error is not None:
                 self._note(f"could not extend {len(ids)} leases: {error.message}")
             with self._lock:
-                # An item that was settled during the request is not lost. For a finished item, the complete will tell.
+                # An item that was settled during the request is not lost. For a finished item, the complete request
+                # will show whether its lease is lost.
                 gone = [held for id in refused if (held := self._held.get(id)) is not None and not held.done]
                 for held in gone:
                     held.lost = True

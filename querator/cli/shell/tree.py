@@ -153,7 +153,7 @@ class RootGroup(Group):
         except typer.TyperException as error:
             failure = failures.usage_error(error)
         except typer.Abort:
-            failure = UsageError("nobody is there to answer", hint="--yes answers for you")
+            failure = UsageError("nobody answered the question", hint="--yes answers for you")
         except (QueratorError, Exception) as error:
             if want.debug:
                 import traceback

@@ -11,7 +11,7 @@ def confirm_by_name(session: Session, name: str, what: str, *, yes: bool) -> Non
     if yes:
         return
     if not session.streams.can_ask:
-        raise UsageError(f"{what} needs a confirmation, and nobody is there to ask", hint="--yes confirms it")
+        raise UsageError(f"{what} needs a confirmation, and there is no terminal to ask on", hint="--yes confirms it")
     session.streams.note(what)
     session.streams.stderr.write("Type the name to continue: ")
     session.streams.stderr.flush()

@@ -44,7 +44,8 @@ def init(
 ) -> None:
     """Make a CA, a certificate for the daemon and one for a client.
 
-    Clients need ca.crt. Keep ca.key where nobody else can read it: it makes certificates that everybody trusts.
+    Clients need ca.crt. Keep ca.key where nobody else can read it: whoever has it can make certificates that your
+    daemon and clients trust.
     """
     _check_library()
     from querator.cli.tls.certificates import NAME_MAX, new_ca, new_client, new_server

@@ -1,4 +1,4 @@
-"""Makes keys and certificates: a CA of its own, a server, a client. It writes no files.
+"""Makes keys and certificates for a CA, a server and a client. It writes no files.
 
 Only this module imports `cryptography`, which is an optional dependency.
 """

@@ -1,15 +1,15 @@
 """Who is calling and what they may do: callers, roles, tokens, the count of failed attempts, and the audit log.
 
     caller = access.authenticate(peer, header)       the value of the Authorization header, or None
-    caller = access.caller_of_token(text)            for a page where somebody types a token; raises Unauthorized
+    caller = access.caller_of_token(text)            for a page with a field for a token; raises Unauthorized
     caller = access.caller_of_certificate(name)      for TLS; None if the configuration gives the name no role
     access.check(caller, Right.OPERATE, ["orders"])  raises Unauthorized or Forbidden
     access.admit(caller, peer, "queue.clear", …)     the same for a request, with a line in the audit log if denied
     access.audit.changed(caller, peer, …)            a line in the audit log for a change; durable before its answer
     caller.may(Right.VIEW, "orders")                 for lists, which leave out what a caller may not see
 
-A caller can end while somebody remembers it: it then has the text for its 401 in `ended`. Nothing here knows HTTP, and
-nothing here looks whether a queue exists.
+A caller ends when its token is revoked or expires. Connections may still remember it, so its `ended` then holds the
+text of their 401. Nothing here knows HTTP or checks whether a queue exists.
 """
 
 from querator.daemon.access.admission import ACCESS_DENIED, INVALID_HEADER, Access

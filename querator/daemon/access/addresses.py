@@ -1,4 +1,4 @@
-"""Whether the daemon may listen where it was told to: refused unless tokens and TLS protect what others can reach."""
+"""Refuses TCP addresses that other machines can reach, unless both tokens and TLS protect them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_loopback(address: str) -> bool:
 
 
 def refuse_unprotected(addresses: Sequence[str], *, has_tokens: bool, has_tls: bool) -> None:
-    """Raises ConfigError if another machine could reach an address that is open, or that anybody can listen in on."""
+    """Raises ConfigError if another machine can reach an address, and tokens or TLS are missing."""
     reachable = [address for address in addresses if not is_loopback(address)]
     missing = ([] if has_tokens else ["tokens"]) + ([] if has_tls else ["TLS"])
     if not reachable or not missing:
@@ -30,5 +30,5 @@ def refuse_unprotected(addresses: Sequence[str], *, has_tokens: bool, has_tls: b
         todo.append("give it --tls-cert and --tls-key")
     raise ConfigError(
         f"the daemon does not listen on {', '.join(reachable)} without {' and '.join(missing)}",
-        hint=f"{', then '.join(todo)}; --insecure listens all the same",
+        hint=f"{', then '.join(todo)}; or listen without them: --insecure",
     )

@@ -1,7 +1,7 @@
-"""Decides who is calling, and keeps the tokens: all of them in memory by their SHA-256, and in the catalog.
+"""Decides who is calling, and keeps the tokens: in the catalog, and all of them in memory by their SHA-256.
 
-A change of tokens is durable before it counts, and acts on the next request: whoever remembers a caller is told by
-`on_ended` and forgets it.
+A change of tokens is durable before it takes effect, and takes effect with the next request: `on_ended` tells everybody
+who remembers callers to forget those that have ended.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Access:
         self.config = config
         self.audit = AuditLog(data, clock, config.audit_kept_ns // limits.NS_PER_US)
         self.on_ended: list[Callable[[], None]] = []
-        """Called after callers have ended. Whoever remembers callers looks for those whose `ended` is set."""
+        """Called after callers have ended, so that connections forget the callers whose `ended` is set."""
         self.failed_attempts = FailedAttempts()
         self._clock = clock
         self._catalog: Catalog | None = None
@@ -71,7 +71,7 @@ class Access:
     # -- start
 
     def load(self, catalog: Catalog) -> None:
-        """Reads the tokens. Blocking; called once, before anybody calls."""
+        """Blocking. Reads the tokens. Called once, before the daemon serves requests."""
         self._catalog = catalog
         self._take_over(tokens.without_leftovers(catalog.tokens(), self._clock.now_us()))
 
@@ -90,7 +90,9 @@ class Access:
             )
 
     def warning(self) -> str:
-        """What --insecure means now, for the log, `daemon status`, `doctor` and `check daemon`; empty without it."""
+        """What --insecure exposes at present, for the log, `daemon status`, `doctor` and `check daemon`; empty without
+        it.
+        """
         if not self.config.insecure:
             return ""
         if self.admits_anonymous:
@@ -101,7 +103,7 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether a token that is sent must be valid: there is, or once was, a token, or access is `required`."""
+        """Whether tokens are checked: a token exists or was revoked, or access is `required`."""
         return bool(self._tokens) or self.config.required
 
     @property
@@ -110,7 +112,7 @@ class Access:
         return not self.needs_token or (self.config.insecure and not self.config.required)
 
     def authenticate(self, peer: Peer, authorization: bytes | None) -> Caller:
-        """Who sent a request with this Authorization header. Raises Unauthorized."""
+        """The caller who sent this Authorization header. Raises Unauthorized."""
         if authorization is not None and (authorization := authorization.strip()):
             if not authorization.startswith(BEARER):
                 raise Unauthorized(INVALID_HEADER)
@@ -123,7 +125,7 @@ class Access:
         raise Unauthorized(NO_KEY)
 
     def caller_of_token(self, text: bytes) -> Caller:
-        """Whose token this is. Raises Unauthorized."""
+        """The caller who owns this token. Raises Unauthorized."""
         if not token_text.is_well_formed(text):
             raise Unauthorized(INVALID_KEY)
         known = self._by_digest.get(token_text.digest(text))
@@ -135,7 +137,7 @@ class Access:
         return known.caller
 
     def caller_of_user(self, uid: int) -> Caller | None:
-        """Who a process of this user is, at the other end of the Unix socket. The kernel says which user it is."""
+        """The caller for a user whom the kernel reports for the Unix socket. None if the user has no access."""
         found = self._users.get(uid)
         if found is None:
             if uid in (ROOT, os.geteuid()):
@@ -150,7 +152,7 @@ class Access:
         return found
 
     def caller_of_certificate(self, name: str) -> Caller | None:
-        """Who brought a client certificate for this name, which TLS has verified. None if the name has no role."""
+        """The caller with a client certificate of this name, which TLS has verified. None if the name has no role."""
         return self._certificates.get(name)
 
     # -- what they may do
@@ -168,7 +170,7 @@ class Access:
             raise Forbidden(ACCESS_DENIED)
 
     def admit(self, caller: Caller, peer: Peer, call: str, right: Right, queues: Sequence[str] = ()) -> None:
-        """Does `check` for a request, and records a denial in the audit log."""
+        """Calls `check` for a request, and records a denial in the audit log."""
         try:
             self.check(caller, right, queues)
         except QueratorError as error:
@@ -212,7 +214,9 @@ class Access:
         self._take_over(changed)
 
     def _take_over(self, changed: list[Token]) -> None:
-        """The tokens are these from now on. Ends the callers of all others, and of whoever had none."""
+        """Uses this list of tokens from now on. Ends the callers of tokens that are not in it, and the anonymous caller
+        if TCP now needs a token.
+        """
         old = self._by_digest
         self._tokens = changed
         self._by_digest = {}
@@ -236,7 +240,7 @@ class Access:
     # -- time
 
     def tick(self) -> bool:
-        """Ends the tokens that have expired. True if it is time to save when tokens were last used."""
+        """Ends the callers of expired tokens. Returns whether it is time to save when tokens were last used."""
         now_us = self._clock.now_us()
         expired = [
             known.caller

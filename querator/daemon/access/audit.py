@@ -1,7 +1,8 @@
-"""The audit log: a line of JSON for every call that changes something, and for denials; durable before the answer.
+"""The audit log: a line of JSON for every change and every denial. The line is durable before the call is answered.
 
-A thread of its own writes and syncs the lines, so that the loop never waits. Lines that come while it works are written
-together. The file is rotated by size; old files are deleted after their time. Payloads and secrets never get here.
+A separate thread writes and syncs the lines, so that the loop never waits. Lines that arrive during a write are written
+together in the next one. The file is rotated by size, and old files are deleted after `audit_kept`. Lines never contain
+payloads or secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger("querator.audit")
 
 FILE_NAME: Final = "audit.log"
 _ROTATED: Final = re.compile(r"audit-(\d+)\.log")
-"""The name has the time of the last line, in microseconds since 1970."""
+"""The name contains the time of the last line, in microseconds since 1970."""
 _TEXT_CHARACTERS_MAX: Final = 200
 _LIST_ENTRIES_MAX: Final = 20
 _SHOWN_APART: Final = frozenset(("queue_name", "partition", "partitions"))
@@ -74,8 +75,9 @@ class AuditLog:
         self._write(self._line(caller, peer, call, request, result, seconds), then)
 
     def denied(self, caller: Caller | None, peer: Peer, call: str, queues: Sequence[str], error: QueratorError) -> None:
-        """Records that somebody was not let in or lacks a right. Only so many lines a minute, because anybody who
-        reaches the port can cause one."""
+        """Records a call that was denied. The number of lines per minute is limited, because anybody who reaches the
+        port can cause them.
+        """
         now_us = self._clock.now_us()
         if abs(now_us - self._denials_since_us) >= limits.AUDIT_DENIALS_EVERY_US:
             self._denials_since_us, self._denials = now_us, 0
@@ -112,7 +114,7 @@ class AuditLog:
         )
 
     def _moment(self) -> str:
-        """The time of a line. No two lines have the same, so that a reader can continue after one."""
+        """The time of a line. Every line has a different time, so that a reader can continue after any line."""
         self._last_us = max(self._last_us + 1, self._clock.now_us())
         return times.text(self._last_us)
 
@@ -120,7 +122,7 @@ class AuditLog:
 
     def _write(self, line: AuditLine, then: Callable[[], None]) -> None:
         if self._is_closed:
-            then()  # the daemon has stopped: all that is left is to refuse calls
+            then()  # the daemon has stopped, and refuses the remaining calls
             return
         self._waiting.append((msgspec.json.encode(line) + b"\n", then))
         if not self._is_writing:
@@ -151,7 +153,7 @@ class AuditLog:
             self._idle.set()
 
     def _append(self, data: bytes) -> None:
-        """In the thread. What is written is on the disk when this returns."""
+        """Runs in the thread. The lines are durable when this returns."""
         is_new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -164,7 +166,7 @@ class AuditLog:
                     view = view[os.write(descriptor, view) :]
                 os.fsync(descriptor)
             except OSError:
-                os.ftruncate(descriptor, size)  # so that no line stands there twice when it is tried again
+                os.ftruncate(descriptor, size)  # otherwise the next attempt would write these lines twice
                 raise
         finally:
             os.close(descriptor)
@@ -200,7 +202,7 @@ class AuditLog:
     def read(
         self, since_us: int, limit: int, is_wanted: Callable[[AuditLine], bool], *, oldest: bool
     ) -> list[AuditLine]:
-        """Blocking. The wanted lines from a time on, the latest `limit` of them, or with `oldest` the first ones."""
+        """Blocking. The matching lines from a time on: the latest `limit` lines, or the first ones with `oldest`."""
         found: list[AuditLine] = []
         for line in self._lines(since_us):
             if times.parse(line.at) >= since_us and is_wanted(line):
@@ -243,7 +245,7 @@ def _partitions(request: Any) -> list[int]:
 
 
 def _asked(request: Any) -> dict[str, Any]:
-    """What a request asks for, without payloads: of a list of items only how many, of a text only the beginning."""
+    """The fields of a request without payloads: a list of items becomes their number, and a long text is cut."""
     asked: dict[str, Any] = {}
     for field, value in msgspec.structs.asdict(request).items():
         name = field.rstrip("_")

@@ -1,6 +1,7 @@
 """Who is calling: a Caller is a name with a role and patterns of queue names. A Peer is one connection.
 
-A caller that came in once can be ended: then it may nothing more, and `ended` is what it is told.
+A caller can be ended, for example when its token is revoked. It then has no rights any more, and `ended` is the text of
+its 401.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class CallerKind(enum.StrEnum):
     TOKEN = "token"
     CERTIFICATE = "certificate"
     ANONYMOUS = "anonymous"
-    """Not at all: the daemon serves TCP without tokens."""
+    """Not proved: the daemon serves TCP without tokens."""
 
 
 class Caller:
@@ -34,9 +35,9 @@ class Caller:
         self.patterns = tuple(EVERY_QUEUE if role is Role.ADMIN else patterns)
         self.rights = RIGHTS[role]
         self.ended = ""
-        """Why the caller may do nothing any more, in the words of the wire contract; empty while it may."""
+        """Why the caller has no rights any more, in the words of the wire contract; empty while it has them."""
         self.granted: dict[Right, set[str]] = {right: set() for right in Right}
-        """The queue names that were found to be allowed. The hot path looks only here."""
+        """Queue names that a check has allowed. The hot path looks only here."""
         self.last_used_at = 0
         self._matches = compiled(self.patterns).match
 
@@ -45,7 +46,7 @@ class Caller:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether no call has to be checked. A token never is: it can end between two requests."""
+        """Whether no call of this caller needs a check. Never true for a token, which can end between two requests."""
         return self.role is Role.ADMIN and self.kind is not CallerKind.TOKEN
 
     @property
@@ -54,7 +55,7 @@ class Caller:
         return self.name if self.kind is CallerKind.TOKEN else ""
 
     def may(self, right: Right, queue: str | None = None) -> bool:
-        """Whether the caller has a right: on a queue, or at all. Never looks whether the queue exists."""
+        """Whether the caller has a right, on this queue or on any queue. The queue need not exist."""
         if self.ended or right not in self.rights:
             return False
         return queue is None or queue in self.granted[right] or self._grant(right, queue)
@@ -73,7 +74,7 @@ class Caller:
         self.forget_granted()
 
     def forget_granted(self) -> None:
-        """The next request on the hot path is checked in full again."""
+        """Makes the hot path check the next request in full."""
         for names in self.granted.values():
             names.clear()
 
@@ -87,7 +88,7 @@ class Peer:
         self.address = address
         """Such as `10.0.0.7:41532`, or `unix` with the process id."""
         self.caller = caller
-        """Who the connection itself proves it is: a user or a certificate. None if it proves nothing."""
+        """The user or the certificate that the connection itself proves. None if it proves neither."""
 
     @property
     def host(self) -> str:

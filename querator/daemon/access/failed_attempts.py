@@ -1,6 +1,7 @@
-"""Counts failed attempts to come in, per address, and says how long the next answer waits.
+"""Counts failed attempts to authenticate per address, and decides whether the next answer is delayed.
 
-A right token is never made to wait: clients behind one proxy share an address, and nobody may lock the others out.
+A request with a valid token is never delayed: clients behind a proxy share one address, and one of them must not lock
+the others out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class FailedAttempts:
         self._waiting: dict[str, int] = {}
 
     def failed(self, host: str, now: float) -> bool:
-        """Notes a failure at `now`, in seconds. True if the address has failed too often and its answer must wait."""
+        """Records a failure at `now`, in seconds. Returns whether the address failed too often, so that its answer must
+        wait.
+        """
         network = _network(host)
         count = self._counts.pop(network, None)
         if count is None or now - count.since >= limits.FAILED_ATTEMPTS_SECONDS:

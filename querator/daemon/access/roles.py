@@ -12,10 +12,10 @@ from querator.items import Role
 
 
 class Right(enum.StrEnum):
-    """What a call needs. The table in `http/routes.py` names one for each call."""
+    """What a caller needs for a call. The table in `http/routes.py` names one right for each call."""
 
     ANY = "any"
-    """Every caller who is known may do it."""
+    """Every authenticated caller has it."""
     VIEW = "view"
     PRODUCE = "produce"
     CONSUME = "consume"

@@ -27,7 +27,7 @@ def generate(tag: str) -> str:
 
 
 def is_well_formed(text: bytes) -> bool:
-    """Whether a text can be a token. One without a checksum can: clients of the original service have such keys."""
+    """Whether a text can be a token. Keys of the original service have no checksum, and are accepted too."""
     found = _FORM.fullmatch(text)
     if found is None:
         return False
@@ -35,12 +35,12 @@ def is_well_formed(text: bytes) -> bool:
 
 
 def digest(text: bytes) -> str:
-    """What is kept of a token. The secret has 256 bits, so a slow hash would protect nothing."""
+    """The hash that is stored instead of the token. The secret has 256 bits, so a slow hash would add no protection."""
     return hashlib.sha256(text).hexdigest()
 
 
 def prefix(text: str) -> str:
-    """What a list shows of a token."""
+    """The part of a token that lists show."""
     head, _, secret = text.rpartition("-")
     return f"{head}-{secret[:SHOWN_CHARACTERS]}"
 

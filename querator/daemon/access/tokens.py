@@ -1,6 +1,6 @@
-"""The tokens of a daemon as plain values: what a new, a revoked and a rotated one does to the list of all.
+"""Creates, revokes and rotates tokens in the daemon's list of tokens, as pure functions.
 
-The functions take the list and return the next one. Nothing here writes: `admission` saves a list before it counts.
+Each function takes the list and returns the changed one. `admission` saves it before it takes effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqr
 class Made(NamedTuple):
     tokens: list[Token]
     text: str
-    """The secret. It exists only here and in the answer to the one who asked."""
+    """The secret. It exists only here and in the answer to the call."""
 
 
 def create(
@@ -51,7 +51,7 @@ def revoke(tokens: Sequence[Token], name: str, now_us: int) -> list[Token]:
 
 
 def rotate(tokens: Sequence[Token], name: str, grace_us: int, by: str, now_us: int) -> Made:
-    """A new secret with the same rights. The old one stays valid for the grace period."""
+    """Makes a new secret with the same rights. The old one stays valid for the grace period."""
     old = find(tokens, name)
     if old.expires_at and old.expires_at <= now_us:
         raise Conflict(f"token '{name}' has expired; revoke it and create another one")
@@ -82,7 +82,9 @@ def valid(tokens: Sequence[Token], now_us: int) -> list[Token]:
 
 
 def without_leftovers(tokens: Sequence[Token], now_us: int) -> list[Token]:
-    """Drops secrets whose grace period is over. An expired token that was not rotated stays, and is called expired."""
+    """Drops secrets whose grace period is over. An expired token that was not rotated stays, and lists show it as
+    expired.
+    """
     newest = {token.name: token for token in tokens if not token.revoked_at}
     alive = set(map(id, valid(tokens, now_us)))
     return [token for token in tokens if token.revoked_at or id(token) in alive or newest[token.name] is token]

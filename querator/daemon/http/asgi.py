@@ -54,7 +54,7 @@ def application(
 
 
 class ClientGone(Exception):
-    """The client has disconnected, so that there is nobody to answer."""
+    """The client has disconnected, so the request needs no answer."""
 
 
 class CutOff(Exception):
@@ -63,7 +63,7 @@ class CutOff(Exception):
     def __init__(self, reason: str, *, is_unread: bool = False) -> None:
         super().__init__(reason)
         self.is_unread = is_unread
-        """Whether the client does not read. Then the connection is closed without waiting for the client."""
+        """Whether the client has stopped reading. Then the connection is closed without waiting for the client."""
 
 
 class EndAbortedAnswers:
@@ -100,7 +100,7 @@ class CallEndpoint:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._waiting: dict[asyncio.Future[None], Caller] = {}
-        """The leases that wait, each with a future that ends it."""
+        """Waiting leases by the future that ends them, with their callers."""
         calls.access.on_ended.append(self._end_leases)
 
     def _end_leases(self) -> None:
@@ -165,7 +165,7 @@ class CallEndpoint:
 
 
 async def hold_back(access: Access, scope: Scope, error: QueratorError) -> None:
-    """Records that somebody failed to come in, and waits before the answer if that address fails often."""
+    """Records a failed authentication, and waits before the answer if that address fails often."""
     if not isinstance(error, Unauthorized):
         return
     peer = scope["state"]["peer"]

@@ -40,7 +40,7 @@ LARGE_BODY_BYTES: Final = 65_536
 
 
 class CallHandler(Protocol):
-    """What this package knows of the service behind it."""
+    """The methods of the service that this package calls."""
 
     def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
         """Starts a request that its caller may make. Calls `respond` exactly once, on this thread.
@@ -52,7 +52,7 @@ class CallHandler(Protocol):
         ...
 
     def health(self, caller: Caller) -> tuple[bool, str]:
-        """Whether the service works, and what is wrong. A text together with True is a warning."""
+        """Whether the service works, and what is wrong. If it works, the text is a warning."""
         ...
 
 
@@ -80,7 +80,7 @@ class Call:
         self.route = route
         self.caller = caller
         self.granted: Set[str] | None = caller.granted[route.right] if route.hot else _NOTHING
-        """The queues for which this call needs nothing more. None if it never does: the caller is unlimited."""
+        """The queues for which this call needs no further check. None if no call of this caller needs one."""
         if caller.is_unlimited and not route.refusal and not route.audited:
             self.granted = None
         self.name = route.path

@@ -61,7 +61,9 @@ class Gate:
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.heads: defaultdict[Caller | None, RememberedHeads] = defaultdict(RememberedHeads)
-        """By who a connection is without a token: the same head means another caller on another kind of connection."""
+        """Remembered heads by the caller that the connection itself proves: the same head can mean another caller on
+        another kind of connection.
+        """
         calls.access.on_ended.append(self._forget_callers)
         self.reply_heads = ReplyHeads()
         self.sweeps = 0
@@ -70,7 +72,7 @@ class Gate:
         self._connections: set[Connection] = set()
 
     def _forget_callers(self) -> None:
-        """Some callers have ended: nobody is remembered as one of them, and their leases no longer wait."""
+        """Forgets all heads, because some of their callers have ended, and ends the waiting leases of those callers."""
         for heads in self.heads.values():
             heads.forget()
         for connection in list(self._connections):

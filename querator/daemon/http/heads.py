@@ -24,7 +24,7 @@ class KnownHead:
 
 
 class RememberedHeads:
-    """The heads that connections of one caller have sent. A head has its token in it, so it says who is calling."""
+    """The heads that connections of one caller have sent. A head includes its token, so it identifies the caller."""
 
     def __init__(self) -> None:
         self.whole: dict[bytes, KnownHead] = {}
@@ -50,7 +50,7 @@ class RememberedHeads:
         return known
 
     def forget(self) -> None:
-        """Every head is parsed and its caller looked up again."""
+        """Forgets all heads, so that each is parsed again and its caller looked up."""
         self.whole.clear()
         self._without_length.clear()
 

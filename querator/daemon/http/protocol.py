@@ -99,7 +99,7 @@ class QueratorProtocol(ParsingConnection):
             self._raw.abort()
 
     def end_if_caller_ended(self) -> None:
-        """Ends a waiting lease, and a request whose body is still arriving, if their caller may do nothing any more."""
+        """Ends a waiting lease, and a request whose body is still arriving, if their caller has ended."""
         call = self._call
         if call is None or not call.caller.ended:
             return

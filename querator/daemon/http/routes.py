@@ -15,7 +15,7 @@ from querator.wire import access_messages, messages
 
 PREFIX: Final = "/v1/"
 LEASE: Final = "queue.lease"
-"""The one call that waits for long. It ends when its caller does."""
+"""The only call that waits for long. It ends when its caller ends."""
 
 
 class Route(NamedTuple):
@@ -54,7 +54,7 @@ _VIEW, _CONSUME, _OPERATE, _ADMIN = Right.VIEW, Right.CONSUME, Right.OPERATE, Ri
 
 
 def _change(path: str, message: type[Any], right: Right = _OPERATE, body_bytes_max: int = _BODY, **more: Any) -> Route:
-    """A call that changes something, and is audited."""
+    """A call that changes something, so it is audited."""
     return Route(path, message, body_bytes_max, right, audited=True, **more)
 
 

@@ -1,13 +1,14 @@
-"""What a queue decides: which partition takes an item, who leases it, and what becomes of it.
+"""The decisions of a queue: which partition takes an item, who leases it, and what happens to it in the end.
 
 Everything here is pure: it works on memory and on the store contract, and knows neither threads, sockets nor the wall
 clock. Others use the Logical and its partitions through their methods and never assign to their attributes. Blocking
 work is handed to the driver as a `Read`, and items for another queue as a `Move`.
 
 `logical` runs the pass. `passes` holds what its planners work on: `inbox`, `producing`, `intake`, `leasing`,
-`completing`, `repeats`, `timers`, `moves` and `settling`. `partition` is a partition's state, `storage_health` what
-goes wrong with its storage, and `opening` opens its file. `contents` has its items: `window` those that wait,
-`schedule` those for later, `leases`, and those that are `departing`.
+`completing`, `repeats`, `timers`, `moves` and `settling`. `partition` is a partition's state, `storage_health` holds
+the faults of its storage, and `opening` opens its file. `contents` has its items: the waiting ones in `window`, those
+for later in `schedule`, the leased ones in `leases`, and those on their way to another partition or queue in
+`departing`.
 """
 
 from querator.daemon.queue import lifecycle, states

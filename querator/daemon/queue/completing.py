@@ -185,8 +185,8 @@ def _find(
 ) -> tuple[list[Held], QueratorError | None]:
     """Returns the leases with these ids up to the first bad id, and the error for the bad id.
 
-    A complete (`ignore_absent`) skips ids of partitions that are not available and completes the others. It is answered
-    with an error all the same. Raises Unknown if storage must be asked first.
+    A complete (`ignore_absent`) skips ids of partitions that are not available and completes the others. The answer is
+    still an error. Raises Unknown if storage must be asked first.
     """
     held: list[Held] = []
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What memory knows of the items of one partition: which wait, which are leased, scheduled or departing.
+"""The items of one partition as memory knows them: which ones wait, are leased, are scheduled or are departing.
 
 Every change goes into the pass's batch at the same time as into memory. If the batch cannot be made durable, the
 partition drops its contents and reads them again from storage, so nothing here needs to be undone.
@@ -96,10 +96,10 @@ class Contents:
         batch.request_until += until_us
 
     def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
-        """The ids of these items are remembered as lost leases.
+        """Remembers the ids of these items as lost leases.
 
-        Pass `stay` for items that stay in the queue, in another partition. This file cannot see when they leave it, so
-        that their ids are remembered until they expire.
+        Pass `stay` for items that stay in the queue, in another partition. This file cannot see when they leave the
+        queue, so it remembers their ids until they expire.
         """
         batch = self.changes()
         batch.lost_seqs += [item.seq for item in items]
@@ -204,7 +204,7 @@ class Contents:
     def remove_all(self, *, ready: bool, leased: bool, scheduled: bool) -> None:
         batch = self.changes()
         batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
-        # A clear takes effect first in its batch, so that what this pass has added so far would survive it.
+        # A clear takes effect first in its batch, so it would not remove items that this pass has added so far.
         stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
         if ready:
             batch.add = [item for item in batch.add if item.seq in stay]
@@ -288,13 +288,15 @@ class Contents:
         self.departures_ended(now_us)
 
     def departures_ended(self, now_us: int) -> None:
-        """Some departures have ended. If no waiting item departs any more, the search for expired items resumes."""
+        """Called when some departures have ended. Resumes the search for expired items if no waiting item departs any
+        more.
+        """
         if not self.departing.waiting:
             self.expiry.all_departed(now_us)
 
 
 def returned(item: Item, seq: int, attempts: int, enqueue_at: int = 0) -> Item:
-    """An item that comes back under a new sequence after a lease or because it is due."""
+    """The item under a new sequence, when it comes back after a lease or because it is due."""
     birth = item.birth or item.seq
     return msgspec.structs.replace(
         item, seq=seq, attempts=attempts, enqueue_at=enqueue_at, birth=birth, imported_deadline=0

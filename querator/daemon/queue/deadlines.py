@@ -25,7 +25,7 @@ class Deadlines:
         self._clean_up_at = ANSWERED_KEPT
 
     def watch(self, request: Request) -> None:
-        """The request times out at its deadline, unless it is answered before."""
+        """Adds a request. It times out at its deadline, unless it is answered before."""
         if request.watched:
             return
         request.watched = True

@@ -36,7 +36,7 @@ class DepartingItems:
         self.scheduled.update([(item.seq, item) for item in items])
 
     def end(self, items: Iterable[Item]) -> list[Item]:
-        """The items have arrived or stay here. Returns the items that were still departing."""
+        """Ends the departure of items that have arrived or stay here. Returns those that were still departing."""
         present = [item for item in items if self.items.get(item.seq) is item]
         for item in present:
             del self.items[item.seq]

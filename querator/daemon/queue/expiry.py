@@ -1,7 +1,7 @@
 """When the waiting items of one partition expire, and the search for expired items.
 
-A search reads storage. The pass after it moves what was found to the dead queue, and the next search begins when all of
-that has left.
+A search reads storage. The pass after it moves the expired items to the dead queue. The next search begins when all of
+them have left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ExpirySearch:
         return self.next_expiry if self._progress is _Progress.IDLE else NEVER
 
     def expect(self, expiry: int) -> None:
-        """An item expires at this time."""
+        """Notes that an item expires at this time."""
         self.next_expiry = min(self.next_expiry, expiry)
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class ExpirySearch:
         return found
 
     def wait_for_departures(self) -> None:
-        """Expired items were found and leave now."""
+        """Postpones the next search until the expired items that were found have left."""
         self._progress = _Progress.DEPARTING
 
     def nothing_found(self, next_expiry: int | None) -> None:

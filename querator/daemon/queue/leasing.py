@@ -43,7 +43,7 @@ def serve(this: Pass) -> None:
 
 
 def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
-    """Assigns each request to the partition with the highest load, whose load then drops by what it may take."""
+    """Assigns each request to the partition with the highest load, and subtracts what it may take from that load."""
     order = [p for p in this.order if p.allows.lease]
     if not order:
         return []

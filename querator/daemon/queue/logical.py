@@ -69,7 +69,9 @@ class Logical:
             self._wake()
 
     def abandon(self, request: Request) -> None:
-        """The client is gone: its parked lease and its client id are free at once, and so are items leased to it."""
+        """Called when the client has disconnected. Frees its parked lease and its client id, and takes back items
+        leased to it.
+        """
         request.abandoned = True
         if isinstance(request, LeaseItems) and not request.answered:
             if self._parked.remove(request):
@@ -120,7 +122,7 @@ class Logical:
         return this
 
     def settle(self, this: Pass, failed: dict[Partition, str]) -> None:
-        """The batches of a pass are durable, except those of the partitions that failed."""
+        """Answers the requests of a pass, whose batches are durable except in the partitions that failed."""
         if failed:
             settling.fail(this, failed)
         else:
@@ -133,7 +135,7 @@ class Logical:
         settling.withhold(this, reason)
 
     def give_up(self) -> Pass:
-        """Called after `plan` raised, which is a defect. Nothing of the pass happens, and memory is read again."""
+        """Called after `plan` raised, which is a defect. Drops the whole pass, and reads memory again from storage."""
         this = self._pass
         for request in this.taken:
             request.answer(InternalError())
@@ -145,12 +147,12 @@ class Logical:
         return this
 
     def end_move(self, move: Move, result: Any) -> None:
-        """The destination answered: a QueratorError, or anything else if the items have arrived."""
+        """Ends a move with the destination's answer: a QueratorError, or anything else if the items have arrived."""
         self._moves.end(move, result)
         self._wake()
 
     def end_back_offs(self) -> None:
-        """Everything that failed and waits is tried again in the next pass."""
+        """Makes the next pass retry everything that failed and waits for its back-off."""
         self._moves.end_back_offs()
         for partition in self._partitions:
             partition.health.retry_at_ns = 0
@@ -170,7 +172,7 @@ class Logical:
         return min(times)
 
     def stop(self) -> None:
-        """Answers everyone who still waits."""
+        """Answers every request that still waits."""
         self._is_stopping = True
         inbox.answer_all(self._pass, RequestFailed(STOPPING))
 
@@ -233,7 +235,7 @@ class Logical:
         self._wake()
 
     def configure(self, queue: Queue) -> None:
-        """The queue has these settings from the next pass on."""
+        """Uses these settings from the next pass on."""
         self._pass.queue = queue
         self._wake()
 
@@ -263,14 +265,14 @@ class Logical:
         self._files.close(partition, then)
 
     def recall(self, partition: Partition, counts: Counts, keys: tuple[Any, Fingerprints] | None) -> None:
-        """The counts and keys that an earlier process noted of a partition that is offline."""
+        """Takes over the counts and keys that an earlier process saved for an offline partition."""
         partition.recall(counts)
         if keys is not None:
             partition.keys_noted()
             self._remembered.read(partition, *keys)
 
     def remember(self, partition: Partition, keys: Sequence[str], until_us: Sequence[int]) -> None:
-        """The partition's file and memory keep these keys until the given times. Called while planning."""
+        """Keeps these keys until the given times, in memory and in the partition's file. Called while planning."""
         partition.contents.remember_keys(keys, until_us)
         for key, until in zip(keys, until_us, strict=True):
             self._remembered.put(key, until)
@@ -281,7 +283,7 @@ class Logical:
         self._remembered.drop(key)
 
     def doubt(self, key: str) -> None:
-        """The write of this key failed. If the file has it all the same, it is known again when the file opens."""
+        """Forgets a key whose write failed. If the file has the key anyway, opening the file restores it."""
         self._remembered.drop(key)
 
     def exact_keys(self, prefix: str) -> list[str]:

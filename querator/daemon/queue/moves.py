@@ -28,7 +28,7 @@ from querator.limits import MOVE_KEPT_US
 def must_leave(this: Pass, partition: Partition) -> bool:
     """Whether an item that comes back to this partition must go to another one, because this one is draining.
 
-    The keys of all partitions must be known for that. One of them may say that the item went there before a crash.
+    False until the keys of all partitions are known, because one of them may already have the item from before a crash.
     """
     return (
         partition.state is State.DRAINING
@@ -38,7 +38,7 @@ def must_leave(this: Pass, partition: Partition) -> bool:
 
 
 def let_die(this: Pass, partition: Partition, leases: list[Lease], reason: str, *, retry: Retry | None = None) -> None:
-    """Items whose leases were taken out die."""
+    """Lets the items of leases that were taken out die: moves them to the dead queue, or removes them."""
     target = this.queue.dead_queue
     items = [lease.item for lease in leases]
     if not target:
@@ -57,7 +57,7 @@ def let_die(this: Pass, partition: Partition, leases: list[Lease], reason: str, 
 
 
 def let_expire(this: Pass, partition: Partition, items: list[Item], reason: str) -> None:
-    """Waiting items die without having been leased."""
+    """Lets waiting items die that have expired: moves them to the dead queue, or removes them."""
     target = this.queue.dead_queue
     if not target:
         partition.contents.remove_waiting(items)
@@ -75,7 +75,7 @@ def let_expire(this: Pass, partition: Partition, items: list[Item], reason: str)
 
 
 def send_elsewhere(this: Pass, partition: Partition, leases: list[Lease], *, retry: Retry | None = None) -> None:
-    """Items whose leases were taken out come back in another partition of this queue."""
+    """Moves the items of leases that were taken out to another partition of this queue."""
     items = [lease.item for lease in leases]
     copies = [
         msgspec.structs.replace(lease.item, attempts=lease.attempts, enqueue_at=0, birth=0, imported_deadline=0)
@@ -87,7 +87,7 @@ def send_elsewhere(this: Pass, partition: Partition, leases: list[Lease], *, ret
 
 
 def send_due_elsewhere(this: Pass, partition: Partition, items: list[Item]) -> None:
-    """Scheduled items that are due enter another partition of this queue."""
+    """Moves scheduled items that are due to another partition of this queue."""
     copies = [msgspec.structs.replace(item, enqueue_at=0, birth=0) for item in items]
     texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     move = Move(partition, this.queue.name, "", items, copies, [MOVED_PREFIX + text for text in texts])
@@ -159,7 +159,7 @@ def _failed(this: Pass, move: Move) -> None:
     if not (_still_scheduled(move) if move.scheduled else any(departing.get(i.seq) is i for i in move.items)):
         return
     if move.reason and not this.queue.dead_queue:
-        # The queue has no dead queue any more, so that the items die without a copy.
+        # The queue no longer has a dead queue, so the items die without a copy.
         present = contents.departing.end(move.items)
         if move.leases:
             let_die(this, partition, [lease for lease in move.leases if lease.item in present], move.reason)

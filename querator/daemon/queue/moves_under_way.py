@@ -49,13 +49,13 @@ class MovesUnderWay:
         return ended
 
     def postpone(self, move: Move, now_ns: int) -> None:
-        """Sends the move again after a back-off, which doubles with each attempt."""
+        """Resends the move after a back-off, which doubles with each attempt."""
         backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(move.tries, 16))
         move.tries += 1
         heapq.heappush(self.waiting, (now_ns + backoff, id(move), move))
 
     def send_waiting(self, now_ns: int) -> None:
-        """Sends the moves again whose back-off is over."""
+        """Resends the moves whose back-off is over."""
         while self.waiting and self.waiting[0][0] <= now_ns:
             self._send(heapq.heappop(self.waiting)[2])
 
@@ -66,7 +66,7 @@ class MovesUnderWay:
         return self.waiting[0][0] if self.waiting else NEVER
 
     def call_off(self, failed: Container[Partition]) -> None:
-        """Drops the moves out of partitions whose batch did not become durable. They were not sent."""
+        """Drops the moves of partitions whose batch did not become durable. These moves were not sent yet."""
         stay = []
         for move in self.outgoing:
             if move.partition not in failed:

@@ -178,7 +178,7 @@ class PartitionFiles:
     # -- partitions fail and recover
 
     def fail(self, partition: Partition, reason: str) -> None:
-        """The partition goes into error. It is opened again after a back-off, which doubles with each failure."""
+        """Puts the partition into error, and opens it again after a back-off, which doubles with each failure."""
         if not partition.health.error:
             extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
             log.error("partition is in error", extra=extra)

@@ -47,12 +47,12 @@ class ParkedLeases:
         return True
 
     def serve(self, request: LeaseItems) -> None:
-        """The request is parked and gets items now."""
+        """Removes a parked request that gets items now."""
         del self.waiting[request.order]
         self.clients.discard(request.client_id)
 
     def free_client(self, request: LeaseItems) -> None:
-        """The request will not be parked: its client may send another one."""
+        """Frees the client id of a request that will not be parked, so that the client may send another one."""
         self.clients.discard(request.client_id)
 
     def restore_order(self) -> None:

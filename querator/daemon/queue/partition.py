@@ -106,7 +106,7 @@ class Partition:
         self.allows = self._allowed()
 
     def keep_closed(self, reason: str, now_us: int | None = None) -> None:
-        """Nothing opens the file until `allow_opening`. Pass no time if the partition was closed before."""
+        """Keeps the file closed until `allow_opening`. Pass no time if the partition was closed before."""
         self.closed_for = reason
         if now_us is not None:
             self.closed_since = now_us
@@ -115,16 +115,16 @@ class Partition:
         self.closed_for = ""
 
     def keys_noted(self) -> None:
-        """The catalog has the keys of the file, which is offline."""
+        """Notes that the catalog has the keys of the file, which is offline."""
         self.keys_are_noted = True
 
     def begin_leaving(self) -> None:
-        """A job moves the items into other partitions: this one takes no new items."""
+        """Stops taking new items, because a job moves the items into other partitions."""
         if self._overlay is None:
             self._restrict(LEAVING)
 
     def hold(self) -> None:
-        """No client gets an item until the job knows which items have arrived at their destination."""
+        """Gives no items to clients until the job knows which items have arrived at their destination."""
         self._restrict(HELD)
 
     def release(self) -> None:
@@ -144,7 +144,7 @@ class Partition:
     # -- opening and closing
 
     def opened(self, store: Store, snapshot: Snapshot, now_us: int) -> None:
-        """The file was opened and read."""
+        """Takes over the store that was opened, and the contents that were read from it."""
         self.opened_at = now_us
         self.keys_are_noted = False
         self.failures = 0
@@ -161,25 +161,25 @@ class Partition:
         self.allows = self._allowed()
 
     def fail(self, reason: str, now_us: int, retry_at_ns: int) -> None:
-        """The storage failed: nothing in memory can be trusted any more."""
+        """Drops everything in memory, which cannot be trusted after a failure of the storage."""
         self.close()
         self.failures += 1
         self.health.fail(reason, now_us, retry_at_ns)
 
     def recall(self, counts: Counts) -> None:
-        """An earlier process closed the partition with these counts."""
+        """Takes over the counts with which an earlier process closed the partition."""
         self.durable_counts = counts
 
     # -- the pass
 
     def settled(self) -> None:
-        """The pass's batch is durable."""
+        """Called when the pass's batch is durable. Updates the counts that are reported."""
         if self.contents.store is not None:
             self.durable_counts = self.contents.counts()
         self.health.relapses = 0
 
     def applied(self) -> None:
-        """The file has everything that was durable."""
+        """Called when the file has everything durable. Drops the part of the tail that is now on disk."""
         self.health.applied()
         contents = self.contents
         if contents.store is not None:

@@ -1,4 +1,4 @@
-"""The pass: what a queue keeps in memory for its planners, and what they decide in one go.
+"""The pass: the memory of a queue that its planners work on, and what they decide in one pass.
 
 One Pass object serves all passes of a queue, one after the other. The planners (inbox, producing, leasing, completing,
 timers, moves, intake, settling) get nothing else: they read its time and memory, and add answers, counts and deaths.
@@ -105,6 +105,6 @@ class Pass:
         self.answers.append((request, result, after))
 
     def hold_up(self, request: Produce | Arrival) -> None:
-        """The request waits for a partition that takes it, until its deadline."""
+        """Lets the request wait, until its deadline, for a partition that takes it."""
         self.held_up.append(request)
         self.deadlines.watch(request)

@@ -28,7 +28,7 @@ class Recent:
 
     def sample(self, now_us: int, counters: ItemTotals) -> None:
         samples = self._samples
-        # The queue was loaded a few seconds before its first sample, so that all of its work so far is recent.
+        # The queue was loaded a few seconds before its first sample, so all of its work so far is recent.
         done = Done(counters.produced, counters.completed) if samples else Done(0, 0)
         if samples and now_us < samples[-1][0]:  # the clock was set back
             samples.clear()

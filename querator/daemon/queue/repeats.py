@@ -1,7 +1,7 @@
 """Tells new produce requests from repetitions of earlier ones. Part of the Logical's pass.
 
 `remembered.py` keeps the keys of requests that were carried out. A request with a known key is answered at once. If its
-first attempt is still under way, it waits for the answer to that. If a file may know its key, the files are asked.
+first attempt is still under way, the request waits for that answer. If a file may know its key, the files are asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Repeats:
         """The number of requests that wait for an answer from the files."""
 
     def give_up(self, request: Produce) -> None:
-        """The request was answered without being carried out, so that the next one with its id counts as new."""
+        """Forgets a request that was answered without being carried out. The next one with its id counts as new."""
         if self.under_way.get(request.request_id) is request:
             del self.under_way[request.request_id]
 

@@ -10,7 +10,7 @@ from querator.errors import QueratorError, RetryRequest
 
 
 def succeed(this: Pass) -> None:
-    """All batches of the pass are durable."""
+    """Answers the requests of a pass whose batches are all durable."""
     # The answers go first, because clients wait for them and for nothing that follows.
     for request, result, _ in this.answers:
         request.answer(result)
@@ -38,9 +38,9 @@ def withhold(this: Pass, reason: str) -> None:
 
 
 def fail(this: Pass, failed: dict[Partition, str]) -> None:
-    """The batches of these partitions are not durable, for the given reasons.
+    """Settles a pass in which the batches of these partitions failed, for the given reasons.
 
-    A produce or a lease that depends on one of them is planned again. Other requests that do are refused.
+    A produce or a lease that depends on one of them is planned again. Any other request that does is refused.
     """
     for partition, reason in failed.items():
         this.files.fail(partition, reason)

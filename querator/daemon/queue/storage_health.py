@@ -1,4 +1,4 @@
-"""What goes wrong with the storage of one partition: its file fails, its disk is full, or its file falls behind.
+"""Faults of one partition's storage: its file fails, its disk is full, or its file falls behind the journal.
 
 The queue and the engine report faults here. Operators see them in the partition's state and its reason.
 """
@@ -47,11 +47,11 @@ class StorageHealth:
         self.applied()  # opening a file applies everything to it
 
     def clear_error(self) -> None:
-        """The partition is closed on purpose, so that its last error no longer matters."""
+        """Forgets the last error, because the partition was closed on purpose."""
         self.error = ""
 
     def applied(self) -> None:
-        """The file has everything that was durable."""
+        """Called when the file has everything durable. Forgets earlier failures to apply."""
         self.apply_failures, self.apply_error = 0, ""
 
     def apply_failed(self, reason: str, retry_at: float) -> None:

@@ -1,6 +1,6 @@
 """Ends leases, expires items, and enqueues scheduled items that are due. Part of the Logical's pass.
 
-A pass handles a bounded number of items, so that requests never wait long. The next pass goes on with the rest.
+A pass handles a bounded number of items, so that requests never wait long. The next pass handles the rest.
 """
 
 from __future__ import annotations

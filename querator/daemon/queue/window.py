@@ -157,7 +157,7 @@ class Window:
             self.extend(chunk.items())
 
     def disk_range(self) -> tuple[int, int | None]:
-        """Items that are on disk only come after the first sequence and before the second."""
+        """The two sequences between which all items are that are only on disk."""
         return self.cursor, self.tail[0].first_seq if self.tail else None
 
     def extend(self, items: Sequence[Item]) -> None:
@@ -168,11 +168,11 @@ class Window:
             self.cursor = items[-1].seq
 
     def pass_by(self, seq: int) -> None:
-        """No item on disk up to this sequence waits any more, except those in memory."""
+        """Notes that the only items up to this sequence that still wait are in memory."""
         self.cursor = max(self.cursor, seq)
 
     def applied(self, through: int) -> None:
-        """The file has everything up to this sequence, so that this part of the tail leaves memory."""
+        """Drops the part of the tail up to this sequence, which the file has now."""
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count
@@ -195,7 +195,7 @@ class Window:
         ]
 
     def forget(self, items: Sequence[Item]) -> None:
-        """The items wait no longer: subtracts them, and marks those in memory to be skipped."""
+        """Stops counting these items as waiting, and marks those in memory to be skipped."""
         self.gone |= self._in_memory({item.seq for item in items})
         self.waiting -= len(items)
 
