@@ -60,6 +60,10 @@ CALLS: dict[str, Summary] = {
     "storage/items.delete": Summary("Delete items of a partition, leased or not."),
     "storage/scheduled.list": Summary("Scheduled items of a partition by id.", m.StorageItemsListResponse),
     "items.inspect": Summary("Everything about one item, deaths included.", m.ItemsInspectResponse),
+    "items.redrive": Summary(
+        "Start a job that returns dead items to the queues in which they died, each exactly once.", m.JobReply
+    ),
+    "items.delete": Summary("Start a job that deletes the ready items that meet a condition.", m.JobReply),
     "sql": Summary("Run a SELECT over the open partitions of a queue. Time and memory are limited."),
     "partitions.list": Summary("Partitions of a queue, or of all queues.", m.PartitionsListResponse),
     "partitions.pause": Summary("Stop produce and lease, until resumed or for a given time."),
@@ -75,6 +79,7 @@ CALLS: dict[str, Summary] = {
         "Open a partition that cannot be trusted, and give up what it lost.", m.PartitionsAcceptLossResponse
     ),
     "partitions.restore": Summary("Restore partitions from a backup.", m.JobReply),
+    "daemon.status": Summary("The daemon's process: memory, uptime, time per fsync, recent warnings.", m.DaemonStatus),
     "storages.list": Summary("The storages: their directories, contents and free space.", m.StoragesListResponse),
     "jobs.list": Summary("Jobs that run, and jobs that ended in the last 24 hours.", m.JobsListResponse),
     "jobs.show": Summary("The state of one job.", m.Job),
@@ -97,6 +102,7 @@ GROUPS = {
     "sql": "What is stored",
     "partitions": "Partitions",
     "storages": "Storages",
+    "daemon": "Daemon",
     "jobs": "Jobs",
     "tokens": "Tokens",
     "audit": "The audit log",

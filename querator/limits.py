@@ -219,6 +219,9 @@ DURATION_SAMPLES_MAX = 1_024
 DURATION_PATHS_MAX = 256
 """Durations of further paths are counted together as `(other)`."""
 
+RECENT_WARNINGS_MAX = 100
+"""Warnings of the log that `daemon.status` tells. Older ones are only in the log."""
+
 # The engine.
 WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
@@ -322,6 +325,23 @@ COMPACT_FREE_SHARE_MIN = 0.8
 """A file of at least this size is compacted when at least this share of it is free."""
 MANIFEST_BYTES_MAX = 10_000_000
 """A longer manifest of a backup is refused. The manifest of a thousand partitions has less than a tenth of it."""
+CONSOLE_SESSION_SECONDS_MAX = 12 * 3_600
+"""Whoever signed in to the console and did nothing for this long must sign in again."""
+CONSOLE_SESSIONS_MAX = 1_000
+"""Sessions of the console. With more, the one that was used longest ago ends."""
+CONSOLE_FORM_BYTES_MAX = 256_000
+"""A longer form of the console is refused."""
+CONSOLE_REMARKS_MAX = 200
+"""What was done, kept for the next page of the one who did it. Beyond this number the oldest remark is forgotten."""
+CONSOLE_SQL_ROWS_MAX = 1_000
+"""A page shows at most this many rows of a query, and says that there are more."""
+CONSOLE_GROUPS_MAX = 5_000
+"""Groups of dead items by time that a page counts. With more, it asks for fewer columns."""
+CONSOLE_PAYLOAD_BYTES_MAX = 64_000
+"""A page shows at most this much of a payload."""
+CONSOLE_JSON_NODES_MAX = 2_000
+CONSOLE_JSON_DEPTH_MAX = 30
+"""A payload with more values or levels is shown as text, without folding."""
 JOB_ROOM_BYTES_MIN = 16_000_000
 """A copy into a storage is refused unless this much stays free beyond the size of the copy."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-TOGETHER = ("tests/spark/", "tests/docs/", "tests/packaging/")
+TOGETHER = ("tests/console/", "tests/spark/", "tests/docs/", "tests/packaging/")
 """Tests of each of these folders run in one process, because they share something that is slow to create."""
 
 

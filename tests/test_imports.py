@@ -29,7 +29,7 @@ def _daemon(*names: str) -> tuple[str, ...]:
 GROUND = tuple(
     f"querator.{name}" for name in ("clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
 )
-SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.wire")
+SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.look", "querator.wire")
 SMALL = _daemon("allocators", "certificates", "failpoints", "hangups", "lock", "logs", "metrics", "priority", "tls")
 """Parts of the daemon that know nothing of queues."""
 BELOW_CALLS = (*SHARED, *SMALL, *_daemon("access", "catalog", "engine", "queue", "store"))
@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(GROUND, GROUND),
     "querator.config": (*GROUND, "querator.config_file"),
     "querator.config_file": GROUND,
+    "querator.look": ("querator.look",),
     "querator.wire": (*GROUND, "querator.wire"),
     "querator.client": (*SHARED, "querator.client"),
     "querator.cli": (*SHARED, "querator.cli", "querator.client", "querator.spark"),
@@ -56,9 +57,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_daemon("storages"), (*SHARED, *_daemon("store"))),
     **dict.fromkeys(_daemon("registry"), (*BELOW_CALLS, *_daemon("storages", "validation"))),
     **dict.fromkeys(_daemon("admin"), (*BELOW_CALLS, *_daemon("admin", "registry", "validation"))),
-    **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "jobs", "registry"))),
+    **dict.fromkeys(_daemon("jobs"), (*BELOW_CALLS, *_daemon("admin", "bulk", "jobs", "registry"))),
     **dict.fromkeys(_daemon("archive"), (*BELOW_CALLS, *_daemon("archive", "registry", "storages"))),
     **dict.fromkeys(_daemon("bulk"), (*BELOW_CALLS, *_daemon("bulk", "http", "registry", "validation"))),
+    **dict.fromkeys(_daemon("console"), (*SHARED, *_daemon("access", "console"))),
     **dict.fromkeys(_daemon("trends"), (*BELOW_CALLS, *_daemon("registry", "trends", "validation"))),
     **dict.fromkeys(_daemon("http"), (*SHARED, *SMALL, *_daemon("access", "http", "queue"))),
     **dict.fromkeys(
@@ -70,10 +72,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 CLOSED = (
     "querator.daemon.access",
     "querator.client",
+    "querator.look",
     "querator.spark",
     "querator.wire",
     *_daemon("admin", "archive", "bulk", "engine", "http", "jobs", "queue", "store", "store.duck", "store.journal"),
-    *_daemon("trends"),
+    *_daemon("console", "trends"),
 )
 """Packages of which others may import only what `__all__` names."""
 OF_MODULES = ("querator.spark", "querator.wire")

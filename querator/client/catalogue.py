@@ -449,6 +449,20 @@ def _job_id(body: bytes) -> str:
     return wire_json.decode(m.JobReply, body).job_id
 
 
+def redrive_items(
+    queue: str, *, where: str = "", to: str = "", expected: int = 0, timeout: float | None = None
+) -> Call[str]:
+    """Return dead items to the queues in which they died, or all of them to one queue. Returns the job's id."""
+    request = m.ItemsRedriveRequest(queue_name=queue, where=where, to=to, expected=expected)
+    return Call("items.redrive", request, _job_id, repeatable=False, timeout=timeout)
+
+
+def delete_items_where(queue: str, where: str, *, expected: int = 0, timeout: float | None = None) -> Call[str]:
+    """Delete the ready items that meet a condition in SQL. Returns the job's id."""
+    request = m.ItemsDeleteRequest(queue_name=queue, where=where, expected=expected)
+    return Call("items.delete", request, _job_id, repeatable=False, timeout=timeout)
+
+
 def list_jobs(*, timeout: float | None = None) -> Call[list[m.Job]]:
     """Running jobs, and jobs that ended recently."""
     return Call("jobs.list", m.JobsListRequest(), _items(m.JobsListResponse), timeout=timeout)

@@ -109,6 +109,8 @@ class _Calls:
     verify_partitions = Method(catalogue.verify_partitions)
     compact_partitions = Method(catalogue.compact_partitions)
     accept_loss = Method(catalogue.accept_loss)
+    redrive_items = Method(catalogue.redrive_items)
+    delete_items_where = Method(catalogue.delete_items_where)
     list_jobs = Method(catalogue.list_jobs)
     show_job = Method(catalogue.show_job)
     cancel_job = Method(catalogue.cancel_job)

@@ -11,13 +11,15 @@ import datetime
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
 from querator.errors import QueratorError
+from querator.limits import RECENT_WARNINGS_MAX, US_PER_SECOND
 from querator.texts import visible, visible_json
 
 _RECORD_ATTRIBUTES: Final = frozenset(
@@ -28,6 +30,7 @@ _DIM: Final = "\x1b[2m"
 _RESET: Final = "\x1b[0m"
 
 
+DEATHS: Final = "querator.deaths"
 NO_DETAILS: Final[Mapping[str, Any]] = {}
 _log: Final = logging.getLogger("querator.daemon")
 _changes: Final = logging.getLogger("querator.changes")
@@ -51,6 +54,35 @@ class LogFile(logging.FileHandler):
                 old.close()
 
 
+class LoggedWarning(NamedTuple):
+    at_us: int
+    level: str
+    message: str
+    fields: Mapping[str, str]
+
+
+class RecentWarnings(logging.Handler):
+    """Keeps the last warnings and errors for whoever asks the daemon what went wrong. Deaths of items are left out:
+    there can be thousands of them, and each item tells its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: deque[LoggedWarning] = deque(maxlen=RECENT_WARNINGS_MAX)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name != DEATHS:
+            told = {name: str(value) for name, value in fields(record).items()}
+            at_us = round(record.created * US_PER_SECOND)
+            self._kept.append(LoggedWarning(at_us, record.levelname.lower(), record.getMessage(), told))
+
+    def latest(self) -> list[LoggedWarning]:
+        """The last ones first. Other threads log, so that this takes a copy."""
+        return list(reversed(list(self._kept)))
+
+
+recent_warnings: Final = RecentWarnings()
+
+
 def configure(level: str, style: str = "auto", stream: IO[str] | None = None, file: Path | None = None) -> None:
     """Sends all log records of the process to one file or stream. `auto` chooses text for a terminal, else JSON."""
     stream = sys.stderr if stream is None else stream
@@ -68,7 +100,7 @@ def configure(level: str, style: str = "auto", stream: IO[str] | None = None, fi
             hint="its directory must exist, and be yours to write",
         ) from None
     handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler, recent_warnings], force=True)
     logging.captureWarnings(True)
     # We log starts, stops and failures ourselves, so only warnings of uvicorn and asyncio are shown.
     for name in ("uvicorn.error", "asyncio"):

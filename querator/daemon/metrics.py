@@ -105,6 +105,15 @@ class Histogram:
     def count(self) -> int:
         return sum(self._counts)
 
+    def quantile(self, share: float) -> float:
+        """The bound below which this share of all observations lies; the largest bound if it lies beyond."""
+        wanted, total = share * self.count, 0
+        for bound, count in zip(SECONDS_BOUNDS, self._counts, strict=False):
+            total += count
+            if total >= wanted:
+                return bound
+        return SECONDS_BOUNDS[-1]
+
     def buckets(self) -> list[tuple[str, float]]:
         """The counts, cumulative as a scrape expects them."""
         total, found = 0, []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from querator.clock import Clock
 from querator.config import DaemonConfig
-from querator.daemon import validation
+from querator.daemon import logs, validation
 from querator.daemon.access import Access, Caller
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
@@ -23,6 +24,7 @@ from querator.daemon.storages import Storages
 from querator.daemon.store import StorageError
 from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Queue
+from querator.limits import NS_PER_US
 
 if TYPE_CHECKING:
     from querator.daemon.archive import Shipper
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from querator.daemon.trends import Trends
 
 log = logging.getLogger("querator.service")
-deaths = logging.getLogger("querator.deaths")
+deaths = logging.getLogger(logs.DEATHS)
 maintenance = logging.getLogger("querator.maintenance")
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class Registry:
         self.clock = clock
         self.access = Access(config.access, clock, config.data)
         self.stopping = False
+        self.started_at = time.time_ns() // NS_PER_US
         self.queues: dict[str, Queue] = {}
         self.logicals: dict[str, Logical] = {}
         are_copied = config.archive is not None

@@ -530,6 +530,52 @@ class PartitionStatus(Message):
     """The partition's file, below the storage's directory."""
 
 
+class DaemonStatusRequest(Message):
+    pass
+
+
+class LoggedWarning(Message):
+    at: Timestamp | None = None
+    """When it was logged."""
+    level: str = ""
+    """`warning`, `error` or `critical`."""
+    message: str = ""
+    """What happened, in a sentence."""
+    fields: dict[str, str] = {}
+    """What it is about, such as `queue` and `reason`."""
+
+
+class DaemonStatus(Message):
+    version: str = ""
+    """The version of Querator."""
+    pid: Int32 = 0
+    """The number of the daemon's process."""
+    started_at: Timestamp | None = None
+    """When the daemon started."""
+    uptime_ms: Int64 = 0
+    """How long ago that was."""
+    now: Timestamp | None = None
+    """The daemon's time."""
+    data: str = ""
+    """The data directory on the daemon's machine; only for admins."""
+    queues: Int32 = 0
+    """How many queues there are."""
+    partitions: Int32 = 0
+    """How many partitions they have."""
+    memory_bytes: Int64 = 0
+    """The memory that the process uses."""
+    cpu_ms: Int64 = 0
+    """The processor time that the process has used since its start."""
+    commits: Int64 = 0
+    """How often something was made durable since the start."""
+    commit_mean_us: Int64 = 0
+    """How long that took on average."""
+    commit_p99_us: Int64 = 0
+    """99 of 100 took at most this long."""
+    warnings: list[LoggedWarning] = []
+    """The last 100 warnings and errors of the log, the latest first. Deaths of items are left out."""
+
+
 class StoragesListRequest(Message):
     pass
 
@@ -630,6 +676,26 @@ class PartitionsAcceptLossResponse(Message):
     ready: Int64 = 0
     leased: Int64 = 0
     scheduled: Int64 = 0
+
+
+class ItemsRedriveRequest(Message):
+    """Return the ready items of a dead queue that meet a condition to the queues in which they died."""
+
+    queue_name: str = ""
+    where: str = ""
+    """Only items that meet this condition, in the SQL of `/v1/sql` over the columns of one item; empty for all."""
+    to: str = ""
+    """Send all items to this queue, instead of the queue in which each died."""
+    expected: Int64 = 0
+    """How many items the caller expects, for the job's progress; 0 if unknown."""
+
+
+class ItemsDeleteRequest(Message):
+    """Delete the ready items of a queue that meet a condition."""
+
+    queue_name: str = ""
+    where: str = ""
+    expected: Int64 = 0
 
 
 class JobReply(Message):

@@ -5,8 +5,17 @@ on who asks. Nothing here imports `jobs/`: a call starts a job by its kind, thro
 calls and what runs at a start. Jobs use the rest of the names below.
 """
 
-from querator.daemon.admin import audit_calls, item_calls, partition_calls, queue_calls, storage_calls, token_calls
+from querator.daemon.admin import (
+    audit_calls,
+    daemon_calls,
+    item_calls,
+    partition_calls,
+    queue_calls,
+    storage_calls,
+    token_calls,
+)
 from querator.daemon.admin.figures import statistics_of
+from querator.daemon.admin.item_calls import remove_items
 from querator.daemon.admin.partition_access import (
     check_free,
     check_readable,
@@ -32,6 +41,7 @@ CALLS_BY_CALLER: CallsByCaller = {
     **queue_calls.CALLS_BY_CALLER,
     **partition_calls.CALLS_BY_CALLER,
     **storage_calls.CALLS_BY_CALLER,
+    **daemon_calls.CALLS_BY_CALLER,
     **token_calls.CALLS_BY_CALLER,
 }
 
@@ -50,6 +60,7 @@ __all__ = [
     "file_name",
     "file_sizes",
     "queue_info",
+    "remove_items",
     "remove_queue",
     "request_ids_in_file",
     "resume_shrinking",

@@ -247,13 +247,13 @@ async def delete_items(registry: Registry, request: messages.StorageItemsDeleteR
         if ids.is_own(partition.prefix, text, decoded):
             wanted[decoded.seq] = text
     found = await read(logical, partition, lambda store: store.find(wanted, payloads=False))
-    deleted = await change(logical, [partition], lambda now: _delete(partition, wanted, found))
+    deleted = await change(logical, [partition], lambda now: remove_items(partition, wanted, found))
     if deleted:
         purpose = request.purpose[:PURPOSE_CHARACTERS_MAX]
         logs.changed("items deleted", logical.queue.name, [partition.number], {"items": deleted, "purpose": purpose})
 
 
-def _delete(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
+def remove_items(partition: Partition, wanted: Mapping[int, str], found: Mapping[int, Found]) -> int:
     """Removes the items, also those whose state changed since they were found. Returns how many were removed."""
     before = sum(count_by_state(partition).values())
     contents = partition.contents

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from querator import ids
 from querator.daemon.access import Caller
 from querator.daemon.bulk import scans
-from querator.daemon.bulk.sql import Filter, SqlEndpoint, Workers
+from querator.daemon.bulk.sql import Filter, SqlEndpoint, workers_of
 from querator.daemon.bulk.writes import Writes, send_json
 from querator.daemon.engine import read
 from querator.daemon.http import (
@@ -141,7 +141,6 @@ class Reads:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._workers = Workers()
 
     async def plan(self, scope: Scope, receive: Receive, send: Send, allow: Allow) -> None:
         request = await read_request(bulk_messages.PlanRequest, scope, receive)
@@ -151,7 +150,7 @@ class Reads:
         if not 1 <= request.splits <= SPLITS_MAX:
             raise InvalidRequest(f"splits is invalid; it must be from 1 to {SPLITS_MAX}")
         if request.where:
-            await Filter(self._workers, table, ["id"], request.where).prepare()
+            await Filter(workers_of(self._registry), table, ["id"], request.where).prepare()
         wanted = [self._registry.partition(logical, number) for number in request.partitions] or logical.partitions
         planned = await asyncio.gather(*(_plan(logical, one, table, request.splits) for one in wanted))
         await send_json(send, bulk_messages.PlanResponse(list(planned)))
@@ -175,7 +174,7 @@ class Reads:
             parts = scans.slices(self._registry, logical, partition, wanted, arrow.stream_part)
             await _stream(receive, send, arrow.stream_start(schema), parts)
             return
-        filter = Filter(self._workers, table, schema.names, request.where)
+        filter = Filter(workers_of(self._registry), table, schema.names, request.where)
         start, columns = await filter.prepare()
         needed = arrow.chosen(arrow.ITEM, columns)
         slices = scans.slices(

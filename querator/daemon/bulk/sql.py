@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -204,6 +205,17 @@ class Workers:
             self._free.pop().kill()
 
 
+_workers: Final[WeakKeyDictionary[Registry, Workers]] = WeakKeyDictionary()
+
+
+def workers_of(registry: Registry) -> Workers:
+    """The worker processes of a daemon, which queries, scans and jobs share."""
+    found = _workers.get(registry)
+    if found is None:
+        found = _workers[registry] = Workers()
+    return found
+
+
 class Filter:
     """A condition on the rows of a scan, evaluated slice by slice in a worker process.
 
@@ -244,7 +256,6 @@ class SqlEndpoint:
     def __init__(self, calls: Calls, registry: Registry) -> None:
         self._calls = calls
         self._registry = registry
-        self._workers: Workers | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -299,9 +310,7 @@ class SqlEndpoint:
                 await work
 
     async def _run(self, request: SqlRequest, logical: Logical, answer: RowsAnswer, content_type: str) -> None:
-        if self._workers is None:
-            self._workers = Workers()
-        async with self._workers.one() as worker:
+        async with workers_of(self._registry).one() as worker:
             tables = await Tables.of(self._registry, logical)
             answer.describe(content_type, tables.left_out)
             query = {"query": request.query, "format": request.format or "json", "limit": request.limit}

@@ -54,7 +54,7 @@ class Writes:
 
     def __init__(self, registry: Registry, http: HttpMetrics) -> None:
         self._registry = registry
-        self._http = http
+        self._ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
         self._threads = ThreadPoolExecutor(
             BULK_WRITES_MAX, thread_name_prefix="querator-bulk", initializer=priority.lower
         )
@@ -72,7 +72,7 @@ class Writes:
         parameters = Parameters.of(scope["query_string"])
         allow(parameters.queue_name)
         logical = self._registry.find(parameters.queue_name)
-        write = Write(self._registry, self._http, logical, parameters)
+        write = Write(self._registry, lambda: sum([path.count for path in self._ordinary]), logical, parameters)
         body = BodyFile(asyncio.get_running_loop())
         async with self._places:
             filling = asyncio.ensure_future(body.fill(receive))
@@ -136,15 +136,15 @@ class Parameters(NamedTuple):
 class Write:
     """One bulk write: it adds chunks to a queue and counts them."""
 
-    def __init__(self, registry: Registry, http: HttpMetrics, logical: Logical, parameters: Parameters) -> None:
+    def __init__(self, registry: Registry, served: Callable[[], int], logical: Logical, parameters: Parameters) -> None:
+        """`served` counts what clients were given, so that the write can keep out of their way."""
         self._registry = registry
         self._logical = logical
         self._parameters = parameters
-        ordinary = [http.durations(path) for path in _ORDINARY_PATHS]
         self._pace = Pace(
             self._waiting_bytes,
             lambda: any([registry.upkeep.is_catching_up(name) for name in self._storages()]),
-            lambda: sum([path.count for path in ordinary]),
+            served,
             parameters.timeout_ns / NS_PER_SECOND,
         )
         self.items = self.added = self.chunks = 0

@@ -35,15 +35,16 @@ NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 def application(
-    calls: Calls, metrics: Metrics, *, bulk: Sequence[BaseRoute] = (), tls: ServerTls | None = None
+    calls: Calls, metrics: Metrics, routes: Sequence[BaseRoute] = (), *, tls: ServerTls | None = None
 ) -> Starlette:
-    """The app of a daemon. `bulk` are the routes of the streaming endpoints, which come before the table of calls."""
+    """The app of a daemon. `routes` are those of the bulk endpoints and of the console; they come before the table of
+    calls."""
     answer = CallEndpoint(calls)
     app = Starlette(
         routes=[
             Route("/metrics", Page(Scrape(metrics), calls, answer)),
             Route("/health", Page(Health(calls, tls), calls, answer)),
-            *bulk,
+            *routes,
         ],
         middleware=[Middleware(EndAbortedAnswers)],
         exception_handlers={Exception: internal_error},

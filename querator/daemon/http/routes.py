@@ -97,6 +97,8 @@ _TABLE: Final[tuple[Route, ...]] = (
     _change("storage/items.delete", messages.StorageItemsDeleteRequest),
     Route("storage/scheduled.list", messages.StorageItemsListRequest, _BODY, _VIEW),
     Route("items.inspect", messages.ItemsInspectRequest, _BODY, _VIEW),
+    _change("items.redrive", messages.ItemsRedriveRequest, queues_if_given=("to",)),
+    _change("items.delete", messages.ItemsDeleteRequest),
     Route("sql", messages.SqlRequest, _BODY, _VIEW),
     # Partitions and jobs
     Route("partitions.list", messages.PartitionsListRequest, _BODY, _VIEW, (), ("queue_name",)),
@@ -116,6 +118,7 @@ _TABLE: Final[tuple[Route, ...]] = (
     _no_queue("jobs.show", messages.JobRequest, _VIEW),
     _no_queue("jobs.cancel", messages.JobRequest, _OPERATE, audited=True),
     _no_queue("storages.list", messages.StoragesListRequest, _VIEW),
+    _no_queue("daemon.status", messages.DaemonStatusRequest, _VIEW),
     # Tokens
     _no_queue("tokens.create", access_messages.TokensCreateRequest, _ADMIN, audited=True),
     _no_queue("tokens.list", access_messages.TokensListRequest, _ADMIN),

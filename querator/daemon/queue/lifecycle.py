@@ -44,9 +44,14 @@ def cause_of_death(item: Item, attempts: int, now_us: int, max_attempts: int) ->
 
 
 def history(item: Item) -> list[Event]:
-    """The events of an item so far. A history that was edited by hand and cannot be decoded counts as empty."""
+    """The events of an item so far."""
+    return events(item.history)
+
+
+def events(text: bytes) -> list[Event]:
+    """The events of a history. One that was edited by hand and cannot be decoded counts as empty."""
     try:
-        return _events.decode(item.history) if item.history else []
+        return _events.decode(text) if text else []
     except msgspec.MsgspecError:
         return []
 

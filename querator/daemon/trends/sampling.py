@@ -27,7 +27,7 @@ from querator.limits import US_PER_SECOND
 
 log = logging.getLogger("querator.trends")
 
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.25
 """How often the clock is looked at. Sampling follows the daemon's clock, which a test may move."""
 SLICE_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.01

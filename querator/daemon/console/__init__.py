@@ -1,0 +1,36 @@
+"""The console: web pages of the daemon, for looking and for acting under pressure.
+
+Pages are rendered on the server and work without scripts, except for what a chart says under the pointer. A page gets
+everything from the daemon's own calls, made in process (`asking`), so that rights, checks and logs apply to it as to
+any client. Nothing here is imported before somebody opens a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from querator.daemon.access import Access
+
+__all__ = ["console_route"]
+
+
+def console_route(access: Access) -> Mount:
+    return Mount("/console", app=_OnFirstUse(access))
+
+
+class _OnFirstUse:
+    """Imports the pages, in a thread, when the first request comes."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            module = await asyncio.to_thread(importlib.import_module, "querator.daemon.console.site")
+            self._app = self._app or module.Site(self._access)
+        await self._app(scope, receive, send)

@@ -1,0 +1,13 @@
+"""Jobs: what runs, how far it is, what ended lately, and a button that cancels."""
+
+from __future__ import annotations
+
+from querator.daemon.console.pages import ConsolePage, command
+from querator.daemon.console.visits import Visit
+from querator.wire import messages
+
+
+async def show(visit: Visit) -> ConsolePage:
+    found = await visit.api.call("jobs.list", messages.JobsListRequest(), messages.JobsListResponse)
+    jobs = sorted(found.items, key=lambda job: (job.state != "running", -(job.created_at or 0)))
+    return ConsolePage("jobs.html", "Jobs", {"jobs": jobs}, commands=(command("jobs", "list", "--watch"),), live=True)

@@ -1,0 +1,46 @@
+"""The first page: all queues, what is wrong first, with their figures and a line of their depth."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from querator.daemon.console.pages import ConsolePage, command
+from querator.daemon.console.visits import Visit
+from querator.wire import messages
+
+ROWS: Final = 50
+SORTS: Final = {
+    "trouble": "Trouble",
+    "name": "Queue",
+    "ready": "Ready",
+    "leased": "Leased",
+    "scheduled": "Scheduled",
+    "in": "In",
+    "out": "Out",
+    "age": "Oldest",
+    "dead": "Died",
+}
+LARGEST_SHARE: Final = 100
+
+
+async def show(visit: Visit) -> ConsolePage:
+    sort, contains, offset = visit.get("sort", "trouble"), visit.get("contains"), max(0, visit.number("offset"))
+    request = messages.QueuesOverviewRequest(contains=contains, sort=sort, offset=offset, limit=ROWS)
+    found = await visit.api.call("queues.overview", request, messages.QueuesOverviewResponse)
+    health, warning = await visit.api.health()
+    return ConsolePage(
+        "overview.html",
+        "Queues",
+        {
+            "found": found,
+            "health": health,
+            "warning": warning,
+            "sort": sort,
+            "sorts": SORTS,
+            "contains": contains,
+            "offset": offset,
+            "rows": ROWS,
+        },
+        commands=(command("top"), command("queues", "list")),
+        live=True,
+    )

@@ -1,0 +1,15 @@
+"""What the console and the report on dead items look like: one stylesheet, and charts as SVG text.
+
+Charts carry no style of their own, only classes, so that they obey a strict Content-Security-Policy. Every label is
+escaped here.
+"""
+
+from pathlib import Path
+
+from querator.look.charts import Series, bars, line_chart, sparkline, time_bars
+
+__all__ = ["Series", "bars", "line_chart", "sparkline", "stylesheet", "time_bars"]
+
+
+def stylesheet() -> str:
+    return (Path(__file__).parent / "style.css").read_text()

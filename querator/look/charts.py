@@ -1,0 +1,211 @@
+"""Charts as SVG text: a line of depths, lines over time, bars over time, and bars side by side."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Final, NamedTuple
+
+WIDTH: Final = 520
+BROAD_WIDTH: Final = 880
+HEIGHT: Final = 170
+LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 22
+COLOURS: Final = 8
+"""The stylesheet has this many colours, `.c0` and on. Further series use them again."""
+_STEPS: Final = (1, 2, 2.5, 5, 10)
+LABEL_CHARACTERS: Final = 30
+BAR_HEIGHT, LABEL_WIDTH, BAR_WIDTH = 24, 210, 420
+
+
+class Series(NamedTuple):
+    name: str
+    values: Sequence[float | None]
+    """One value per time of the chart. None is a gap."""
+
+
+def sparkline(values: Sequence[int], label: str, width: int = 120, height: int = 26) -> str:
+    """A small line without axes. The lowest line is 0."""
+    if not values:
+        return ""
+    top = max(values) or 1
+    step = width / max(1, len(values) - 1)
+    points = [
+        f"{number * step:.1f},{height - 2 - (height - 4) * value / top:.1f}" for number, value in enumerate(values)
+    ]
+    if len(points) == 1:
+        points.append(f"{width},{points[0].split(',')[1]}")
+    line = " ".join(points)
+    return (
+        f'<svg class="spark" role="img" viewBox="0 0 {width} {height}" aria-label="{escape(label)}">'
+        f'<polygon class="area" points="0,{height} {line} {width},{height}"/>'
+        f'<polyline class="line" points="{line}"/></svg>'
+    )
+
+
+def line_chart(
+    title: str,
+    times: Sequence[int],
+    series: Sequence[Series],
+    begin: int,
+    end: int,
+    step: int,
+    tell: Callable[[float], str],
+    *,
+    is_duration: bool = False,
+) -> str:
+    """Lines over time, in seconds since 1970. Times that are more than a step and a half apart are not connected.
+
+    Durations are in milliseconds, and their axis ends at a whole number of seconds, minutes, hours or days.
+    """
+    largest = max((value for one in series for value in one.values if value is not None), default=0.0)
+    top = nice_duration(largest) if is_duration else nice_top(largest)
+    parts = [_grid(top, tell, WIDTH), _time_axis(begin, end, WIDTH)]
+    for number, one in enumerate(series):
+        for run in _runs(times, one.values, step):
+            points = " ".join(f"{_x(at, begin, end, WIDTH):.1f},{_y(value, top):.1f}" for at, value in run)
+            if len(run) == 1:
+                x, y = points.split(",")
+                parts.append(f'<circle class="dot c{number % COLOURS}" cx="{x}" cy="{y}" r="2"/>')
+            else:
+                parts.append(f'<polyline class="line c{number % COLOURS}" points="{points}"/>')
+    told = [
+        [at, *("–" if one.values[place] is None else tell(one.values[place] or 0.0) for one in series)]
+        for place, at in enumerate(times)
+    ]
+    return _figure(title, "".join(parts), [one.name for one in series], told, begin, end, WIDTH)
+
+
+def time_bars(
+    title: str, times: Sequence[int], counts: Mapping[str, Sequence[int]], step: int, tell: Callable[[float], str]
+) -> str:
+    """Bars over time, one per step, stacked by name. `times` are the begins of the steps."""
+    if not times:
+        return ""
+    begin, end = times[0], times[-1] + step
+    top = nice_top(max((sum(values) for values in zip(*counts.values(), strict=True)), default=0))
+    width = (BROAD_WIDTH - LEFT - RIGHT) * step / (end - begin)
+    parts = [_grid(top, tell, BROAD_WIDTH), _time_axis(begin, end, BROAD_WIDTH)]
+    for place, at in enumerate(times):
+        below = 0
+        for number, values in enumerate(counts.values()):
+            value = values[place]
+            if value:
+                x, y = _x(at, begin, end, BROAD_WIDTH) + width * 0.08, _y(below + value, top)
+                parts.append(
+                    f'<rect class="bar c{number % COLOURS}" x="{x:.1f}" y="{y:.1f}"'
+                    f' width="{width * 0.84:.1f}" height="{max(0.5, _y(below, top) - y):.1f}"/>'
+                )
+                below += value
+    told = [[at, *(tell(values[place]) for values in counts.values())] for place, at in enumerate(times)]
+    return _figure(title, "".join(parts), list(counts), told, begin, end, BROAD_WIDTH)
+
+
+def bars(title: str, rows: Sequence[tuple[str, float]], tell: Callable[[float], str]) -> str:
+    """Bars side by side, each with its label and its figure."""
+    largest = max((value for _, value in rows), default=0) or 1
+    parts = []
+    for number, (label, value) in enumerate(rows):
+        top = number * BAR_HEIGHT
+        width = max(1.0, BAR_WIDTH * value / largest) if value > 0 else 0.0
+        parts.append(
+            f'<text x="{LABEL_WIDTH - 8}" y="{top + 16}" text-anchor="end">{escape(_short(label))}'
+            f"<title>{escape(label)}</title></text>"
+            f'<rect class="bar c0" x="{LABEL_WIDTH}" y="{top + 3}" width="{width:.1f}" height="{BAR_HEIGHT - 7}"/>'
+            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{top + 16}">{escape(tell(value))}</text>'
+        )
+    view = f"0 0 {LABEL_WIDTH + BAR_WIDTH + 90} {BAR_HEIGHT * len(rows)}"
+    return f'<svg class="bars" role="img" viewBox="{view}" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+
+
+def nice_top(value: float) -> float:
+    """A round number that is at least the value, for the top of an axis."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.001
+    while power * 10 < value:
+        power *= 10
+    return next(step * power for step in _STEPS if step * power >= value)
+
+
+def nice_duration(milliseconds: float) -> float:
+    """A round duration that is at least this long, half of which is round, too."""
+    for unit, steps in ((1_000, (1, 2, 4, 10, 20, 30)), (60_000, (1, 2, 4, 10, 20, 30)), (3_600_000, (1, 2, 4, 8, 12))):
+        for step in steps:
+            if milliseconds <= step * unit:
+                return float(step * unit) if milliseconds > 1_000 else nice_top(milliseconds)
+    return nice_top(milliseconds / 86_400_000) * 86_400_000
+
+
+def _figure(
+    title: str, drawing: str, names: Sequence[str], told: Sequence[Sequence[object]], begin: int, end: int, width: int
+) -> str:
+    """The chart with its legend. `data-points` lets the script say the values under the pointer."""
+    keys = "".join(
+        f'<li title="{escape(name)}"><span class="key c{number % COLOURS}"></span>{escape(_short(name))}'
+        f' <b data-series="{number}"></b></li>'
+        for number, name in enumerate(names)
+    )
+    points = escape(json.dumps(told, ensure_ascii=False))
+    return (
+        f'<figure class="chart{" broad" if width == BROAD_WIDTH else ""}">'
+        f'<figcaption><span class="title">{escape(title)}</span><ul class="legend">{keys}</ul>'
+        f'<span class="at"></span></figcaption><svg role="img" tabindex="0" viewBox="0 0 {width} {HEIGHT}"'
+        f' aria-label="{escape(title)}: {escape(", ".join(names))}" data-begin="{begin}" data-end="{end}"'
+        f' data-left="{LEFT}" data-right="{RIGHT}" data-points="{points}">{drawing}'
+        f'<line class="cursor" x1="-9" x2="-9" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/></svg></figure>'
+    )
+
+
+def _grid(top: float, tell: Callable[[float], str], width: int) -> str:
+    parts = []
+    for share in (0.0, 0.5, 1.0):
+        y = _y(top * share, top)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(tell(top * share))}</text>'
+        )
+    return "".join(parts)
+
+
+def _time_axis(begin: int, end: int, width: int) -> str:
+    """Five times below the chart, in UTC. The script writes them in the reader's own time zone."""
+    form = "%H:%M" if end - begin <= 2 * 86_400 else "%d %b"
+    kind = "minute" if end - begin <= 2 * 86_400 else "day"
+    parts = []
+    for number in range(5):
+        at = begin + (end - begin) * number // 4
+        anchor = ("start", "middle", "middle", "middle", "end")[number]
+        text = datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(form)
+        parts.append(
+            f'<text class="tick" x="{_x(at, begin, end, width):.1f}" y="{HEIGHT - 5}" text-anchor="{anchor}"'
+            f' data-at="{at}" data-form="{kind}">{text}</text>'
+        )
+    return "".join(parts)
+
+
+def _runs(times: Sequence[int], values: Sequence[float | None], step: int) -> list[list[tuple[int, float]]]:
+    runs: list[list[tuple[int, float]]] = []
+    last = None
+    for at, value in zip(times, values, strict=True):
+        if value is None:
+            last = None
+            continue
+        if last is None or at - last > 1.5 * step:
+            runs.append([])
+        runs[-1].append((at, value))
+        last = at
+    return runs
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LABEL_CHARACTERS else label[: LABEL_CHARACTERS - 1] + "…"
+
+
+def _x(at: float, begin: int, end: int, width: int) -> float:
+    return LEFT + (width - LEFT - RIGHT) * (at - begin) / max(1, end - begin)
+
+
+def _y(value: float, top: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(1.0, value / top)

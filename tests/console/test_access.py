@@ -1,0 +1,109 @@
+"""Who may see and do what in the console, once there are tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.console.browsing import ConsoleDaemon, Reader
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleDaemon]:
+    """A daemon with tokens. The tests ask it over the socket, where they are admins."""
+    with ConsoleDaemon(tmp_path_factory.mktemp("guarded")) as daemon:
+        for name in ("mail", "bills"):
+            daemon.client.create_queue(name)
+            daemon.client.produce(name, ["a"])
+        daemon.client.create_token("root", role="admin")
+        yield daemon
+
+
+def signed_in(browser: Browser, daemon: ConsoleDaemon, name: str, role: str, *queues: str) -> Reader:
+    secret = daemon.client.create_token(name, role=role, queues=queues).token
+    reader = Reader(browser, daemon.address)
+    reader.open()
+    reader.page.get_by_label("Token").fill(secret)
+    reader.press("Sign in")
+    return reader
+
+
+def test_without_a_token_every_page_asks_for_one(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = Reader(browser, guarded.address)
+    for path in ("/", "/queue?name=mail", "/act/pause?name=mail", "/daemon"):
+        page = reader.open(path)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+        assert "mail" not in page.locator("main").inner_text()
+    page.get_by_label("Token").fill("qtr-none-of-ours")
+    reader.press("Sign in")
+    expect(page.get_by_role("alert")).to_have_text("api key is invalid")
+    reader.close()
+
+
+def test_an_operator_signs_in_acts_and_signs_out(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = signed_in(browser, guarded, "ann", "operator")
+    page = reader.page
+    expect(page.locator("header")).to_contain_text("ann · operator")
+    (cookie,) = reader.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and "qtr" not in cookie["value"]
+    reader.open("/queue", name="bills")
+    page.locator("#pause-0").click()
+    page.locator("#confirm").click()
+    expect(page.locator("#remark")).to_contain_text("paused")
+    assert guarded.states("bills") == ["paused"]
+    reader.press("Sign out")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    reader.context.add_cookies([cookie])  # somebody kept it
+    reader.open()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    reader.close()
+
+
+def test_a_viewer_sees_no_buttons_and_can_change_nothing(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = signed_in(browser, guarded, "eve", "viewer")
+    page = reader.open("/queue", name="mail")
+    reader.sees("Partitions")
+    assert page.locator("main a[href*='/act/'], main form[method=post], main button").count() == 0
+    (item,) = guarded.client.list_items("mail")
+    page = reader.open("/item", name="mail", id=item.id)
+    assert page.locator("main a[href*='/act/'], main form[method=post]").count() == 0
+    reader.open("/act/pause", name="mail", partition=0)
+    reader.sees("you may look, but change nothing")
+    assert guarded.states("mail") == ["available"]
+    reader.close()
+
+
+def test_a_caller_sees_only_its_queues(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = signed_in(browser, guarded, "mailer", "operator", "mail*")
+    page = reader.page
+    assert page.locator("#queues td.name > a:first-child").all_inner_texts() == ["mail"]
+    expect(page.locator("#totals b").first).to_have_text("1")
+    for path in ("/queue", "/items", "/sql", "/leases", "/dead", "/settings"):
+        reader.open(path, name="bills", query="select 1")
+        reader.sees("access denied")
+    reader.open("/daemon")
+    assert str(guarded.directory) not in page.content()
+    reader.close()
+
+
+def test_a_revoked_token_ends_its_session_at_once(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = signed_in(browser, guarded, "bob", "viewer")
+    reader.sees("queues")
+    guarded.client.revoke_token("bob")
+    page = reader.open()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    reader.close()
+
+
+def test_the_first_token_closes_a_console_that_was_open(browser: Browser, tmp_path: Path) -> None:
+    with ConsoleDaemon(tmp_path) as daemon:
+        reader = Reader(browser, daemon.address)
+        page = reader.open()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+        daemon.client.create_token("root", role="admin")
+        reader.open()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+        reader.close()
