@@ -49,6 +49,8 @@ class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=
     """When the holder gave the item up; 0 while the holder has the lease."""
     reason: str = ""
     """The reason that the holder gave."""
+    token_name: str = ""
+    """The token with which the holder took the lease; empty if without one."""
 
 
 NOBODY: Final = Hold()

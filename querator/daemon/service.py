@@ -62,7 +62,7 @@ class Service:
         self._gate: AnswerGate | None = None
         self._find = self.registry.find
         self._partition = self.registry.partition
-        self._hot: dict[str, Callable[[Any, Respond], Abandon | None]] = {
+        self._hot: dict[str, Callable[[Any, Respond, Caller], Abandon | None]] = {
             "queue.produce": self._produce,
             "queue.lease": self._lease,
             "queue.complete": self._complete,
@@ -186,7 +186,7 @@ class Service:
         hot = self._hot.get(route)
         try:
             if hot is not None:
-                return hot(request, respond)
+                return hot(request, respond, caller)
             if (by_caller := self._calls_by_caller.get(route)) is not None:
                 self.registry.run(by_caller(self.registry, request, caller), respond)
             elif (call := self._calls.get(route)) is not None:
@@ -204,7 +204,7 @@ class Service:
         logical.submit(request)
         return partial(logical.abandon, request)
 
-    def _produce(self, request: messages.QueueProduceRequest, respond: Respond) -> Abandon:
+    def _produce(self, request: messages.QueueProduceRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
         timeout_ns = validation.produce_timeout(request.request_timeout)
         items = request.items
@@ -226,7 +226,7 @@ class Service:
             produce.is_first_attempt = True
         return self._submit(logical, produce)
 
-    def _lease(self, request: messages.QueueLeaseRequest, respond: Respond) -> Abandon:
+    def _lease(self, request: messages.QueueLeaseRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
         complete_ids = request.complete_ids
         timeout_ns = validation.lease(request.request_timeout, request.client_id, request.batch_size, len(complete_ids))
@@ -237,10 +237,10 @@ class Service:
             respond(_lease_reply(request.queue_name, result) if isinstance(result, Delivery) else result)
 
         return self._submit(
-            logical, LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes)
+            logical, LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
         )
 
-    def _complete(self, request: messages.QueueCompleteRequest, respond: Respond) -> Abandon:
+    def _complete(self, request: messages.QueueCompleteRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.complete(request.request_timeout, len(request.ids))
@@ -251,7 +251,7 @@ class Service:
         )
         return self._submit(logical, complete)
 
-    def _retry(self, request: messages.QueueRetryRequest, respond: Respond) -> Abandon:
+    def _retry(self, request: messages.QueueRetryRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.retry_items(len(request.items))
@@ -273,7 +273,7 @@ class Service:
         )
         return self._submit(logical, retry)
 
-    def _extend(self, request: messages.QueueExtendRequest, respond: Respond) -> Abandon:
+    def _extend(self, request: messages.QueueExtendRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.ids(len(request.ids))

@@ -33,6 +33,7 @@ ITEM: Final = pa.schema(
         pa.field("expire_deadline", TIME, nullable=False),
         pa.field("lease_deadline", TIME),
         pa.field("client_id", pa.string()),
+        pa.field("token_name", pa.string()),
         pa.field("leased_at", TIME),
         pa.field("enqueue_at", TIME),
         pa.field("source_id", pa.string(), nullable=False),
@@ -58,6 +59,7 @@ LEASE: Final = pa.schema(
         pa.field("payload", pa.binary()),
         pa.field("text", pa.string()),
         pa.field("client_id", pa.string(), nullable=False),
+        pa.field("token_name", pa.string()),
         pa.field("leased_at", TIME),
     ]
 )

@@ -282,7 +282,7 @@ class QueuesInfoRequest(Message):
     queue_name: str = ""
     extended: bool = False
     """Also answer with fields that clients of the original service refuse: `figures` and `retention` of a queue,
-    `client_id` and `leased_at` of an item."""
+    `client_id`, `token_name` and `leased_at` of an item."""
 
 
 class QueuesListRequest(Message):
@@ -423,6 +423,8 @@ class StorageItem(Message):
     client_id: str = ""
     leased_at: Timestamp | None = None
     """When the item was leased; absent if it is not."""
+    token_name: str = ""
+    """The token with which the consumer leased the item; empty if without one."""
 
 
 class StorageItemsListRequest(Message):

@@ -35,7 +35,7 @@ def test_leases_are_listed_by_holder(cli: CommandLine, client: Client, held: str
     assert ann["next_deadline"] == min(one["lease_deadline"] for one in leased) < ann["last_deadline"]
     assert ann["last_deadline"] == bob["next_deadline"] == bob["last_deadline"]
     table = cli.ok("queue", "leases", held).splitlines()
-    assert table[0].split() == ["CLIENT_ID", "LEASED", "SINCE", "NEXT_DEADLINE", "LAST_DEADLINE"]
+    assert table[0].split() == ["CLIENT_ID", "TOKEN_NAME", "LEASED", "SINCE", "NEXT_DEADLINE", "LAST_DEADLINE"]
     assert cli.ok("queue", "leases", held, "-q").split() == ["ann", "bob's"]
 
 

@@ -33,7 +33,7 @@ StorageItemsListResponse: 1 items StorageItem[]
 StorageItemsImportRequest: 1 queue_name string, 2 partition int32, 3 items StorageItem[], 130 extended bool
 StorageItemsImportResponse: 2 items StorageItem[]
 StorageItemsDeleteRequest: 1 queue_name string, 2 partition int32, 3 ids string[], 152 purpose string
-StorageItem: 1 id string, 2 source_id string, 3 is_leased bool, 4 lease_deadline timestamp, 5 expire_deadline timestamp, 6 dead_deadline timestamp, 7 created_at timestamp, 8 updated_at timestamp, 9 enqueue_at timestamp, 10 attempts int32, 11 max_attempts int32, 12 reference string, 13 encoding string, 14 kind string, 15 payload bytes, 140 client_id string, 141 leased_at timestamp
+StorageItem: 1 id string, 2 source_id string, 3 is_leased bool, 4 lease_deadline timestamp, 5 expire_deadline timestamp, 6 dead_deadline timestamp, 7 created_at timestamp, 8 updated_at timestamp, 9 enqueue_at timestamp, 10 attempts int32, 11 max_attempts int32, 12 reference string, 13 encoding string, 14 kind string, 15 payload bytes, 140 client_id string, 141 leased_at timestamp, 142 token_name string
 NamespaceInfo: 1 name string, 2 description string, 3 created_at timestamp, 4 api_key_tag string
 User: 1 id string, 2 username string, 3 external_id string, 4 email string, 5 created_at timestamp, 6 updated_at timestamp
 APIKeyMetadata: 1 id string, 2 user_id string, 3 namespace_scope string, 4 name string, 5 prefix string, 6 expires_at timestamp, 7 last_used_at timestamp, 8 created_at timestamp

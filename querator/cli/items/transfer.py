@@ -105,6 +105,7 @@ class Exported(msgspec.Struct, forbid_unknown_fields=True):
     expire_deadline: str | None = None
     lease_deadline: str | None = None
     client_id: str | None = None
+    token_name: str | None = None
     leased_at: str | None = None
     enqueue_at: str | None = None
     source_id: str = ""

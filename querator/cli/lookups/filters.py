@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 1_000
 _TIMES: Final = ("created_at", "expire_deadline", "lease_deadline", "leased_at", "enqueue_at")
 _COLUMNS: Final = (
-    "id, partition, state, kind, reference, encoding, attempts, max_attempts, client_id, "
+    "id, partition, state, kind, reference, encoding, attempts, max_attempts, client_id, token_name, "
     + ", ".join(f"epoch_us({name}) as {name}" for name in _TIMES)
     + ", source_id, to_base64(payload) as payload"
 )

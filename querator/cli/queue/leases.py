@@ -16,7 +16,7 @@ from querator.errors import NotFound, PartlyDone, QueratorError
 if TYPE_CHECKING:
     from querator.client import Client
 
-COLUMNS: Final = ("client_id", "leased", "since", "next_deadline", "last_deadline")
+COLUMNS: Final = ("client_id", "token_name", "leased", "since", "next_deadline", "last_deadline")
 _HELD: Final = "deadline > timestamp '0001-01-02'"
 """Excludes items that are being moved to another queue or partition: no client holds them any more."""
 
@@ -29,8 +29,9 @@ def register(app: typer.Typer) -> None:
 def leases(session: Session, queue: Queue) -> None:
     """List the clients that hold items of a queue: how many, since when, and until when.
 
-    SINCE is when the client leased the oldest of its items. NEXT_DEADLINE and LAST_DEADLINE are when the first and the
-    last of its leases run out, unless the client extends them.
+    TOKEN_NAME is the token with which the client leased them. SINCE is when the client leased the oldest of its items.
+    NEXT_DEADLINE and LAST_DEADLINE are when the first and the last of its leases run out, unless the client extends
+    them.
 
     Example: querator queue leases mail
     """
@@ -38,12 +39,12 @@ def leases(session: Session, queue: Queue) -> None:
     rows = _ask(
         session.client,
         queue,
-        "select client_id, count(*) as leased, epoch_us(min(leased_at)) as since, epoch_us(min(deadline)) as"
-        f" next_deadline, epoch_us(max(deadline)) as last_deadline from leases where {_HELD}"
-        " group by client_id order by since, client_id",
+        "select client_id, token_name, count(*) as leased, epoch_us(min(leased_at)) as since,"
+        f" epoch_us(min(deadline)) as next_deadline, epoch_us(max(deadline)) as last_deadline from leases where {_HELD}"
+        " group by client_id, token_name order by since, client_id, token_name",
     )
     for row in rows:
-        for name in COLUMNS[2:]:
+        for name in COLUMNS[3:]:
             row[name] = None if row[name] is None else Moment(row[name])
     session.output.records(rows, COLUMNS, name="client_id", empty=f"nobody holds items of '{queue}'")
 

@@ -95,6 +95,7 @@ def describe(item_id: str, row: Leased) -> StorageItem:
         lease_deadline=row.deadline or item.imported_deadline or ZERO_TIME_US,
         client_id=row.hold.client_id,
         leased_at=row.hold.leased_at or None,
+        token_name=row.hold.token_name,
         expire_deadline=item.expire_deadline,
         created_at=item.created_at,
         attempts=row.attempts,
@@ -109,7 +110,7 @@ def describe(item_id: str, row: Leased) -> StorageItem:
 def _told(item: StorageItem, extended: bool) -> StorageItem:
     """Drops our own fields unless the request asks for them, because existing clients refuse unknown fields."""
     if not extended:
-        item.client_id, item.leased_at = "", None
+        item.client_id, item.leased_at, item.token_name = "", None, ""
     return item
 
 
@@ -213,7 +214,9 @@ def _import(
         )
         deadline = one.lease_deadline or 0
         if one.is_leased and deadline:
-            row = Leased(item, item.attempts, deadline, Hold(one.client_id, one.leased_at or 0))
+            row = Leased(
+                item, item.attempts, deadline, Hold(one.client_id, one.leased_at or 0, token_name=one.token_name)
+            )
             leased.append(row)
             rows[id(one)] = row
         else:

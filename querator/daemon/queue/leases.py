@@ -43,7 +43,7 @@ def failed(lease: Lease, reason: str, ended_at: int) -> Lease:
     """The lease after its holder gave it up: the history of its item has one more attempt."""
     hold = lease.hold
     if reason or not hold.ended_at:
-        hold = Hold(hold.client_id, hold.leased_at, ended_at, reason)
+        hold = Hold(hold.client_id, hold.leased_at, ended_at, reason, hold.token_name)
     history = lifecycle.history_with_attempt(lease.item, lease.attempts, hold)
     return Lease(lease.id, msgspec.structs.replace(lease.item, history=history), lease.attempts, lease.deadline, hold)
 

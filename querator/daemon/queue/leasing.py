@@ -65,7 +65,7 @@ def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
 def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     now = this.now_us
     sizes = [request.batch_size for request in requests]
-    holds = [Hold(intern(request.client_id), now) for request in requests]
+    holds = [Hold(intern(request.client_id), now, 0, "", request.token_name) for request in requests]
     hands = partition.contents.lease(sizes, holds, lifecycle.deadline(now, this.queue.lease_timeout_ns))
     serve, answers, number = this.parked.serve, this.answers, partition.number
     for request, hand in zip(requests, hands, strict=False):

@@ -200,11 +200,18 @@ class LeaseItems(Request):
     """Its place among the parked requests; 0 before it has one."""
 
     def __init__(
-        self, respond: Respond, deadline_ns: int, client_id: str, batch_size: int, completes: Complete | None = None
+        self,
+        respond: Respond,
+        deadline_ns: int,
+        client_id: str,
+        batch_size: int,
+        completes: Complete | None = None,
+        token_name: str = "",
     ) -> None:
         self.respond = respond
         self.deadline_ns = deadline_ns
         self.client_id = client_id
+        self.token_name = token_name
         self.batch_size = batch_size
         self.completes = completes
         """The ids to complete before anything is leased."""

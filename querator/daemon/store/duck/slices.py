@@ -32,6 +32,7 @@ _ITEM_SQL: Final = {
     "expire_deadline": "items.expire_deadline",
     "lease_deadline": "leases.deadline",
     "client_id": "leases.client_id",
+    "token_name": "nullif(leases.token_name, '')",
     "leased_at": "leases.leased_at",
     "enqueue_at": "NULL::TIMESTAMP",
     "history": "decode(items.history)",
@@ -49,6 +50,7 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "attempts": "items.attempts::INTEGER",
         "lease_deadline": "NULL::TIMESTAMP",
         "client_id": "NULL::VARCHAR",
+        "token_name": "NULL::VARCHAR",
         "leased_at": "NULL::TIMESTAMP",
         "enqueue_at": "items.enqueue_at",
     },
@@ -58,10 +60,11 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "payload": "stored.payload",
         "text": "try(decode(stored.payload))",
         "client_id": "items.client_id",
+        "token_name": "nullif(items.token_name, '')",
         "leased_at": "items.leased_at",
     },
 }
-_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client_id", "leased_at"})
+_NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client_id", "token_name", "leased_at"})
 
 
 class Scan(NamedTuple):

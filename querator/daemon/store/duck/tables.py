@@ -22,7 +22,7 @@ from querator.items import Hold, Item
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
 TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
 MEASURED_TABLES: Final = ("items", "scheduled")
@@ -49,7 +49,8 @@ SCHEMA: Final = (
     f"CREATE TABLE {{file}}.scheduled ({_ITEM_COLUMNS}, enqueue_at TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.leases (seq BIGINT NOT NULL, attempts BIGINT NOT NULL, deadline TIMESTAMP NOT NULL,"
     " client_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '', leased_at TIMESTAMP,"
-    " ended_at TIMESTAMP, reason VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '')",
+    " ended_at TIMESTAMP, reason VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '',"
+    " token_name VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '')",
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
@@ -66,9 +67,9 @@ ITEM_COLUMNS: Final = 13
 
 HOLD: Final = (
     "coalesce(leases.client_id, ''), coalesce(epoch_us(leases.leased_at), 0),"
-    " coalesce(epoch_us(leases.ended_at), 0), coalesce(leases.reason, '')"
+    " coalesce(epoch_us(leases.ended_at), 0), coalesce(leases.reason, ''), coalesce(leases.token_name, '')"
 )
-HOLD_COLUMNS: Final = 4
+HOLD_COLUMNS: Final = 5
 """How many columns `HOLD` selects. `holds_in` reads them."""
 
 ITEM_WITHOUT_CONTENT: Final = (
@@ -165,6 +166,7 @@ def lease_rows(leases: Iterable[tuple[int, tuple[int, int, Hold]]]) -> dict[str,
         "leased_at": pa.array([hold.leased_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
         "ended_at": pa.array([hold.ended_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
         "reason": pa.array([hold.reason for hold in holds], pa.string()),
+        "token_name": pa.array([hold.token_name for hold in holds], pa.string()),
     }
 
 
