@@ -87,6 +87,6 @@ def _ask(session: Session, queue: str, query: str, form: str, limit: int) -> byt
     try:
         return session.client.sql_bytes(queue, query, format=form, limit=limit, timeout=session.timeout_seconds)
     except RequestFailed as error:
-        if error.message.startswith("query is not done"):
+        if error.message.startswith("query timed out"):
             raise TimedOut(error.message, hint="--timeout gives it more time") from None
         raise

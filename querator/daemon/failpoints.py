@@ -22,4 +22,4 @@ def failpoint(name: str) -> None:
         _left -= 1
         if _left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-            signal.pause()  # nothing after this may run, however long the signal takes
+            signal.pause()  # nothing after this line may run, even if the signal arrives late

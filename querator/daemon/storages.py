@@ -21,7 +21,7 @@ class Storages(dict[str, Storage]):
     def __init__(
         self, configs: Sequence[StorageConfig], added: Callable[[Storage], None], are_copied: bool = False
     ) -> None:
-        """`are_copied` says that an archive copies the journals."""
+        """`are_copied` says whether an archive copies the journals."""
         super().__init__()
         self._configs = {config.name: config for config in configs}
         self._are_copied = are_copied

@@ -212,7 +212,7 @@ def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_works(client:
 
 
 def test_a_query_ends_when_its_time_is_up(client: Client, queue: str) -> None:
-    with pytest.raises(RequestFailed, match=r"it was given 0\.3s"):
+    with pytest.raises(RequestFailed, match=r"it was stopped after 0\.3s"):
         client.sql(queue, "select count(*) from range(1000000000000)", timeout=0.3)
     assert rows(client, queue, "select 1 as one") == [{"one": 1}]
 

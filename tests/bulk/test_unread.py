@@ -95,7 +95,7 @@ def test_a_result_that_is_cut_off_in_the_middle_ends_with_its_error(daemon: Daem
     endless = "select range as n, repeat('x', 1000) as text from range(1000000000000)"
     with daemon.connect() as client:
         client.create_queue("q", partitions=1)
-        with pytest.raises(RequestFailed, match="query is not done; it was given 4s"):
+        with pytest.raises(RequestFailed, match="query timed out; it was stopped after 4s"):
             client.sql_bytes("q", endless, format=form, timeout=4)
         assert client.sql_bytes("q", "select 1 as one", format="json") == b'[{"one":1}]'
     daemon.stop()

@@ -204,10 +204,10 @@ def test_all_rows_are_asked_for_unless_a_person_looks_at_them(tmp_path: Path) ->
 
 
 def test_a_query_that_takes_too_long_is_exit_7(tmp_path: Path) -> None:
-    with ScriptedDaemon(tmp_path, serve, refusal(453, "query is not done; it was given 1s")) as daemon:
+    with ScriptedDaemon(tmp_path, serve, refusal(453, "query timed out; it was stopped after 1s")) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("sql", "q", "select 1", "--timeout", "1s")
     assert result.exit_code == 7
-    assert result.stderr == "error: query is not done; it was given 1s\n\nhint: --timeout gives it more time\n"
+    assert result.stderr == "error: query timed out; it was stopped after 1s\n\nhint: --timeout gives it more time\n"
 
 
 def test_no_rows_are_no_lines(cli: CommandLine, queue: str) -> None:

@@ -2,7 +2,7 @@
 
 Each call is a coroutine on the registry, listed in its module's `CALLS`, or in `CALLS_BY_CALLER` if its answer depends
 on who asks. Nothing here imports `jobs/`: a call starts a job by its kind, through the registry. The service uses the
-calls and what runs at a start. Jobs use the rest of the names below.
+calls and the functions that run at a start. Jobs use the other names below.
 """
 
 from querator.daemon.admin import (

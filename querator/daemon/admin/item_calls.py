@@ -67,7 +67,7 @@ async def _pages(
             return
         seqs = [row.item.seq for row in rows]
         items = [
-            _told(describe(*one), request.extended)
+            _for_client(describe(*one), request.extended)
             for one in zip(ids.encode_many(partition.prefix, seqs), rows, strict=True)
         ]
         yield messages.StorageItemsListResponse(items=items)
@@ -107,8 +107,8 @@ def describe(item_id: str, row: Leased) -> StorageItem:
     )
 
 
-def _told(item: StorageItem, extended: bool) -> StorageItem:
-    """Drops our own fields unless the request asks for them, because existing clients refuse unknown fields."""
+def _for_client(item: StorageItem, extended: bool) -> StorageItem:
+    """Drops fields that the original service lacks, unless the request asks for them: existing clients refuse them."""
     if not extended:
         item.client_id, item.leased_at, item.token_name = "", None, ""
     return item
@@ -180,7 +180,7 @@ async def import_items(
     items, count = imported
     if count:
         logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
-    return messages.StorageItemsImportResponse(items=[_told(item, request.extended) for item in items])
+    return messages.StorageItemsImportResponse(items=[_for_client(item, request.extended) for item in items])
 
 
 def _import(

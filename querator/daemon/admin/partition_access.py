@@ -1,4 +1,4 @@
-"""How calls and jobs get at partitions: choose them, refuse busy ones, close one for a while, read a closed file."""
+"""How calls and jobs use partitions: choose them, refuse busy ones, close one for a while, and read a closed file."""
 
 from __future__ import annotations
 

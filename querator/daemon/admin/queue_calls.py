@@ -31,7 +31,7 @@ async def create(registry: Registry, request: messages.QueueInfo, caller: Caller
 
 
 def _check_dead_queue_user(registry: Registry, request: messages.QueueInfo, caller: Caller) -> None:
-    """Denies what would be refused with the name of a queue that the caller may not see."""
+    """Denies a request whose refusal would name a queue that the caller may not see."""
     user = validation.user_of_dead_queue(request.queue_name, registry.queues)
     if request.dead_queue and user:
         registry.access.check(caller, Right.VIEW, [user])
@@ -232,7 +232,7 @@ async def list_(registry: Registry, request: messages.QueuesListRequest, caller:
         key=lambda queue: queue.name.encode(),
     )
     return messages.QueuesListResponse(
-        items=[_told(registry, queue, request.extended) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
+        items=[_for_client(registry, queue, request.extended) for queue in found[: request.limit or LIST_LIMIT_DEFAULT]]
     )
 
 
@@ -241,7 +241,7 @@ def _at_or_after(name: str, pivot: str) -> bool:
 
 
 async def info(registry: Registry, request: messages.QueuesInfoRequest) -> messages.QueueInfo:
-    return _told(registry, registry.find(request.queue_name).queue, request.extended)
+    return _for_client(registry, registry.find(request.queue_name).queue, request.extended)
 
 
 def _figures(registry: Registry, name: str) -> messages.QueueFigures:
@@ -277,8 +277,8 @@ def queue_info(queue: Queue) -> messages.QueueInfo:
     )
 
 
-def _told(registry: Registry, queue: Queue, extended: bool) -> messages.QueueInfo:
-    """Adds our own fields only on request, because existing clients refuse unknown fields."""
+def _for_client(registry: Registry, queue: Queue, extended: bool) -> messages.QueueInfo:
+    """Adds the fields that the original service lacks only on request, because existing clients refuse them."""
     info = queue_info(queue)
     if extended:
         info.figures = _figures(registry, queue.name)

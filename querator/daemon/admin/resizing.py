@@ -58,7 +58,7 @@ async def shrink(registry: Registry, logical: Logical, count: int) -> None:
 
 
 async def resume_shrinking(registry: Registry) -> None:
-    """At the start, shrinks queues whose process ended after it saved the new count and before it recorded the job."""
+    """At the start, shrinks queues whose new partition count was saved before a crash, but whose job was not."""
     for logical in registry.logicals.values():
         wanted = logical.queue.requested_partitions
         is_shrinking = any(job.queue == logical.queue.name and job.kind == RESIZE for job in registry.jobs.running())

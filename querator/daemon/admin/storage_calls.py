@@ -21,7 +21,7 @@ UNUSABLE: Final = "it cannot be used; the log says why"
 async def list_(
     registry: Registry, request: messages.StoragesListRequest, caller: Caller
 ) -> messages.StoragesListResponse:
-    """Paths of the daemon's machine are for admins, so others see neither directories nor reasons with a path."""
+    """Lists the storages. Only admins see paths of the daemon's machine: directories, and reasons with a path."""
     placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
     partitions = Counter(placement.storage for placement in placed)
     files = {file_name(placement) for placement in placed}
@@ -32,7 +32,7 @@ async def list_(
         if storage is None:
             item.reason = item.reason or UNUSABLE
         else:
-            is_full = "" if item.free_bytes else "no room is left on its disk"
+            is_full = "" if item.free_bytes else "its disk is full"
             item.reason = item.reason or storage.failure or storage.shortage or is_full
             item.unapplied_bytes = storage.unapplied_bytes
         if not caller.may(Right.ADMIN):
@@ -55,7 +55,7 @@ def _look(storage: StorageConfig, files: Collection[str]) -> messages.StorageSta
 
 
 def _occupied(directory: Path, files: Collection[str] | None = None) -> int:
-    """Bytes on the disk, of the files in a directory: all of them, or those named and their write-ahead logs."""
+    """The disk space of the files in a directory: of all files, or of the named ones and their write-ahead logs."""
     with os.scandir(directory) as entries:
         return 512 * sum(
             entry.stat(follow_symlinks=False).st_blocks

@@ -1,6 +1,6 @@
 """Bulk data in and out: Arrow streams, the pace of bulk writes, and SQL.
 
-A scan or a query reads partitions slice by slice while the queue works on. A write takes a stream in chunk by chunk.
+A scan or a query reads partitions slice by slice while the queue keeps working. A write adds a stream chunk by chunk.
 The server needs the routes, and jobs find and import items with the rest of the names below.
 """
 

@@ -1,4 +1,4 @@
-"""Throttles bulk writes: they go as fast as applies to the files, and slower while other clients are active."""
+"""Throttles bulk writes to the rate at which files are applied, and further while other clients are active."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_ROOM = "the files cannot take in what was written; try again"
 
 
 class Pace:
-    """The pace of one bulk write. While clients are active, it adds nothing during an apply: they wait less."""
+    """The pace of one bulk write. While clients are active, it adds nothing during an apply, so that they wait less."""
 
     def __init__(
         self,

@@ -65,7 +65,9 @@ def bulk_routes(calls: Calls, registry: Registry) -> list[BaseRoute]:
 
 
 class Endpoint:
-    """What all bulk calls have in common: the checks of head and caller, the duration metric, audit, and errors."""
+    """The part that all bulk calls share: the checks of head and caller, the duration metric, the audit line, and
+    errors.
+    """
 
     def __init__(self, calls: Calls, name: str, answer: Answering) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""Scans partitions slice by slice while the queue works on. Each slice is one read of its partition.
+"""Scans partitions slice by slice while the queue keeps working. Each slice is one read of its partition.
 
 The next slice is read while the last one is sent, and no earlier, so that a slow client slows the scan down. If the
 partition closes or fails during the scan, the scan ends with 454.

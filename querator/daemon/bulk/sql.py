@@ -130,7 +130,7 @@ class Worker:
             try:
                 kind, body = await self._receive()
             except asyncio.IncompleteReadError:
-                raise RequestFailed("query failed; it took its worker process with it") from None
+                raise RequestFailed("query failed; its worker process has ended") from None
             if kind == b"R":
                 yield body
             elif kind == b"O":
@@ -247,7 +247,7 @@ class Filter:
                 async with asyncio.timeout(SQL_TIMEOUT_SECONDS):
                     return [piece async for piece in worker.run(self._query, one)]
             except TimeoutError:
-                raise RequestFailed(f"where is not done; a part was given {SQL_TIMEOUT_SECONDS:g}s") from None
+                raise RequestFailed(f"where timed out; a part may take {SQL_TIMEOUT_SECONDS:g}s") from None
 
 
 class SqlEndpoint:
@@ -302,7 +302,7 @@ class SqlEndpoint:
             elif gone.done():
                 raise ClientGone
             else:
-                raise RequestFailed(f"query is not done; it was given {seconds:g}s")
+                raise RequestFailed(f"query timed out; it was stopped after {seconds:g}s")
         finally:
             gone.cancel()
             work.cancel()

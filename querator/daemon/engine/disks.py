@@ -1,4 +1,4 @@
-"""A storage as the engine sees it: the storage's writes, its two threads, and what upkeep knows about its room."""
+"""A storage as the engine sees it: its writes, its two threads, and its free space as upkeep last saw it."""
 
 from __future__ import annotations
 

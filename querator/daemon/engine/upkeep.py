@@ -54,8 +54,8 @@ class Upkeep:
                 logical.sample_rates(now_us)
 
     def _note_acknowledged(self, disk: Disk) -> None:
-        """Has the storage note what was written since the last round. The first round without a write notes it again,
-        because a write may have ended after the last note.
+        """Has the storage note how far its journal was written. The first round without a write does it again, because
+        a write may have ended after the last note.
 
         Not on the keeper's thread: a note would wait there until a large file has caught up.
         """
@@ -83,7 +83,7 @@ class Upkeep:
         disk.report_room((one for _, one in self._turns.partitions_on(disk)), self._turns.clock.now_us())
 
     def rooms(self) -> dict[str, Room]:
-        """The room left in each storage, by the storage's name."""
+        """The free space of each storage, by the storage's name."""
         return {name: disk.room for name, disk in self._turns.disks.items() if disk.room is not None}
 
     def storage_warnings(self) -> list[str]:
@@ -160,7 +160,7 @@ class Upkeep:
             if store.file_replaced():
                 logical.files.fail(partition, str(error))
                 return
-            # The journal still has everything, so the queue works on. Upkeep tries again, less and less often.
+            # The journal still has everything, so the queue keeps working. Upkeep tries again, less and less often.
             wait = min(APPLY_RETRY_SECONDS_MAX, UPKEEP_SECONDS * 2 ** (partition.health.apply_failures + 1))
             partition.health.apply_failed(str(error), time.monotonic() + wait)
             log.warning(

@@ -1,4 +1,4 @@
-"""What a backup says of itself: `manifest.json` beside the copies of partition files, written last.
+"""The manifest of a backup: `manifest.json` beside the copies of partition files, written last.
 
 A directory without a manifest holds no backup. A later backup into the same directory writes its files under names of
 its own and then replaces the manifest in one step, so that there is a whole backup at any time. Whoever can write to

@@ -1,7 +1,7 @@
 """Runs jobs: records them in the catalog, allows one per partition at a time, and resumes them after a restart.
 
-Each kind of job has a module of its own, and can start again from the beginning, whatever step the process was killed
-at. The calls jobs.* are here, too.
+Each kind of job has a module of its own. A job can start again from the beginning, whichever step the process was
+killed at. The calls jobs.* are here, too.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Jobs:
         except BaseException:
             del self._jobs[job.job_id]
             raise
-        told = {name: value for name, value in details.items() if isinstance(value, str | int)}
-        logs.changed("job started", queue, partitions, {"job": job.job_id, "kind": kind, **told})
+        shown = {name: value for name, value in details.items() if isinstance(value, str | int)}
+        logs.changed("job started", queue, partitions, {"job": job.job_id, "kind": kind, **shown})
         self._run(job)
         return job
 
@@ -213,11 +213,11 @@ async def start_on_files(
 
 async def list_(registry: Registry, request: messages.JobsListRequest, caller: Caller) -> messages.JobsListResponse:
     shown = [job for job in registry.jobs.all() if caller.may(Right.VIEW, job.queue)]
-    return messages.JobsListResponse(items=[_told(job, caller) for job in shown])
+    return messages.JobsListResponse(items=[_for_caller(job, caller) for job in shown])
 
 
 async def show(registry: Registry, request: messages.JobRequest, caller: Caller) -> messages.Job:
-    return _told(registry.jobs.find(request.job_id, caller), caller)
+    return _for_caller(registry.jobs.find(request.job_id, caller), caller)
 
 
 async def cancel(registry: Registry, request: messages.JobRequest, caller: Caller) -> Reply:
@@ -229,12 +229,12 @@ async def cancel(registry: Registry, request: messages.JobRequest, caller: Calle
     return Reply(code=200)
 
 
-def _told(job: Job, caller: Caller) -> messages.Job:
-    """Paths of the daemon's machine are for admins."""
-    told = describe(job)
-    if "/" in told.reason and not caller.may(Right.ADMIN):
-        told.reason = "the log says why"
-    return told
+def _for_caller(job: Job, caller: Caller) -> messages.Job:
+    """The job as this caller may see it: only admins see paths of the daemon's machine."""
+    shown = describe(job)
+    if "/" in shown.reason and not caller.may(Right.ADMIN):
+        shown.reason = "the log says why"
+    return shown
 
 
 def describe(job: Job) -> messages.Job:

@@ -91,7 +91,7 @@ def holds_of(batch: Batch) -> Iterator[Hold]:
 
 
 class Summary(NamedTuple):
-    """What a partition needs to know of its store at a start. The sums are exact."""
+    """What a partition needs to know about its store at a start. The sums are exact."""
 
     ready: int
     leased: int
@@ -158,7 +158,9 @@ class Store(Protocol):
         """How many bytes of the journal wait to be applied to this partition."""
 
     def freeze(self) -> bool:
-        """Sets the batches aside that were *written* so far, to be applied; fast. False when there are none."""
+        """Sets aside the batches that were *written* so far, so that `apply` applies them; fast. False if there are
+        none.
+        """
 
     def apply(self) -> None:
         """Applies the batches that were set aside, in one transaction. Further batches may be committed meanwhile.
@@ -201,7 +203,7 @@ class Store(Protocol):
         """Which of these source ids an item of this partition has, be it leased, ready or scheduled."""
 
     def request_ids(self, now_us: int, newest_max: int, always: tuple[str, ...]) -> list[tuple[str, int]]:
-        """Remembered request ids and until when they are remembered, in the order of these times.
+        """Remembered request ids with the times until which they are remembered, in the order of these times.
 
         The newest `newest_max` of them, and all that begin with one of `always`.
         """
@@ -241,7 +243,7 @@ class Store(Protocol):
 
 
 class Loss(NamedTuple):
-    """What is lost when a partition that was put aside is opened all the same, and what is left of it."""
+    """What is lost if a partition that was put aside is opened anyway, and what is left of it."""
 
     reason: str
     """Which records are missing, as far as it is known."""
@@ -262,7 +264,7 @@ class Storage(Protocol):
 
     @property
     def feed(self) -> Feed:
-        """What a copy of the journal elsewhere needs."""
+        """Feeds the journal to the archive."""
 
     @property
     def unapplied_bytes(self) -> int:
@@ -270,7 +272,7 @@ class Storage(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How many of these bytes are in memory. Fewer, because most items are gone before they would be applied."""
+        """How many of these bytes are in memory: fewer, because most items leave before they would be applied."""
 
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""
@@ -323,7 +325,7 @@ class Storage(Protocol):
         """About how much memory the unapplied batches of all partitions take."""
 
     def lagging(self) -> set[str]:
-        """The partitions that should be applied first, because they keep old journal segments from going away."""
+        """The partitions that should be applied first, because they keep old journal segments from being trimmed."""
 
     @property
     def wants_preparing(self) -> bool:
@@ -337,11 +339,11 @@ class Storage(Protocol):
         there were writes, and in the round after."""
 
     def roll(self) -> None:
-        """On idle: ends the active journal segment, so that it can go, and frees memory."""
+        """Called when idle. Ends the active journal segment, so that it can be trimmed, and frees memory."""
 
     @property
     def failure(self) -> str:
-        """Why this storage cannot write until `reopen` has succeeded; empty when it can write."""
+        """Why this storage cannot write until `reopen` has succeeded; empty if it can write."""
 
     @property
     def shortage(self) -> str:

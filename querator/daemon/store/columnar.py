@@ -1,4 +1,4 @@
-"""Items from Arrow columns. Only pyarrow is needed for this, so that the queue can use it without DuckDB."""
+"""Makes items from Arrow columns. This needs only pyarrow, so the queue can use it without DuckDB."""
 
 from __future__ import annotations
 

@@ -178,4 +178,4 @@ class UnappliedStore:
 
 
 Taken = list[tuple[UnappliedStore, Batch, bytes]]
-"""Batches on their way to the disk: the store, the batch, and its encoding for the journal."""
+"""Batches that are about to be written: the store, the batch, and its encoding for the journal."""

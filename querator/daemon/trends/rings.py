@@ -4,8 +4,9 @@
                                                one queue's sample, 48 bytes
 
 A file holds 85 queues in one resolution, so that writing a step is one write of one page per 85 queues, and reading a
-queue is one small read per step. A sample names its time and its queue, so that what an older lap or an earlier queue
-left in a slot is recognised. All functions block. Losing the files loses nothing but the charts, so nothing is synced.
+queue is one small read per step. A sample contains its time and the tag of its queue, so that a reader recognises
+samples of an older lap or an earlier queue in the same slot. All functions block. Nothing is synced, because only
+charts need these files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Resolution(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """More than is shown: the next coarser resolution reads a step some time after it has ended."""
+        """The number of rows. There are more than are shown, because the next coarser resolution reads a step some time
+        after its end.
+        """
         return self.covered_seconds // self.step_seconds * 5 // 4
 
 
@@ -39,7 +42,7 @@ DAY: Final = Resolution("5m", 300, 86_400)
 WEEK: Final = Resolution("30m", 1_800, 7 * 86_400)
 RESOLUTIONS: Final = (FINE, DAY, WEEK)
 COARSER: Final = ((FINE, DAY), (DAY, WEEK))
-"""Which resolution is made from which."""
+"""Pairs of resolutions: the second one is computed from the first."""
 
 
 class Sample(NamedTuple):
@@ -48,7 +51,7 @@ class Sample(NamedTuple):
     at: int
     """When the step begins, in seconds since 1970."""
     tag: int
-    """Says whose sample it is."""
+    """Identifies the queue of the sample."""
     seconds: int
     ready: int
     leased: int
@@ -97,7 +100,7 @@ def read(
 
 
 def coarsen(directory: Path, finer: Resolution, coarser: Resolution, file: int, at: int) -> None:
-    """Writes one step of a coarser resolution from the finer one's steps. Doing it twice changes nothing."""
+    """Writes one step of a coarser resolution, from the steps of the finer one. Repeating this changes nothing."""
     steps = range(at, at + coarser.step_seconds, finer.step_seconds)
     merged: dict[int, Sample] = {}
     for step, row in _rows(path_of(directory, finer, file), finer, steps):

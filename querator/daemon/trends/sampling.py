@@ -1,8 +1,8 @@
 """Samples every queue every ten seconds, and has the samples written and down-sampled in a thread.
 
-A round looks at queues for at most `SLICE_SECONDS` at a time and lets the loop go on in between. A round that has used
-up its time (`TREND_ROUND_SECONDS_MAX`) stops, and the next one begins with the queues that were left out: with very
-many busy queues the samples become rarer, but never more expensive.
+A round samples queues for at most `SLICE_SECONDS` at a time, and lets the loop run in between. A round that has used up
+its time (`TREND_ROUND_SECONDS_MAX`) stops, and the next one begins with the remaining queues. So with very many busy
+queues, the samples become rarer but not more expensive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from querator.limits import US_PER_SECOND
 log = logging.getLogger("querator.trends")
 
 LOOK_SECONDS: Final = 0.25
-"""How often the clock is looked at. Sampling follows the daemon's clock, which a test may move."""
+"""The time between two looks at the clock. Sampling follows the daemon's clock, which a test may move."""
 SLICE_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.01
 SEVERITY: Final = {State.AVAILABLE: 0, State.DRAINING: 1, State.PAUSED: 2, State.UNAVAILABLE: 3, State.ERROR: 4}
@@ -120,12 +120,12 @@ class Trends:
         return found
 
     def stand(self, logical: Logical) -> LatestSample:
-        """How a queue stands now. Its rates are those of the last sample."""
+        """The current figures of a queue, with the rates of its last sample."""
         before = self.standings.get(logical.queue.name)
         return _standing(logical, self.clock.now_us(), before)
 
     def stand_in(self, registry: Registry) -> None:
-        """Looks at queues that were created since the last round."""
+        """Samples queues that were created since the last round."""
         if len(self.standings) < len(registry.logicals):
             for name, logical in registry.logicals.items():
                 if name not in self.standings:
@@ -155,7 +155,7 @@ class Trends:
         )
 
     def _plan_coarser(self, last: int, step: int) -> None:
-        """Notes which steps of coarser resolutions have ended since the last round; after a start, the last two."""
+        """Notes which steps of coarser resolutions have ended since the last round; at most the last two."""
         now = step * FINE.step_seconds
         for finer, coarser in COARSER:
             ended = now // coarser.step_seconds

@@ -1,4 +1,4 @@
-"""Which queue has which slot in the rings: a small file of names, written again when queues come or go."""
+"""Which slot of the rings belongs to which queue: a small file, rewritten when queues are created or deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Slots:
         self._changed = False
 
     def load(self) -> None:
-        """Blocking. A file that is missing or damaged means a history that begins now."""
+        """Blocking. If the file is missing or damaged, the history begins now."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             self._by_name = msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
         taken = set(self._by_name.values())
@@ -41,7 +41,7 @@ class Slots:
         return self._by_name.get(name)
 
     def of(self, name: str) -> int:
-        """The slot of a queue. Gives it one if it has none."""
+        """The slot of a queue. A queue without a slot gets one."""
         slot = self._by_name.get(name)
         if slot is None:
             slot = heapq.heappop(self._free) if self._free else len(self._by_name)
@@ -57,7 +57,7 @@ class Slots:
                 self._changed = True
 
     def changes(self) -> bytes:
-        """What `save` should write, or nothing if the file is current."""
+        """The bytes that `save` should write; empty if the file is up to date."""
         if not self._changed:
             return b""
         self._changed = False

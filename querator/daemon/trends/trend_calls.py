@@ -1,4 +1,6 @@
-"""The calls `queues.history`, what a queue held and did over time, and `queues.overview`, one page of all queues."""
+"""The calls `queues.history` (what a queue held and did over time) and `queues.overview` (one page of the list of all
+queues).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ async def history(registry: Registry, request: messages.QueuesHistoryRequest) ->
     return messages.QueuesHistoryResponse(
         queue_name=logical.queue.name,
         step=durations.text(resolution.step_seconds * NS_PER_SECOND),
-        samples=_told(samples),
+        samples=_history_samples(samples),
     )
 
 
@@ -63,7 +65,7 @@ def _covered_ns() -> int:
 async def _read(
     registry: Registry, resolution: Resolution, seconds: int, names: Sequence[str]
 ) -> dict[str, list[Sample]]:
-    """The samples of queues, by name. The steps of a coarser resolution that is not made yet are left out."""
+    """The samples of queues, by name. Steps of a coarser resolution that are not computed yet are left out."""
     trends: Trends = registry.trends
     slots = {name: slot for name in names if (slot := trends.slots.find(name)) is not None}
     tags = {slot: tag_of(registry.queues[name]) for name, slot in slots.items() if name in registry.queues}
@@ -72,14 +74,15 @@ async def _read(
     return {name: found.get(slots.get(name, -1), []) for name in names}
 
 
-def _told(samples: Sequence[Sample]) -> list[messages.HistorySample]:
-    """With the two times that follow from the figures by Little's law: how long items wait, and how long they are held.
+def _history_samples(samples: Sequence[Sample]) -> list[messages.HistorySample]:
+    """The samples as messages, with two times that follow from Little's law: how long items wait, and how long they are
+    held.
 
-    The number of items in a place is the rate at which they leave it times how long each stays.
+    The number of items in a place equals the rate at which they leave it, times how long each stays.
     """
-    told = []
+    described = []
     for sample in samples:
-        told.append(
+        described.append(
             messages.HistorySample(
                 at=sample.at * US_PER_SECOND,
                 seconds=sample.seconds,
@@ -95,11 +98,11 @@ def _told(samples: Sequence[Sample]) -> list[messages.HistorySample]:
                 held_ms=_stay_ms(sample.leased, sample.completed, sample.seconds),
             )
         )
-    return told
+    return described
 
 
 def _stay_ms(items: int, left: int, seconds: int) -> int | None:
-    """None if nothing left: then nothing is known about how long it takes."""
+    """How long an item stays, in milliseconds. None if items stayed and none left, so that the time is not known."""
     if left:
         return items * seconds * 1_000 // left
     return None if items else 0
@@ -108,7 +111,7 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
 async def overview(
     registry: Registry, request: messages.QueuesOverviewRequest, caller: Caller
 ) -> messages.QueuesOverviewResponse:
-    """Sorts by the last samples, which takes no look at the queues, and then looks at the chosen ones only."""
+    """Sorts all queues by their last samples, and reads current figures only for the queues on the page."""
     order = _ORDERS.get(request.sort or "trouble")
     if order is None:
         raise InvalidRequest(f"sort is invalid; '{request.sort}' is none of {', '.join(_ORDERS)}")
@@ -165,8 +168,9 @@ def _row(
 
 
 def _spark(samples: Sequence[Sample], now_us: int) -> list[int]:
-    """Depths over the last quarter of an hour, each the largest of its share; a share without a sample repeats the last
-    one."""
+    """Depths over the last 15 minutes in equal intervals: the largest depth of each. An interval without a sample
+    repeats the last one.
+    """
     width = FINE.covered_seconds // SPARK_POINTS
     begin = now_us // US_PER_SECOND - FINE.covered_seconds
     shares: dict[int, int] = {}

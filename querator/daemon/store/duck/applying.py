@@ -1,4 +1,4 @@
-"""The statements that change a partition file: a net effect goes in, and what need not be remembered goes out."""
+"""The statements that change a partition file: apply a net effect, and delete expired request ids and lost leases."""
 
 from __future__ import annotations
 

@@ -98,13 +98,13 @@ class AttachedFiles:
         """Attaches a file, and repairs its log if a crash left the log torn.
 
         Raises StorageError for a file of another partition or version, and for a log that `history` cannot repair. With
-        `accept_loss` the rest of such a log is given up.
+        `accept_loss`, the rest of such a log is discarded.
         """
         path = self.path(uuid)
         try:
             file = self.instance.attach(_name(uuid), path)
         except duckdb.Error as error:
-            # DuckDB has no error of its own for a damaged log: every kind of damage raises another one.
+            # DuckDB has no single error for a damaged log: each kind of damage raises a different one.
             if _is_temporary(error) or not log_path(path).exists():
                 raise
             _log.warning("%s: %s", log_path(path), error)
@@ -287,7 +287,7 @@ def _copy_tables(source: PartitionFile, target: PartitionFile) -> None:
 
 
 def _is_temporary(error: duckdb.Error) -> bool:
-    """Whether a file cannot be opened for a passing reason, and not because of its contents."""
+    """Whether a file cannot be opened for a temporary reason, and not because of its contents."""
     text = str(error)
     return "Could not set lock" in text or is_lack_of_memory(error) or any(reason in text for reason in _TEMPORARY)
 

@@ -30,7 +30,7 @@ ROWS_PER_INSERT: Final = 100_000
 
 
 def contents(path: Path) -> FileContents:
-    """Reads a whole closed file. Raises StorageError if it is no partition file, or is damaged or unsound."""
+    """Reads a whole closed file. Raises StorageError if it is not a partition file, or is damaged or unsound."""
     with _attached(path) as instance:
         soundness.check(instance.cursor(), "file")
         return with_room(instance, lambda: read_contents(instance.cursor(), "file"))

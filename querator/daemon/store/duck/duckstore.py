@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _of_file(work: Callable[Concatenate[PartitionFile, P], T]) -> Callable[Concatenate[DuckStore, P], T]:
-    """A method that works on the store's file, with errors as the store contract wants them."""
+    """A method that works on the store's file, and raises the errors of the store contract."""
 
     def method(store: DuckStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with store.failures():
@@ -75,10 +75,10 @@ class DuckStore(UnappliedStore):
             self.record_applied = delta.record
 
     def _look_again(self) -> None:
-        """Reads how far the file is after a failure: a transaction that failed may be durable all the same."""
+        """Reads again which records the file contains, because a transaction that failed may still be durable."""
         try:
             applied = self.file.meta().applied
-        except Exception:  # attaching the file again either cures the failure or tells its reason
+        except Exception:  # attaching the file again either ends the failure or raises its reason
             self._check_in_place()
             self.file = self._files.attach_again(self.uuid)
             applied = self.file.meta().applied

@@ -53,7 +53,7 @@ class Quarantine:
         return True
 
     def lift(self, uuid: str) -> None:
-        """The partition may be opened again."""
+        """Removes the reason, so that the partition may be opened again."""
         path = self._reason_path(uuid)
         if path.exists():
             path.rename(path.with_suffix(".lifted"))

@@ -61,8 +61,7 @@ SETTINGS: Final = (
 JSON_MACRO: Final = "CREATE MACRO json(value) AS CASE WHEN starts_with(value, '') AND json_valid(value) THEN value END"
 """Replaces DuckDB's own `json`: a text that is not JSON gives null, where DuckDB would fail the whole query.
 
-`starts_with` is always true. It is there because it refuses bytes, which DuckDB's JSON functions accept and find
-nothing in.
+`starts_with` is always true. It makes DuckDB refuse bytes, in which its JSON functions would silently find nothing.
 """
 JSON_READERS: Final = frozenset(
     {
@@ -102,7 +101,7 @@ def check(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     """Raises Refusal unless the query is one SELECT over our tables; returns the query to run for it."""
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise Refusal("only one statement, and only a SELECT, can be run")
+        raise Refusal("a query must be exactly one SELECT statement")
     ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     tree = msgspec.json.decode(text)
     if tree.get("error"):
@@ -137,7 +136,7 @@ def _with_json_calls(query: str, nodes: list[dict[str, Any]]) -> str:
 
 
 def _column_read_as_json(node: dict[str, Any], query: bytes) -> tuple[int, int] | None:
-    """The bytes of the query that name the column; None if the node reads no JSON, or reads it from no column."""
+    """Where the query names the column that a node reads as JSON; None if the node does not read a column as JSON."""
     read: Any = None
     if node.get("class") == "LAMBDA" and node.get("syntax_type") == "SINGLE_ARROW":  # DuckDB parses `->` as a lambda
         read = node.get("lhs")
@@ -161,7 +160,7 @@ def check_condition(connection: duckdb.DuckDBPyConnection, where: str) -> None:
     if tree.get("error"):
         raise Refusal(str(tree.get("error_message", "the condition cannot be read")))
     if any(node.get("class") == "SUBQUERY" for node in _nodes(tree)):
-        raise Refusal("a condition looks at one item at a time, and cannot contain a subquery")
+        raise Refusal("a condition is about one item at a time, and cannot contain a subquery")
 
 
 def _check_table(node: dict[str, Any], known: set[str]) -> None:
@@ -192,7 +191,7 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 class LiveTable(pa.dataset.Dataset):  # type: ignore[misc]
-    """A table whose rows the daemon reads each time that DuckDB scans it, with the columns that DuckDB wants."""
+    """A table whose rows come from the daemon each time DuckDB scans it, with only the columns that DuckDB needs."""
 
     def __init__(self, name: str, scan: Callable[[str, list[str]], Iterator[pa.RecordBatch]]) -> None:
         self._name = name
@@ -210,7 +209,9 @@ class LiveTable(pa.dataset.Dataset):  # type: ignore[misc]
 
 
 class Scanned:
-    """One scan, as DuckDB asks for it. Arrow's own scanner would read ahead in a thread, even after the query's end."""
+    """One scan, in the form that DuckDB expects. Arrow's own scanner would read ahead in a thread, even after the query
+    ends.
+    """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, filter: Any) -> None:
         self._batches, self._schema, self._filter = batches, schema, filter
@@ -393,7 +394,7 @@ def _reason(error: Exception) -> str:
         if "BLOB" in first_line:
             return "payload is bytes, not text; use the column text instead, as in text->>'field' = 'value'"
         if "json_extract(" in first_line and ", BOOLEAN)" in first_line:
-            return "-> takes the whole comparison; put it in brackets, as in (text->'a'->>'b') = 'value'"
+            return "the right side of -> includes the comparison; add parentheses, as in (text->'a'->>'b') = 'value'"
     return first_line
 
 

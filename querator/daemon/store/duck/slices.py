@@ -1,4 +1,4 @@
-"""Reading a partition in slices: a bounded number of rows at a time, as Arrow columns, ordered by sequence.
+"""Reads a partition in slices: a bounded number of rows at a time, as Arrow columns, ordered by sequence.
 
 A slice is one short query, so that no transaction stays open while a slow client reads. The file can be checkpointed,
 closed and attached again between two slices, and a scan of any length takes the memory of one slice. A scan returns

@@ -50,7 +50,7 @@ def read_contents(cursor: Cursor, name: str) -> FileContents:
 
 
 class Audit(NamedTuple):
-    """What reading a whole file tells about it."""
+    """The result of reading a whole file."""
 
     rows: dict[str, int]
     """Per table."""
@@ -58,7 +58,7 @@ class Audit(NamedTuple):
     orphaned_leases: int
     """How many leases have no item."""
     faults: list[str]
-    """What is impossible in its rows. A restore would refuse the file."""
+    """Values that a daemon never writes. A restore would refuse the file."""
 
 
 class SnapshotLost(StorageError):
@@ -115,7 +115,7 @@ class FileSnapshot:
             raise StorageError(f"cannot be read: {reason_of(error)}") from error
 
     def faults(self) -> list[str]:
-        """What is impossible in its rows. Raises StorageError if the file is damaged."""
+        """The faults of its rows: values that a daemon never writes. Raises StorageError if the file is damaged."""
         try:
             with self.reading():
                 return soundness.faults(self.cursor, self.name)

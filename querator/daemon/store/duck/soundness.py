@@ -1,4 +1,4 @@
-"""Checks the rows of a partition file: its tables must be ours, and its values possible.
+"""Checks the rows of a partition file: it must have our tables, and values that a daemon can write.
 
 A restored file is checked before it is put in place, and a backup before it replaces an earlier one. Verify reports all
 faults of a file that is in use. A row is faulty if somebody changed it by hand, or if an earlier version imported it.
@@ -41,7 +41,7 @@ def check(cursor: Cursor, name: str) -> None:
 
 
 def faults(cursor: Cursor, name: str) -> list[str]:
-    """What is impossible in the rows of a file whose tables are ours."""
+    """The faults in the rows of a file whose tables are ours: values that a daemon never writes."""
     found = []
     for table in tables.TABLES:
         conditions = {

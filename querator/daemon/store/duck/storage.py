@@ -26,8 +26,9 @@ _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 def open_storage(name: str, directory: Path | str, is_copied: bool = False) -> DuckStorage:
-    """A storage that is ready for use; blocking. Raises StorageError or OSError. If its journal `is_copied` elsewhere,
-    segments stay until `feed` was told that they were copied."""
+    """Blocking. A storage that is ready for use. Raises StorageError or OSError. If an archive copies the journal
+    (`is_copied`), segments stay until `feed` is told that they were copied.
+    """
     storage = DuckStorage(name, directory)
     if is_copied:
         storage.feed.hold_everything()
@@ -42,7 +43,7 @@ class DuckStorage:
         self.name = name
         directory = Path(directory)
         make_directory(directory)
-        # DuckDB tells files apart by their paths, so that ours must be the same as DuckDB's.
+        # DuckDB identifies files by their paths, so we must use the same paths as DuckDB.
         self.directory = directory.resolve()
         self._journal = Journal(self.directory / "journal")
         self.feed = self._journal.feed
@@ -51,7 +52,7 @@ class DuckStorage:
         self._stores: dict[str, DuckStore] = {}
         self._history = History()
         self._unopened: set[str] = set()
-        """The partitions that were not opened since `recover`. `_history` is still true of them."""
+        """The partitions that were not opened since `recover`. `_history` is still right for them."""
 
     # Starting.
 
@@ -63,7 +64,7 @@ class DuckStorage:
         try:
             self._history = self._journal.recover()
             if self._journal.is_new and self._unopened:
-                self._history.wound("the journal is missing, and so is the note of what was in it", None)
+                self._history.wound("the journal is missing, and so is the note of which segments it had", None)
             if self._history.wounds:
                 self._put_aside_damaged()
             self._journal.seal()
@@ -94,7 +95,7 @@ class DuckStorage:
         if self.shortage or room.free_bytes < limits.ROOM_PROBE_BELOW_BYTES:
             self._journal.probe()
         if room.is_low:
-            # Segments that were kept for a copy elsewhere can go.
+            # Segments that were held for the archive can be trimmed now.
             self._journal.books.trim()
         return room
 
@@ -233,7 +234,7 @@ class DuckStorage:
     def adopt(self, uuid: str, fresh: Path) -> None:
         self._discard(uuid)
         try:
-            # The file is taken as it is. What the journal has of the partition is void from now on.
+            # The file is used as it is. Records of the partition in the journal are void from now on.
             self._journal.append_closed({UUID(uuid).bytes: 0}, always=True)
             self._files.replace(uuid, fresh)
         except OSError as error:
@@ -330,7 +331,7 @@ class DuckStorage:
                 if not store.is_closed:
                     store.close()
             except StorageError as error:
-                _log.error("partition %s of storage %s was not closed in order: %s", store.uuid, self.name, error)
+                _log.error("partition %s of storage %s was not closed cleanly: %s", store.uuid, self.name, error)
         self._files.close()
         self._journal.close()
 

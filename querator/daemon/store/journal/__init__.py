@@ -1,4 +1,4 @@
-"""The journal of a storage: durable batches that are not in the partition files yet.
+"""The journal of a storage: it makes batches durable before they are applied to the partition files.
 
 Nothing here knows what a batch contains, and nothing here uses SQL. The rest of `store/` imports the names below only.
 """

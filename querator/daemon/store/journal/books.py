@@ -1,8 +1,8 @@
-"""Which segments a journal has, which partitions still need them, and how segments go that nobody needs.
+"""Which segments a journal has and which partitions still need them. Trims the segments that nobody needs.
 
-A segment goes, oldest first, once every partition has applied its records in that segment. A partition that does not
-apply its records for long gets them copied to a file of its own (`Kept`), so that it cannot stop the journal from
-shrinking.
+A segment is trimmed, oldest first, once every partition has applied its records in that segment. If a partition does
+not apply its records for a long time, they are copied to a file of its own (`Kept`), so that the journal can still
+shrink.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ class Books:
         self.active: Segment | None = None
         """The segment to which records are appended, if there is one."""
         self.last_number = 0
-        """The number of the last segment that there was."""
+        """The number of the newest segment so far."""
         self._held_from: int | None = None
-        """Segments from this number on are held for a copy elsewhere; None if nothing is held."""
+        """Segments from this number on are held for the archive; None if nothing is held."""
         self._kept = Kept(directory)
         self._trimmed = Trimmed(directory / "TRIMMED", directory.with_name(directory.name + ".trimmed"))
 
     def recover(self, has_trimmed: bool) -> History:
-        """Starts over: a history with the records that were copied out of their segments. `has_trimmed` says that
-        segments have gone."""
+        """Starts over, and returns a history with the records that were copied out of their segments. `has_trimmed`
+        says that segments have been trimmed.
+        """
         self.segments = []
         is_known = self._trimmed.recover()
         history = History(self._trimmed.numbers)
@@ -106,14 +107,16 @@ class Books:
             return partition in self._kept.numbers or any(partition in segment.needs for segment in self.segments)
 
     def known_partitions(self) -> set[bytes]:
-        """The partitions of which the journal has, or had, a record."""
+        """The partitions that have, or had, a record in the journal."""
         with self.lock:
             return set(self._kept.numbers).union(
                 self._trimmed.numbers, *(segment.partitions for segment in self.segments)
             )
 
     def applied(self, partition: bytes, number: int) -> None:
-        """The partition's file contains every record up to this one."""
+        """Called when the partition's file contains every record up to this one. Trims segments that are no longer
+        needed.
+        """
         with self.lock:
             for segment in self.segments:
                 if segment.needs.get(partition, number + 1) <= number:
@@ -126,7 +129,7 @@ class Books:
         self.trim()
 
     def release(self, partition: bytes) -> None:
-        """The partition needs no record of the journal any more."""
+        """Called when the partition needs no record of the journal any more. Trims segments that nobody needs."""
         # Under the trim lock, because trimming may be about to keep records that the partition needed a moment ago.
         with self._trimming:
             with self.lock:
@@ -142,7 +145,7 @@ class Books:
         self._trimmed.numbers.pop(partition, None)
 
     def lagging(self) -> set[bytes]:
-        """The partitions that keep closed segments from going, when there are too many closed segments."""
+        """The partitions that keep closed segments from being trimmed, if there are too many closed segments."""
         with self.lock:
             closed = [segment for segment in self._needed() if segment is not self.active]
             return set().union(
@@ -150,13 +153,13 @@ class Books:
             )
 
     def hold_from(self, number: int | None) -> None:
-        """Holds segments from this number on, for a copy elsewhere. None holds nothing."""
+        """Holds segments from this number on, until the archive has copied them. None holds nothing."""
         with self.lock:
             self._held_from = number
         self.trim()
 
     def _is_held(self, segment: Segment) -> bool:
-        """Whether a copy elsewhere still needs this segment. A copy that is too far behind loses its hold."""
+        """Whether the archive still needs this segment. An archive that is too far behind loses its hold."""
         if self._held_from is None or segment.number < self._held_from:
             return False
         there = os.statvfs(self._directory)
@@ -170,11 +173,11 @@ class Books:
         return False
 
     def _needed(self) -> list[Segment]:
-        """The segments from the first one on that a partition needs. Call this under the lock."""
+        """All segments from the first one that a partition needs. Call this under the lock."""
         return list(dropwhile(lambda segment: not segment.needs, self.segments))
 
     def trim(self) -> None:
-        """Lets every closed segment go that no partition needs and that is not held."""
+        """Trims every closed segment that no partition needs and that is not held."""
         with self._trimming:
             deleted = False
             while segment := self._oldest_closed():
@@ -186,15 +189,19 @@ class Books:
                     try:
                         self._keep(segment)
                     except OSError as error:
-                        _log.warning("journal %s: cannot copy out what waits: %s", self._directory, error)
+                        _log.warning(
+                            "journal %s: cannot copy records that are still needed: %s",
+                            self._directory,
+                            error,
+                        )
                         break
                 try:
                     with self.lock:
                         self._trimmed.numbers.update(segment.partitions)
                     self._trimmed.write()
-                    self._head.goes(segment.number)
+                    self._head.remove_through(segment.number)
                 except OSError as error:
-                    _log.warning("journal %s: cannot note what is not needed: %s", self._directory, error)
+                    _log.warning("journal %s: cannot note that a segment is not needed: %s", self._directory, error)
                     break
                 self._spares.put(segment.path)
                 with self.lock:
@@ -210,7 +217,7 @@ class Books:
             return None
 
     def _keep(self, segment: Segment) -> None:
-        """Copies the records that partitions still need of a segment to files of these partitions."""
+        """Copies the records of a segment that partitions still need to files of these partitions."""
         with self.lock:
             needs = dict(segment.needs)
         data = segment.path.read_bytes()

@@ -1,7 +1,7 @@
-"""What a copy of a journal elsewhere needs: the bytes of its records in order, and segments that stay until copied.
+"""Feeds a journal to the archive: gives its records in order, and holds segments until they are copied.
 
-A *position* is a byte of a segment. Everything before a position was copied. Segments from the position on are held:
-they are neither trimmed nor overwritten. A copy that falls too far behind loses its hold, and must start over.
+A *position* is a byte of a segment. Everything before the position is copied. Segments from the position on are held:
+they are neither trimmed nor overwritten. An archive that falls too far behind loses its hold, and must start over.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Opening(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a journal was given after a position, and the partitions that were opened. The records that a partition
-    gets after its opening are not in earlier news."""
+    """Everything that was appended to a journal after a position, and the partitions that were opened since. Records
+    that a partition gets after its opening are in the same news or in later ones.
+    """
 
     chunks: list[FeedChunk]
     openings: list[Opening]
@@ -70,12 +71,12 @@ class Feed:
         self._is_wanted = False
 
     def hold_everything(self) -> None:
-        """Keeps every segment that there is, until `hold` says more. Called before a recovery."""
+        """Holds every existing segment until `hold` is called. Called before a recovery."""
         self._is_wanted = True
         self._books.hold_from(0)
 
     def hold(self, position: Position) -> None:
-        """Keeps every segment from this position on. Called again as copying gets on."""
+        """Holds every segment from this position on. Called again as copying advances."""
         self._books.hold_from(position.segment)
 
     def opened(self, opening: Opening) -> None:
@@ -84,7 +85,7 @@ class Feed:
                 self._openings.append(opening)
 
     def end(self) -> Position:
-        """The position behind everything that is durable now."""
+        """The position after everything that is durable now."""
         with self._books.lock:
             if not self._books.segments:
                 return Position(self._books.last_number + 1, SEGMENT_HEADER_BYTES)
@@ -92,7 +93,7 @@ class Feed:
             return Position(last.number, last.bytes)
 
     def take(self, position: Position) -> News:
-        """What is durable after a position. Openings are told once. Raises HoldLost."""
+        """Everything durable after a position. Each opening is reported once. Raises HoldLost."""
         with self._books.lock:
             later = [segment for segment in self._books.segments if segment.number >= position.segment]
             is_there = position.segment > self._books.last_number or any(
@@ -123,7 +124,7 @@ class Survey(NamedTuple):
     first: dict[bytes, int]
     """The first record of each partition."""
     closed: set[bytes]
-    """Partitions whose last record says that they were closed."""
+    """Partitions whose last record notes that they were closed."""
 
 
 def survey(segment: int, data: bytes) -> Survey:

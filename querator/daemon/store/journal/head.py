@@ -54,33 +54,35 @@ class Head:
         return self._segments
 
     def begins(self, number: int) -> None:
-        """A new segment is durable."""
+        """Notes a new segment, which is durable."""
         with self._lock:
             first, last = self._segments[:2]
             first = min(first, number) if first <= last else number
             self._write(Segments(first, number, SEGMENT_HEADER_BYTES, False))
 
     def reached(self, number: int, end: int) -> None:
-        """The last segment was acknowledged up to this byte. Not synced: an older note is not wrong."""
+        """Notes that the last segment was acknowledged up to this byte. Not synced, because an older note is still
+        true.
+        """
         with self._lock:
             segments = self._segments
             if number == segments.last and end > segments.end and not segments.is_closed:
                 self._write(segments._replace(end=end), sync=False)
 
     def ends(self, number: int, end: int) -> None:
-        """The last segment ends at this byte."""
+        """Notes that the last segment ends at this byte."""
         with self._lock:
             if number == self._segments.last:
                 self._write(self._segments._replace(end=end, is_closed=True))
 
-    def goes(self, number: int) -> None:
-        """The segments up to this one are about to be deleted."""
+    def remove_through(self, number: int) -> None:
+        """Notes that the segments up to this one are about to be removed."""
         with self._lock:
             if number >= self._segments.first:
                 last = max(self._segments.last, number)
                 self._write(self._segments._replace(first=number + 1, last=last))
 
-    def is_now(self, segments: Segments) -> None:
+    def replace(self, segments: Segments) -> None:
         """Replaces the note after a recovery has dealt with missing segments."""
         with self._lock:
             self._write(segments)
@@ -97,7 +99,7 @@ class Head:
                 continue
             try:
                 os.pwrite(fd, data, (turn % 2) * _PLACE_BYTES)
-                # The copy is read only if the file is gone, and an older copy claims less, not more.
+                # The copy is not synced: it is read only if the file is gone, and an older copy claims less, not more.
                 if sync and path is self._paths[1]:
                     os.fdatasync(fd)
             finally:

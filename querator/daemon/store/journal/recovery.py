@@ -1,4 +1,4 @@
-"""Reading a journal back at a start: which records there are, and what is missing or damaged."""
+"""Reads a journal back at a start: finds its records, and reports segments that are missing or damaged."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def _note(books: Books, history: History, segment: Segment, contents: SegmentCon
 
 
 def _check_open(path: Path, header: SegmentHeader | None, history: History, contents: SegmentContents) -> None:
-    """Reports damage of the segment that was in use at a crash. A torn append is no damage."""
+    """Reports damage of the segment that was in use at a crash. A torn append is not damage."""
     size = path.stat().st_size
     if header is None and not contents.found:
         # A header is durable before there are records.
-        history.wound("this is no segment", path)
+        history.wound("this is not a segment", path)
     elif header and size < header.room:
         history.wound(f"the file has {size} bytes and had {header.room}", path)
     elif contents.torn:

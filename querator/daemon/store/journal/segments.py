@@ -1,7 +1,8 @@
 """The journal of a storage: segments to which the batches of every partition are appended.
 
-One append is one write and one fdatasync, however many records it contains. `Books` knows who needs a segment, and lets
-it go when nobody does; a later segment overwrites its file. The journal knows neither what a batch contains nor SQL.
+One append is one write and one fdatasync, however many records it contains. `Books` knows which partitions need a
+segment, and trims it when none does. A later segment overwrites its file. The journal knows neither what a batch
+contains nor SQL.
 
 Appends run on one thread at a time. The books have locks of their own, because other threads apply partitions
 meanwhile.
@@ -72,7 +73,7 @@ class Journal:
         self._initialised = 0
         """Up to this byte, the file of the active segment was written before it became this segment."""
         self.failure = ""
-        """Why nothing can be appended until `reopen`; empty when something can."""
+        """Why nothing can be appended until `reopen`; empty if appends work."""
         self.shortage = ""
         """Why the last append found no space; empty once an append has found space again."""
 
@@ -86,13 +87,14 @@ class Journal:
         return history
 
     def seal(self) -> None:
-        """Notes which segments there are, after every partition that lacks records was put aside. So nothing is
-        reported as missing again. Frees the space that was allocated for further records."""
+        """Notes which segments there are. Called after every partition that lacks records was put aside, so that the
+        same records are not reported as missing again. Frees the space that was allocated for further records.
+        """
         segments = self.books.segments
         last, end = self.books.last_number, segments[-1].bytes if segments else 0
         first = segments[0].number if segments else last + 1
         self.books.seal(has_trimmed=first > 1)
-        self._head.is_now(Segments(first, last, end, True))
+        self._head.replace(Segments(first, last, end, True))
         if segments and segments[-1].path.stat().st_size != end:
             os.truncate(segments[-1].path, end)
 
@@ -116,7 +118,7 @@ class Journal:
         this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
-        failure nobody can know what is durable, and the journal refuses everything until `reopen`.
+        failure it is unknown what is durable, and the journal refuses everything until `reopen`.
         """
         size = sum([RECORD_HEADER_BYTES + len(payload) for _, _, _, payload in entries])
         with self._appending:
@@ -255,7 +257,8 @@ class Journal:
 
     def _allocate(self, size: int) -> int:
         """Allocates space for the new segment, and returns the size of its file. On a full disk the file may stay
-        smaller than `size`. Writing may succeed all the same."""
+        smaller than `size`, and writing may still succeed.
+        """
         there = os.fstat(self._fd).st_size
         for wanted in (max(size, limits.SEGMENT_BYTES_MAX), max(size, limits.SEGMENT_ALLOCATION_BYTES), size):
             if wanted <= there:
@@ -285,7 +288,7 @@ class Journal:
     # Upkeep.
 
     def roll(self) -> None:
-        """Ends the active segment, so that it can go. The next append begins another one."""
+        """Ends the active segment, so that it can be trimmed. The next append begins another one."""
         with self._appending:
             self._end()
         self.books.trim()

@@ -52,7 +52,7 @@ class Spares:
 
     def put(self, path: Path) -> None:
         """Takes a file that nobody needs, or deletes it. The caller syncs the directory."""
-        # The file may have been deleted from outside. This must not stop later segments from going.
+        # The file may have been deleted from outside. This must not stop later segments from being trimmed.
         with self._lock, contextlib.suppress(FileNotFoundError):
             if (
                 len(self._paths) < limits.SPARES_MAX
@@ -64,7 +64,7 @@ class Spares:
                 path.unlink()
 
     def make(self) -> None:
-        """Makes a spare of zeros, unless the disk is full, which does no harm."""
+        """Makes a spare of zeros. Makes none if the disk is full, which does no harm."""
         fresh = self._directory / "spare.new"
         try:
             if not self._has_room():

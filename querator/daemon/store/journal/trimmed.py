@@ -4,7 +4,7 @@ A record is trimmed once the partition's file, or its kept file, contains it. Du
 the file only, and an operator can delete or empty that log. A closed partition is forgotten here: its file needs no
 log, and may be replaced by an older file.
 
-A copy lies beside the journal's directory, so that the numbers are known when the directory, or the file, is lost.
+A copy is beside the journal's directory, so that the numbers are still known if the directory or the file is lost.
 """
 
 from __future__ import annotations
