@@ -83,12 +83,13 @@ class Bench:
         make = config.http_protocol_class
         self._clients = [Client(make(config=config, server_state=state, app_state={})) for _ in range(clients)]  # type: ignore[call-arg]
         self._batch = batch
-        self._produce = _request("queue.produce", {"request_timeout": "30s", "items": [{"utf8": PAYLOAD}] * batch})
+        self.token = ""
+        """The token that every request carries, if any."""
 
     async def create_queue(self) -> None:
         settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": 1}
         client = self._clients[0]
-        client.send(_request("queues.create", settings))
+        client.send(self._request("queues.create", settings))
         while not client.replies or not client.replies[-1].endswith(b"}"):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         client.reply()
@@ -102,20 +103,27 @@ class Bench:
         return [client.reply() for client in self._clients]
 
     def produces(self) -> list[bytes]:
-        return [self._produce] * len(self._clients)
+        items = [{"utf8": PAYLOAD}] * self._batch
+        return [self._request("queue.produce", {"request_timeout": "30s", "items": items})] * len(self._clients)
 
     def leases(self, completed: list[list[str]] | None = None) -> list[bytes]:
         wanted = {"batch_size": self._batch, "request_timeout": "30s"}
         brought = completed or [[] for _ in self._clients]
         return [
-            _request(
+            self._request(
                 "queue.lease", {"client_id": f"bench-{number}", **wanted, **({"complete_ids": ids} if ids else {})}
             )
             for number, ids in enumerate(brought)
         ]
 
     def completes(self, replies: list[bytes]) -> list[bytes]:
-        return [_request("queue.complete", {"request_timeout": "30s", "ids": ids}) for ids in map(_ids, replies)]
+        return [self._request("queue.complete", {"request_timeout": "30s", "ids": ids}) for ids in map(_ids, replies)]
+
+    def _request(self, call: str, fields: dict[str, Any]) -> bytes:
+        body = msgspec.json.encode({"queue_name": "bench", **fields})
+        head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Authorization: Bearer {self.token}\r\n" if self.token else ""
+        return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
     async def rounds(self, rounds: int, meter: Meter) -> None:
         held: list[list[str]] | None = None
@@ -128,12 +136,6 @@ class Bench:
                 held = list(map(_ids, await meter.measure("in one", self.step(self.leases(held)))))
             else:
                 held = list(map(_ids, await self.step(self.leases())))
-
-
-def _request(call: str, fields: dict[str, Any]) -> bytes:
-    body = msgspec.json.encode({"queue_name": "bench", **fields})
-    head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def _ids(reply: bytes) -> list[str]:
@@ -184,7 +186,7 @@ class Bytecodes:
         return self._count
 
 
-async def measure(directory: Path, batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:
+async def measure(directory: Path, batch: int, clients: int, rounds: int, count: bool, token: bool) -> dict[str, float]:
     """The cost of one request of each step, in microseconds of CPU or in bytecodes."""
     config = daemon_config(data=directory, log_level="warning", environ={})
     service = Service(config, SystemClock())
@@ -193,6 +195,9 @@ async def measure(directory: Path, batch: int, clients: int, rounds: int, count:
     try:
         bench = Bench(server, batch, clients)
         await bench.create_queue()
+        if token:
+            made = await service.registry.access.create("bench", "operator", ["ben*"], 0, "bench")
+            bench.token = made.text
         await bench.rounds(5, Meter(time.process_time))
         if count:
             with Bytecodes() as bytecodes:
@@ -213,13 +218,13 @@ def no_disk() -> Iterator[None]:
         yield
 
 
-def run(batch: int, clients: int, rounds: int, count: bool) -> dict[str, float]:
+def run(batch: int, clients: int, rounds: int, count: bool, *, token: bool = False) -> dict[str, float]:
     with (
         no_disk(),
         tempfile.TemporaryDirectory(prefix="querator-bench-") as scratch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(measure(Path(scratch), batch, clients, rounds, count))
+        return runner.run(measure(Path(scratch), batch, clients, rounds, count, token))
 
 
 def main() -> None:

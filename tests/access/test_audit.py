@@ -41,7 +41,7 @@ class TestCalls:
         reads = {
             "queue.stats", "queues.list", "queues.info", "queues.history", "queues.overview", "storage/items.list",
             "storage/scheduled.list", "items.inspect", "sql", "partitions.list", "jobs.list", "jobs.show",
-            "storages.list", "tokens.list", "tokens.whoami", "audit.list",
+            "storages.list", "daemon.status", "tokens.list", "tokens.whoami", "audit.list",
         }  # fmt: skip
         hot = {"queue.produce", "queue.lease", "queue.complete", "queue.retry", "queue.extend"}
         tests = {"clock.advance", "clock.set"}

@@ -39,6 +39,7 @@ NEEDS: dict[str, frozenset[str]] = {
             "jobs.list",
             "jobs.show",
             "storages.list",
+            "daemon.status",
         ),
         VIEWERS,
     ),
@@ -51,6 +52,8 @@ NEEDS: dict[str, frozenset[str]] = {
             "queues.delete",
             "storage/items.import",
             "storage/items.delete",
+            "items.redrive",
+            "items.delete",
             "partitions.pause",
             "partitions.resume",
             "partitions.drain",
@@ -223,6 +226,8 @@ def test_a_dead_queue_needs_the_right_at_both_ends(daemon: Guarded) -> None:
         for dead in (OTHERS, "unheard-of"):
             body = {"queue_name": "mine-new", "dead_queue": dead, **settings}
             assert daemon.ask(f"/v1/{call}", body, narrow).json == DENIED
+    for target in (OTHERS, "unheard-of"):
+        assert daemon.ask("/v1/items.redrive", {"queue_name": MINE, "to": target}, narrow).json == DENIED
     # A queue that others use as their dead queue: deleting it would change them, and the refusal would name them.
     daemon.admin("/v1/queues.create", {"queue_name": "mine-dead", **settings})
     daemon.admin("/v1/queues.create", {"queue_name": "secret-user", "dead_queue": "mine-dead", **settings})

@@ -23,6 +23,10 @@ _FORM: Final = re.compile(rb"qtr-[0-9a-z]{1,16}-[0-9A-Za-z]{%d}([0-9A-Za-z]{%d})
 
 def generate(tag: str) -> str:
     body = f"qtr-{tag}-" + _base62(int.from_bytes(secrets.token_bytes(SECRET_BYTES), "big"), SECRET_CHARACTERS)
+    return with_checksum(body)
+
+
+def with_checksum(body: str) -> str:
     return body + _checksum(body.encode())
 
 
