@@ -1,4 +1,7 @@
-"""A daemon with TCP, and one browser for all tests of the console. Each test gets a page of its own."""
+"""A daemon with TCP, and one browser for all tests of the console. Each test gets a page of its own.
+
+Both end with this package: while Playwright runs, its event loop keeps other tests from running one of their own.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ except ImportError:
     Browser = None  # type: ignore[assignment,misc]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if Browser is None or not shutil.which(CHROMIUM):
         pytest.skip("needs Chromium and Playwright: apt-get install chromium, pip install playwright")
@@ -25,7 +28,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleDaemon]:
     daemon = ConsoleDaemon(tmp_path_factory.mktemp("console"))
     yield daemon

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from querator.daemon.access import Caller, CallerKind
+from querator.daemon.jobs.selected_items import redrive as redrive_call
 from querator.errors import InvalidRequest, TimedOut, Unreachable
+from querator.items import Role
 from querator.wire import messages as m
 from tests.daemons import Daemon
 from tests.maintenance.house import House
@@ -89,6 +92,17 @@ def test_items_of_unknown_origin_stay_and_the_job_says_so(dead: House) -> None:
     assert dead.contents("dead") == ["b"]
     assert redrive(dead, to="q").done == 1
     assert sorted(dead.contents("q")) == ["a", "b"]
+
+
+def test_a_redrive_sends_items_only_where_its_caller_may_operate(dead: House) -> None:
+    dead.create("secret", dead_queue="dead")
+    let_die(dead, "a")
+    let_die(dead, "b", queue="secret")
+    caller = Caller(CallerKind.TOKEN, "ann", Role.OPERATOR, ["q", "dead"])
+    reply = dead.run(redrive_call(dead.registry, m.ItemsRedriveRequest(queue_name="dead"), caller))
+    job = dead.ended(reply.job_id)
+    assert job.state == "failed" and "may not send to their origin" in job.reason
+    assert (dead.contents("q"), dead.contents("secret"), dead.contents("dead")) == (["a"], [], ["b"])
 
 
 def test_a_job_goes_on_after_a_restart(dead: House) -> None:
