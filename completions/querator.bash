@@ -4,7 +4,7 @@
 _querator_commands() {
   case "$1" in
     '') echo 'daemon queues queue partitions storages archive jobs items sql pipeline tokens audit top check doctor context tls config version completion help' ;;
-    'daemon') echo 'run status stop' ;;
+    'daemon') echo 'run status stop promote' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
     'partitions') echo 'list show pause resume drain offline reload migrate backup restore accept-loss verify compact jobs cancel' ;;
@@ -25,9 +25,10 @@ _querator_options() {
   case "$1" in
     '') echo '--version --help -h' ;;
     'daemon') echo '--help -h' ;;
-    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --socket-group --insecure --archive --claim --test-clock --debug --help -h' ;;
+    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --socket-group --insecure --archive --standby --claim --test-clock --debug --help -h' ;;
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'daemon promote') echo '--config --data --force --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
     'queues create') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --retention --if-not-exists --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues list') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
@@ -161,6 +162,19 @@ _querator_value() {
     'daemon stop --client-cert') echo 'files' ;;
     'daemon stop --client-key') echo 'files' ;;
     'daemon stop --timeout') echo 'none' ;;
+    'daemon promote --config') echo 'files' ;;
+    'daemon promote --data') echo 'directories' ;;
+    'daemon promote --output') echo '=table json ndjson name' ;;
+    'daemon promote -o') echo '=table json ndjson name' ;;
+    'daemon promote --columns') echo 'none' ;;
+    'daemon promote --endpoint') echo 'none' ;;
+    'daemon promote --socket') echo 'files' ;;
+    'daemon promote --context') echo 'contexts' ;;
+    'daemon promote --token-file') echo 'files' ;;
+    'daemon promote --ca-file') echo 'files' ;;
+    'daemon promote --client-cert') echo 'files' ;;
+    'daemon promote --client-key') echo 'files' ;;
+    'daemon promote --timeout') echo 'none' ;;
     'queues create --partitions') echo 'none' ;;
     'queues create --lease-timeout') echo 'none' ;;
     'queues create --expire-timeout') echo 'none' ;;

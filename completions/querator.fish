@@ -1,7 +1,7 @@
 # Written by packaging/generate.py from the command tree; do not edit.
 # fish completion for querator
 
-set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue history' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'archive' 'archive status' 'archive list' 'archive verify' 'archive prune' 'archive restore' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'tokens' 'tokens create' 'tokens list' 'tokens show' 'tokens revoke' 'tokens rotate' 'tokens whoami' 'audit' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'tls' 'tls init' 'tls renew' 'config' 'config show' 'version' 'completion' 'help'
+set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'daemon promote' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue history' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'archive' 'archive status' 'archive list' 'archive verify' 'archive prune' 'archive restore' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'tokens' 'tokens create' 'tokens list' 'tokens show' 'tokens revoke' 'tokens rotate' 'tokens whoami' 'audit' 'top' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'tls' 'tls init' 'tls renew' 'config' 'config show' 'version' 'completion' 'help'
 set -g __querator_valued --age-critical --age-warn --archive --at --backoff --batch-size --by --ca-file --cert-critical --cert-warn --checkpoint --client --client-cert --client-id --client-key --columns --complete --concurrency --conf --config --context --data --days --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --expires --file --for --format --from --grace --html --http --interval --keep --kind --last --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --name --only --option --output --partition --partition-by --partitions --payload --queue --rate --reason --reference --request-id --retention --role --since --socket --socket-group --sort --splits --state --timeout --tls-cert --tls-client-ca --tls-key --to --to-storage --token-file --transform --trigger --where --who -f -n -o -p
 
 # Whether the words so far name this command and, if a number is given, that argument of it.
@@ -63,6 +63,7 @@ complete -c querator -n '__querator_at '\'''\''' -l help -s h -d 'Show this mess
 complete -c querator -n '__querator_at '\''daemon'\''' -a run -d 'Run the daemon until SIGTERM or Ctrl-C. The log goes to standard error, or to --log-file.'
 complete -c querator -n '__querator_at '\''daemon'\''' -a status -d 'Show the daemon that runs on the data directory. The exit code is 6 if there is none.'
 complete -c querator -n '__querator_at '\''daemon'\''' -a stop -d 'Stop the daemon and wait until it has ended. The exit code is 6 if none runs, and 7 if it takes too long.'
+complete -c querator -n '__querator_at '\''daemon'\''' -a promote -d 'Make the standby on this data directory the owner of the archive, and wait until it serves.'
 complete -c querator -n '__querator_at '\''daemon'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l config -r -F -d 'Read the settings from this TOML file.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l data -r -F -d 'Keep all data in this directory.'
@@ -77,6 +78,7 @@ complete -c querator -n '__querator_at '\''daemon run'\''' -l log-file -r -F -d 
 complete -c querator -n '__querator_at '\''daemon run'\''' -l socket-group -x -d 'Let the members of this group use the Unix socket, as viewers.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l insecure -d 'Listen on TCP without tokens or TLS, and serve everybody.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l archive -x -d 'Copy everything to this object store, such as s3://bucket/queue.'
+complete -c querator -n '__querator_at '\''daemon run'\''' -l standby -d 'Only follow the archive, until `querator daemon promote`.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l claim -d 'Take the archive over from the daemon that owns it.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l test-clock -d 'For tests: use a clock that only /v1/clock.advance moves.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l debug -d 'Print a traceback if the command fails.'
@@ -111,6 +113,22 @@ complete -c querator -n '__querator_at '\''daemon stop'\''' -l client-key -r -F 
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l timeout -x -d 'Give up after this time (30s). If given, also wait this long for a daemon that does not answer.'
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l debug -d 'Print a traceback if the command fails.'
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l help -s h -d 'Show this message and exit.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l config -r -F -d 'Read the settings from this TOML file.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l data -r -F -d 'Keep all data in this directory.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l force -d 'Take over even if the clocks of the two machines differ too much.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l quiet -s q -d 'Print only ids if the command lists, and nothing if it changes something.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l columns -x -d 'Print only these fields, in this order.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l endpoint -x -d 'Connect to the daemon at this http or https URL.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l socket -r -F -d 'Connect to the daemon at this Unix socket.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l context -x -a '(__querator_ask contexts)' -d 'Connect to the daemon of this context.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l token-file -r -F -d 'Read the token from this file, or from standard input if it is -.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l ca-file -r -F -d 'Trust the CAs of this file, for https endpoints.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l client-cert -r -F -d 'Show this certificate to the daemon.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l client-key -r -F -d 'Private key of the client certificate.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l timeout -x -d 'Give up after this time (30s). If given, also wait this long for a daemon that does not answer.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l debug -d 'Print a traceback if the command fails.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''queues'\''' -a create -d 'Create a queue.'
 complete -c querator -n '__querator_at '\''queues'\''' -a list -d 'List the queues with the number of their items.'
 complete -c querator -n '__querator_at '\''queues'\''' -a show -d 'Show a queue'\''s settings and its partitions.'

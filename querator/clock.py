@@ -15,6 +15,16 @@ class SystemClock:
         return time.time_ns() // 1_000
 
 
+class SetBackClock:
+    """The system's clock, set back by an amount that may change once: for a daemon that takes over from another one."""
+
+    def __init__(self) -> None:
+        self.behind_us = 0
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000 - self.behind_us
+
+
 class ManualClock:
     """A clock that stands still until a test moves it. It starts at the present by default."""
 

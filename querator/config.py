@@ -496,16 +496,25 @@ def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
             f"'archive.url' is '{url}'", hint="it is a URL, such as s3://bucket/queue or file:///srv/archive"
         )
     seconds = {}
-    for name in ("interval", "keep", "heartbeat"):
+    for name in ("interval", "keep", "heartbeat", "takeover"):
         text = str(ask.get(f"archive.{name}", "", getattr(table, name)))
+        if name == "takeover" and not text:
+            continue
         try:
             seconds[name] = durations.parse_days(text) / limits.NS_PER_SECOND
         except ValueError as error:
             raise ConfigError(f"'archive.{name}' is '{text}'", hint=str(error)) from None
         if seconds[name] <= 0:
             raise ConfigError(f"'archive.{name}' must be more than 0, not '{text}'")
+    takeover = seconds.get("takeover")
+    if takeover is not None and takeover < 3 * seconds["heartbeat"]:
+        raise ConfigError(
+            "'archive.takeover' must be at least three times 'archive.heartbeat'",
+            hint="otherwise one heartbeat that comes late makes a standby take over",
+        )
     return ArchiveConfig(
         url,
+        takeover=takeover,
         interval=seconds["interval"],
         wait=bool(ask.get("archive.wait", "", table.wait)),
         keep=seconds["keep"],

@@ -106,6 +106,7 @@ class ArchiveTable(FileTable, frozen=True):
     wait: bool = False
     keep: str = "7d"
     heartbeat: str = "5s"
+    takeover: str = ""
     options: dict[str, str] = {}
 
 

@@ -367,6 +367,12 @@ ARCHIVE_GATHER_SECONDS = 0.001
 """With an archive that must be waited for, requests gather for this long before they share a put."""
 STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
+STANDBY_SAVE_SECONDS = 5.0
+"""A standby notes how far it is after this time, and after a restart goes on from there."""
+SKEW_SAMPLES_MAX = 32
+"""The clock of the owner is compared with ours at this many of its last heartbeats."""
+SKEW_SECONDS_MAX = 10
+"""A standby whose clock differs by more from the owner's takes over only if it is forced to."""
 ARCHIVE_STOP_SECONDS_MAX = 3.0
 """A daemon that stops tries for this long to ship what is left."""
 ARCHIVE_CLAIM_SECONDS_MAX = 5.0

@@ -24,6 +24,7 @@ from querator.errors import QueratorError, TimedOut, Unreachable, UsageError
 from querator.limits import NS_PER_US, SHUTDOWN_SECONDS_MAX, US_PER_SECOND
 
 if TYPE_CHECKING:
+    from querator.client import Client
     from querator.daemon.lock import Holder
 
 app = noun(NOUNS["daemon"].help)
@@ -102,6 +103,9 @@ def run(
             "--archive", metavar="URL", help="Copy everything to this object store, such as s3://bucket/queue."
         ),
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Only follow the archive, until `querator daemon promote`.")
+    ] = False,
     claim: Annotated[bool, typer.Option("--claim", help="Take the archive over from the daemon that owns it.")] = False,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
@@ -132,6 +136,7 @@ def run(
             insecure=insecure,
             test_clock=test_clock,
             archive=archive,
+            standby=standby,
             claim=claim,
         )
     )
@@ -236,6 +241,49 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
             raise TimedOut(f"the daemon, PID {found.pid}, is still there after {seconds:g}s")
         time.sleep(POLL_SECONDS)
     session.done(f"stopped the daemon, PID {found.pid}", {"pid": found.pid, "stopped": True}, name="pid")
+
+
+@command(app, "promote")
+def promote(
+    session: Session,
+    config: Config = None,
+    data: Data = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over even if the clocks of the two machines differ too much.")
+    ] = False,
+) -> None:
+    """Make the standby on this data directory the owner of the archive, and wait until it serves.
+
+    The daemon that owned the archive acknowledges nothing more.
+
+    Example: querator daemon promote --data /var/lib/querator
+    """
+    from querator.client import Client
+    from querator.daemon.lock import holder
+
+    directory = data_directory(config, data)
+    found = holder(directory)
+    if found is None or not found.pid:
+        raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run --standby")
+    seconds = session.timeout_seconds
+    deadline = time.monotonic() + seconds
+    with Client(f"unix:{found.socket}", timeout=STATUS_TIMEOUT_SECONDS, patient=False) as client:
+        if not _standby_notes(client):
+            raise UsageError(f"the daemon on {directory} is no standby")
+        os.kill(found.pid, signal.SIGUSR2 if force else signal.SIGUSR1)
+        while notes := _standby_notes(client):
+            if refused := [note for note in notes if note.startswith("not promoted")]:
+                raise QueratorError(refused[0], hint="--force takes over all the same")
+            if time.monotonic() > deadline:
+                raise TimedOut(f"the standby, PID {found.pid}, does not serve after {seconds:g}s")
+            time.sleep(POLL_SECONDS)
+    session.done(f"promoted the standby, PID {found.pid}", {"pid": found.pid, "promoted": True}, name="pid")
+
+
+def _standby_notes(client: Client) -> list[str]:
+    """What a standby says about itself; empty if the daemon serves."""
+    notes = [str(note) for note in client.health().get("notes", [])]
+    return notes if any(note.startswith("standby of") for note in notes) else []
 
 
 def data_directory(config: Path | None, data: Path | None) -> Path:

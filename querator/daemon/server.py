@@ -25,7 +25,7 @@ import uvicorn
 import uvloop
 
 from querator import __version__, limits
-from querator.clock import Clock, ManualClock, SystemClock
+from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs
 from querator.daemon.bulk import bulk_routes
@@ -86,13 +86,15 @@ async def _serve(
 ) -> QueratorError | None:
     """Serves until it is asked to stop. Returns why it had to stop by itself, or None."""
     started = time.monotonic()
-    clock: Clock = ManualClock() if config.test_clock else SystemClock()
+    clock: Clock = ManualClock() if config.test_clock else SetBackClock() if config.standby else SystemClock()
     service = Service(config, clock)
     server = DaemonServer(config, service, clock, tls)
     service.lost_archive = server.give_up
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
+    loop.add_signal_handler(signal.SIGUSR1, service.promote)
+    loop.add_signal_handler(signal.SIGUSR2, service.promote, True)
     loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
     try:
         await service.start(http)

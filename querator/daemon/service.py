@@ -20,7 +20,7 @@ from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import AnswerGate, Shipper, bases
+from querator.daemon.archive import AnswerGate, Promotion, Shipper, StandingBy, bases
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -60,41 +60,55 @@ class Service:
         self.lost_archive: Callable[[QueratorError], None] = lambda error: None
         """Called when another daemon owns the archive, or when it is damaged."""
         self._gate: AnswerGate | None = None
+        self._addresses: Sequence[str] = ()
+        self._standing_by: StandingBy | None = None
         self._find = self.registry.find
         self._partition = self.registry.partition
-        self._hot: dict[str, Callable[[Any, Respond, Caller], Abandon | None]] = {
-            "queue.produce": self._produce,
-            "queue.lease": self._lease,
-            "queue.complete": self._complete,
-            "queue.retry": self._retry,
-            "queue.extend": self._extend,
-        }
-        self._calls: Calls = {
-            **admin.CALLS,
-            **jobs.CALLS,
-            **trends.CALLS,
-            "clock.advance": _advance_clock,
-            "clock.set": _set_clock,
-        }
-        self._calls_by_caller: CallsByCaller = {
-            **admin.CALLS_BY_CALLER,
-            **jobs.CALLS_BY_CALLER,
-            **trends.CALLS_BY_CALLER,
-        }
+        self._hot: dict[str, Callable[[Any, Respond, Caller], Abandon | None]] = {}
+        self._calls: Calls = {}
+        self._calls_by_caller: CallsByCaller = {}
 
     # -- start and stop
 
     async def start(self, addresses: Sequence[str] = ()) -> None:
         """Opens the catalog, the storages and the queues, and resumes jobs. A partition that cannot be opened goes into
         error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
+        self._addresses = addresses
+        if self.registry.config.standby:
+            self._standing_by = StandingBy(self.registry, self._serve, lambda error: self.lost_archive(error))
+            await self._standing_by.start(addresses)
+        else:
+            await self._serve(None)
+
+    def _offer_calls(self) -> None:
+        """A standby has no calls until it is promoted."""
+        self._hot = {
+            "queue.produce": self._produce,
+            "queue.lease": self._lease,
+            "queue.complete": self._complete,
+            "queue.retry": self._retry,
+            "queue.extend": self._extend,
+        }
+        self._calls = {
+            **admin.CALLS,
+            **jobs.CALLS,
+            **trends.CALLS,
+            "clock.advance": _advance_clock,
+            "clock.set": _set_clock,
+        }
+        self._calls_by_caller = {**admin.CALLS_BY_CALLER, **jobs.CALLS_BY_CALLER, **trends.CALLS_BY_CALLER}
+
+    async def _serve(self, promotion: Promotion | None) -> None:
+        self._offer_calls()
         registry = self.registry
-        shipper = registry.shipper = self._make_shipper()
+        shipper = registry.shipper = _shipper_of(registry, self._lose_archive)
         if shipper is not None:
-            address = str(registry.config.http or "")
-            await registry.blocking(shipper.claim, address, registry.config.claim)
+            if promotion is not None:
+                shipper.before = promotion.before
+            await registry.blocking(shipper.claim, str(registry.config.http or ""), registry.config.claim)
         catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
         await registry.blocking(registry.access.load, catalog)
-        registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
+        registry.access.check_addresses(self._addresses, has_tls=registry.config.tls is not None)
         await registry.blocking(registry.storages.open_all)
         if shipper is not None:
             shipper.begin(catalog, registry.storages)
@@ -133,18 +147,19 @@ class Service:
         if shipper is not None and shipper.config.wait:
             catalog.committed = shipper.wait_for_all
 
-    def _make_shipper(self) -> Shipper | None:
-        registry = self.registry
-        config, loop = registry.config, asyncio.get_running_loop()
-        if config.archive is None:
-            return None
+    def promote(self, force: bool = False) -> None:
+        """Makes a standby take over from the owner of the archive."""
+        if self._role is not None:
+            self._role.promote(force)
 
-        def failed(error: QueratorError) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may have ended
-                loop.call_soon_threadsafe(self._lose_archive, error)
+    @property
+    def _role(self) -> StandingBy | None:
+        """Set while this daemon only follows an archive."""
+        return None if self._standing_by is None or self._standing_by.is_over else self._standing_by
 
-        directories = [storage.directory for storage in config.storages]
-        return Shipper(config.archive, config.data, directories, registry.clock, failed)
+    def notes(self) -> list[str]:
+        """What a person may want to know, and is no trouble."""
+        return self._role.notes() if self._role is not None else []
 
     def _lose_archive(self, error: QueratorError) -> None:
         """Another daemon owns the archive, or it is damaged: nothing is acknowledged from now on."""
@@ -158,6 +173,9 @@ class Service:
         """
         registry = self.registry
         registry.refuse_calls()
+        if self._role is not None:
+            await registry.blocking(self._role.standby.stop)
+            return
         registry.catalog.committed = lambda: None
         await registry.jobs.stop()
         for logical in registry.logicals.values():
@@ -191,6 +209,8 @@ class Service:
                 self.registry.run(by_caller(self.registry, request, caller), respond)
             elif (call := self._calls.get(route)) is not None:
                 self.registry.run(call(self.registry, request), respond)
+            elif self._role is not None:
+                self._role.refuse()
             else:
                 raise InternalError(f"{route} is not served")
         except QueratorError as error:
@@ -313,6 +333,8 @@ class Service:
         registry = self.registry
         if registry.stopping:
             return False, SHUTTING_DOWN
+        if self._role is not None:
+            return self._role.health()
         warnings = [f"storage '{name}' cannot be used" for name in registry.storages.unusable()]
         if registry.shipper is not None and registry.shipper.trouble:
             warnings.append(f"the archive cannot be reached: {registry.shipper.trouble}")
@@ -323,10 +345,24 @@ class Service:
         return health.judge(partitions, warnings, lambda queue: caller.may(Right.VIEW, queue))
 
     def rooms(self) -> Mapping[str, Room]:
-        return self.registry.upkeep.rooms()
+        return {} if self._role is not None else self.registry.upkeep.rooms()
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: admin.statistics_of(logical) for name, logical in self.registry.logicals.items()}
+
+
+def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Shipper | None:
+    """What copies everything to the archive; None if there is none. `lose` is called when the archive is lost."""
+    config, loop = registry.config, asyncio.get_running_loop()
+    if config.archive is None:
+        return None
+
+    def failed(error: QueratorError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(lose, error)
+
+    directories = [storage.directory for storage in config.storages]
+    return Shipper(config.archive, config.data, directories, registry.clock, failed)
 
 
 def _ignore(result: Any) -> None:

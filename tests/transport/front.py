@@ -91,6 +91,9 @@ class StandIn:
         with self.changed:
             assert self.changed.wait_for(true, PATIENCE_SECONDS), "it never happened"
 
+    def notes(self) -> list[str]:
+        return []
+
     def health(self, caller: Caller) -> tuple[bool, str]:
         return True, ""
 

@@ -13,6 +13,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "querator daemon run --http :2319 --tls-cert server.crt --tls-key server.key",
     ),
     "daemon status": ("querator daemon status --data /var/lib/querator",),
+    "daemon promote": ("querator daemon promote --data /var/lib/querator",),
     "daemon stop": ("querator daemon stop --timeout 30s",),
     "queues": ("querator queues list",),
     "queues create": (

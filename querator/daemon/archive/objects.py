@@ -134,6 +134,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     time: int
     number: int
     """The last log object that the owner has written."""
+    beats: int
+    """How many there were before in this epoch, so that a standby notices each of them."""
     every: float
     """The seconds between two heartbeats."""
     is_waiting: bool

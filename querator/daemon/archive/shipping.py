@@ -73,7 +73,7 @@ class Shipper:
         self._failed = failed
         self._identity: Identity
         self._may_take = False
-        self._before: Before | None = None
+        self.before: Before | None = None
         self._is_heir = False
         """Whether another directory owned the archive before."""
         self._is_stranger = False
@@ -95,6 +95,7 @@ class Shipper:
         self._stop_at = 0.0
         """The daemon stops: after this time nothing is tried again. 0 if it does not stop."""
         self._beat_at = 0.0
+        self._beats = 0
         self._thread = threading.Thread(target=self._run, name="querator-archive", daemon=True)
 
     # Starting and stopping.
@@ -188,17 +189,17 @@ class Shipper:
 
     def _claim(self) -> None:
         ledger = latest(self.bucket)
-        while not (self._before and ledger.owner == self.owner):
+        while not (self.before and ledger.owner == self.owner):
             # Whoever claims while we try was faster. An attempt of ours may have succeeded although it looked like a
             # failure: then the owner is us.
-            is_first = self._before is None or self._before.epoch == ledger.epoch
+            is_first = self.before is None or self.before.epoch == ledger.epoch
             check_claim(ledger, self.owner, self._may_take and is_first, self.config.url)
-            self._before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
+            self.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
             if claim(self.bucket, ledger, self.owner, self._clock.now_us()):
                 break
             ledger = latest(self.bucket, ledger)
-        assert self._before is not None
-        before = self._before
+        assert self.before is not None
+        before = self.before
         self.ledger = ledger
         self._is_heir = before.owner is not None and before.owner.data != self.owner.data
         if self._is_heir and (self._identity.number, self._identity.sha256) != (before.number, before.sha256):
@@ -222,7 +223,10 @@ class Shipper:
             return
         self._beat_at = time.monotonic() + self.config.heartbeat
         now_us, every = self._clock.now_us(), self.config.heartbeat
-        beat = Heartbeat(self.ledger.epoch, self.owner, now_us, self.ledger.number, every, self.config.wait)
+        self._beats += 1
+        beat = Heartbeat(
+            self.ledger.epoch, self.owner, now_us, self.ledger.number, self._beats, every, self.config.wait
+        )
         try:
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
         except Away as error:

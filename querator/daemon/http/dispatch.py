@@ -55,6 +55,10 @@ class CallHandler(Protocol):
         """Whether the service works, and what is wrong. If it works, the text is a warning."""
         ...
 
+    def notes(self) -> list[str]:
+        """What a person may want to know, and is no trouble."""
+        ...
+
 
 class Refused(Exception):
     """A request that is refused before it reaches the service."""

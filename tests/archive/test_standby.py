@@ -1,0 +1,165 @@
+"""A standby keeps files of its own up to date, and takes over with everything that the archive has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from querator.config import ArchiveConfig
+from querator.daemon.service import Service
+from querator.errors import Conflict, QueratorError, Replaced
+from querator.wire import messages as m
+from tests.archive.looking import bucket_of, shipped, shipper_of
+from tests.maintenance.house import OPERATOR, SECOND, House
+
+OpenHouse = Callable[..., House]
+
+
+@pytest.fixture
+def live(open_house: OpenHouse, archive: ArchiveConfig) -> House:
+    house = open_house("live", archive=archive)
+    house.create(partitions=2)
+    house.produce("1", "2")
+    shipped(house)
+    return house
+
+
+@pytest.fixture
+def standby(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> House:
+    return open_house("standby", archive=archive, standby=True)
+
+
+def follower(house: House):  # type: ignore[no-untyped-def]
+    role = house.service._standing_by
+    assert role is not None
+    return role.standby
+
+
+def followed(live: House, standby: House) -> None:
+    shipped(live)
+    number = shipper_of(live).ledger.number
+    standby.until(lambda: follower(standby)._ledger.number >= number)
+    standby.until(lambda: follower(standby).skew_us() is not None)
+
+
+def promoted(standby: House, force: bool = False) -> House:
+    standby.run(_promote(standby.service, force))
+    standby.until(lambda: standby.service.notes() == [])
+    standby.registry = standby.service.registry
+    return standby
+
+
+async def _promote(service: Service, force: bool) -> None:
+    service.promote(force)
+
+
+def test_a_standby_refuses_calls_and_names_the_owner_and_its_lag(live: House, standby: House) -> None:
+    error = standby.begin_produce("x").exception(10)
+    assert isinstance(error, QueratorError)
+    assert error.message.startswith("standby of ") and "objects behind" in error.message
+    assert standby.service.health(OPERATOR)[0]
+
+
+def test_a_promoted_standby_has_everything_and_the_owner_is_replaced(live: House, standby: House) -> None:
+    live.create("later")
+    live.produce("3", queue="later")
+    (lease,) = live.lease(1)
+    followed(live, standby)
+    lost: list[object] = []
+    live.service.lost_archive = lost.append
+    promoted(standby)
+    assert sorted(standby.contents()) == ["1", "2"]
+    assert standby.contents("later") == ["3"]
+    standby.complete(lease.id).result(10)
+    standby.produce("4")
+    live.begin_produce("lost", timeout="1s")
+    live.until(lambda: bool(lost))
+    assert isinstance(lost[0], Replaced)
+    assert "lost" not in standby.contents()
+
+
+def test_taking_over_needs_no_new_bases(live: House, standby: House, archive: ArchiveConfig) -> None:
+    followed(live, standby)
+    promoted(standby)
+    standby.produce("3")
+    shipped(standby)
+    assert shipper_of(standby).ledger.epoch == 2
+    assert not list(bucket_of(archive).entries("base/"))
+
+
+def test_a_standby_that_was_restarted_goes_on(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig
+) -> None:
+    followed(live, standby)
+    standby.close()
+    live.produce("3")
+    shipped(live)
+    again = open_house("standby", archive=archive, standby=True)
+    followed(live, again)
+    promoted(again)
+    assert sorted(again.contents()) == ["1", "2", "3"]
+
+
+def test_a_partition_whose_file_was_replaced_is_followed(live: House, standby: House, tmp_path: Path) -> None:
+    assert live.job("backup", to=str(tmp_path / "backup")).state == "done"
+    live.produce("gone", "gone too")
+    followed(live, standby)
+    assert live.job("restore", from_=str(tmp_path / "backup")).state == "done"
+    live.produce("3")
+    followed(live, standby)
+    promoted(standby)
+    assert sorted(standby.contents()) == ["1", "2", "3"]
+
+
+def test_a_queue_that_was_deleted_is_gone(live: House, standby: House) -> None:
+    live.create("gone")
+    live.produce("x", queue="gone")
+    followed(live, standby)
+    live.call("queues.delete", m.QueuesDeleteRequest(queue_name="gone", force=True))
+    followed(live, standby)
+    promoted(standby)
+    assert list(standby.registry.queues) == ["q"]
+
+
+def test_a_lease_lasts_as_long_as_it_was_given_although_the_clock_of_the_standby_is_ahead(
+    live: House, standby: House
+) -> None:
+    standby.clock.set(live.clock.now_us() + 5 * SECOND)
+    follower(standby)._skews.clear()
+    (lease,) = live.lease(1)
+    followed(live, standby)
+    promoted(standby)
+    assert standby.clock.now_us() <= live.clock.now_us()
+    standby.advance("59s")
+    standby.complete(lease.id).result(10)
+
+
+def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:
+    standby.clock.set(live.clock.now_us() + 60 * SECOND)
+    follower(standby)._skews.clear()
+    followed(live, standby)
+    with pytest.raises(Conflict, match=r"is 60\.0s"):
+        follower(standby).promote(force=False)
+    promoted(standby, force=True)
+    assert sorted(standby.contents()) == ["1", "2"]
+
+
+def test_a_silent_owner_is_replaced_by_itself(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    import dataclasses
+
+    settings = dataclasses.replace(archive, takeover=1.0, heartbeat=0.1)
+    standby = open_house("standby", archive=settings, standby=True)
+    standby.until(lambda: follower(standby).skew_us() is not None)
+    live.close()
+    standby.until(lambda: standby.service.notes() == [])
+    assert sorted(standby.contents()) == ["1", "2"]
+
+
+def test_a_directory_that_is_no_standby_is_refused(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    other = open_house("other")
+    other.create()
+    other.close()
+    with pytest.raises(Conflict, match="is not the directory of a standby"):
+        open_house("other", archive=archive, standby=True)
