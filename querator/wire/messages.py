@@ -561,7 +561,7 @@ class DaemonStatus(Message):
     data: str = ""
     """The data directory on the daemon's machine; only for admins."""
     queues: Int32 = 0
-    """How many queues there are."""
+    """How many queues there are that the caller may see."""
     partitions: Int32 = 0
     """How many partitions they have."""
     memory_bytes: Int64 = 0

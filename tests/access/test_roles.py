@@ -203,6 +203,9 @@ def test_lists_and_metrics_show_a_caller_only_what_it_may_see(daemon: Guarded) -
 
     assert seen(wide) == [{MINE, OTHERS}] * 3
     assert seen(narrow) == [{MINE}] * 3
+    for call in ("daemon.status", "queues.overview"):
+        counts = [daemon.ask(f"/v1/{call}", {}, token).json["queues"] for token in (wide, narrow)]
+        assert counts == [2, 1], call
     assert daemon.ask("/v1/queues.list", {"limit": 1, "pivot": "a"}, narrow).json["items"][0]["queue_name"] == MINE
 
 

@@ -17,9 +17,10 @@ from querator.wire import messages
 
 
 async def status(registry: Registry, request: messages.DaemonStatusRequest, caller: Caller) -> messages.DaemonStatus:
-    """Only admins get the directory and all warnings. Others get the warnings about queues that they may see."""
+    """Only admins get the directory and all warnings. Others learn only of queues that they may see."""
     is_admin = caller.may(Right.ADMIN)
     commits = COMMIT_SECONDS.count
+    shown = [logical for name, logical in registry.logicals.items() if caller.may(Right.VIEW, name)]
     return messages.DaemonStatus(
         version=__version__,
         pid=os.getpid(),
@@ -27,8 +28,8 @@ async def status(registry: Registry, request: messages.DaemonStatusRequest, call
         uptime_ms=time.time_ns() // NS_PER_MS - registry.started_at // 1_000,
         now=registry.clock.now_us(),
         data=str(registry.config.data) if is_admin else "",
-        queues=len(registry.queues),
-        partitions=sum([len(logical.partitions) for logical in registry.logicals.values()]),
+        queues=len(shown),
+        partitions=sum([len(logical.partitions) for logical in shown]),
         memory_bytes=_memory_bytes(),
         cpu_ms=round(time.process_time() * 1_000),
         commits=commits,
