@@ -58,7 +58,7 @@ def test_a_contexts_file_that_is_broken_is_told(bare: CommandLine, tmp_path: Pat
         result = bare(*words)
         assert result.exit_code == 1
         assert "contexts.toml is not TOML" in result.stderr
-        assert "hint: mend it, or remove it" in result.stderr
+        assert "hint: repair it, or remove it" in result.stderr
 
 
 def origin(cli: CommandLine, *words: str, **settings: object) -> tuple[str, str]:
