@@ -3,7 +3,7 @@
 
 _querator_commands() {
   case "$1" in
-    '') echo 'daemon queues queue partitions storages archive jobs items sql pipeline tokens audit top check doctor context tls config version completion help' ;;
+    '') echo 'daemon queues queue partitions storages archive jobs items sql pipeline tokens audit top console check doctor context tls config version completion help' ;;
     'daemon') echo 'run status stop promote' ;;
     'queues') echo 'create list show update delete' ;;
     'queue') echo 'produce lease complete retry extend consume leases release stats history clear wait' ;;
@@ -100,6 +100,7 @@ _querator_options() {
     'tokens whoami') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'audit') echo '--since --who --queue --limit --follow -f --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'top') echo '--once --interval --sort --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'console') echo '--port --no-browser --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'check partitions') echo '--format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
@@ -997,6 +998,18 @@ _querator_value() {
     'top --client-cert') echo 'files' ;;
     'top --client-key') echo 'files' ;;
     'top --timeout') echo 'none' ;;
+    'console --port') echo 'none' ;;
+    'console --output') echo '=table json ndjson name' ;;
+    'console -o') echo '=table json ndjson name' ;;
+    'console --columns') echo 'none' ;;
+    'console --endpoint') echo 'none' ;;
+    'console --socket') echo 'files' ;;
+    'console --context') echo 'contexts' ;;
+    'console --token-file') echo 'files' ;;
+    'console --ca-file') echo 'files' ;;
+    'console --client-cert') echo 'files' ;;
+    'console --client-key') echo 'files' ;;
+    'console --timeout') echo 'none' ;;
     'check queue --depth-warn') echo 'none' ;;
     'check queue --depth-critical') echo 'none' ;;
     'check queue --age-warn') echo 'none' ;;

@@ -29,7 +29,7 @@ from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs
 from querator.daemon.bulk import bulk_routes
-from querator.daemon.console import console_route
+from querator.daemon.console import console_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
 from querator.daemon.lock import DataLock, Holder
 from querator.daemon.metrics import Metrics
@@ -129,7 +129,7 @@ class DaemonServer(uvicorn.Server):
         expires_at = None if tls is None else lambda: tls.validity.ends_at
         metrics = Metrics(service.statistics, clock.now_us, service.rooms, expires_at)
         calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http, service.registry.access)
-        routes = [*bulk_routes(calls, service.registry), console_route(calls.access)]
+        routes = [*bulk_routes(calls, service.registry), *console_routes(calls.access)]
         super().__init__(
             uvicorn.Config(
                 application(calls, metrics, routes, tls=tls),

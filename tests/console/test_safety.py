@@ -105,7 +105,7 @@ def form_of(wire: http.client.HTTPConnection, path: str) -> tuple[str, dict[str,
 
 
 def test_every_answer_carries_a_strict_policy(wire: http.client.HTTPConnection) -> None:
-    for path in ("/", "/static/style.css", "/static/none", "/nowhere"):
+    for path in ("", "/", "/static/style.css", "/static/none", "/nowhere"):
         _, _, headers = ask(wire, path)
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "*" not in policy

@@ -38,6 +38,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "queue leases": ("querator queue leases mail",),
     "queue release": ("querator queue release mail --client worker-7 --dry-run",),
     "queue stats": ("querator queue stats mail", "querator queue stats mail --watch --interval 5s"),
+    "console": ("querator console", "querator console --port 8080 --no-browser"),
     "queue history": ("querator queue history mail", "querator queue history mail --last 24h -o json"),
     "queue clear": ("querator queue clear mail --queue --dry-run",),
     "queue wait": ("querator queue wait mail --for empty --timeout 10m",),

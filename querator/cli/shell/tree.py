@@ -36,6 +36,7 @@ NOUNS: Final = {
     "tokens": Noun("querator.cli.tokens", "Create, list, rotate and revoke the tokens that let clients in."),
     "audit": Noun("querator.cli.audit", "Show who changed what, and who was denied."),
     "top": Noun("querator.cli.top", "Watch queues and partitions live."),
+    "console": Noun("querator.cli.console", "Open the web console of the daemon in a browser."),
     "check": Noun("querator.cli.check", "Check a queue or the daemon for a monitoring system."),
     "doctor": Noun("querator.cli.doctor", "Find out what is wrong on this machine."),
     "context": Noun("querator.cli.context", "Give names to the daemons you work with, and choose one."),

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from querator.daemon.access import Access
 
-__all__ = ["console_route"]
+__all__ = ["console_routes"]
 
 
-def console_route(access: Access) -> Mount:
-    return Mount("/console", app=_OnFirstUse(access))
+def console_routes(access: Access) -> list[BaseRoute]:
+    site = _OnFirstUse(access)
+    return [Route("/console", site), Mount("/console", app=site)]
 
 
 class _OnFirstUse:
