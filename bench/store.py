@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from querator.daemon.store.base import Batch
-from querator.daemon.store.duck import tables
+from querator.daemon.store.duck import arrow_rows, tables
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.items import NOBODY, Item
@@ -108,8 +108,8 @@ def lifecycle_in_bare_duckdb(directory: Path, rounds: int) -> float:
     batches = [make_items(START_SEQ + at * BATCH_ITEMS, BATCH_ITEMS) for at in range(rounds)]
     start = time.perf_counter()
     for items in batches:
-        rows = pa.table(tables.item_rows(items))
-        leases = pa.table(tables.lease_rows([(item.seq, (1, item.seq, NOBODY)) for item in items]))
+        rows = pa.table(arrow_rows.item_rows(items))
+        leases = pa.table(arrow_rows.lease_rows([(item.seq, (1, item.seq, NOBODY)) for item in items]))
         connection.register("fresh", rows)
         connection.register("leases", leases)
         connection.execute("INSERT INTO bare.items SELECT * FROM fresh")

@@ -17,11 +17,11 @@ import msgspec
 
 from querator import __version__
 from querator.daemon.http import routes
-from querator.wire import access_messages, arrow, bulk_messages, messages, schema
+from querator.wire import access_messages, bulk_messages, messages, schema
 from querator.wire import access_messages as a
 from querator.wire import messages as m
 
-ARROW = arrow.CONTENT_TYPE
+ARROW = bulk_messages.ARROW_CONTENT_TYPE
 
 
 class Summary(NamedTuple):

@@ -30,7 +30,19 @@ GROUND = tuple(
     f"querator.{name}" for name in ("clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
 )
 SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.look", "querator.wire")
-SMALL = _daemon("allocators", "certificates", "failpoints", "hangups", "lock", "logs", "metrics", "priority", "tls")
+SMALL = _daemon(
+    "allocators",
+    "certificates",
+    "exposition",
+    "failpoints",
+    "hangups",
+    "lock",
+    "logs",
+    "metrics",
+    "priority",
+    "tls",
+    "unneeded",
+)
 """Parts of the daemon that know nothing of queues."""
 BELOW_CALLS = (*SHARED, *SMALL, *_daemon("access", "catalog", "engine", "queue", "store"))
 

@@ -29,7 +29,7 @@ PATIENCE_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 120.0
 PAUSE_SECONDS_MAX: Final = 2.0
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
-ARROW_HEADERS: Final = {"Content-Type": arrow.CONTENT_TYPE}
+ARROW_HEADERS: Final = {"Content-Type": bulk_messages.ARROW_CONTENT_TYPE}
 
 
 class BulkClient:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-
-import pyarrow as pa
+import os
 
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Only glibc has this function; other C libraries return memory by themselves."""
 
 
 def use_one_allocator() -> None:
-    """Makes Arrow use the system's allocator, because Arrow's own one keeps free memory."""
-    pa.set_memory_pool(pa.system_memory_pool())
+    """Makes Arrow use the system's allocator, because Arrow's own one keeps free memory. Call it before pyarrow is
+    imported."""
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
 
 
 def give_back() -> None:

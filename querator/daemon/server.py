@@ -27,7 +27,7 @@ import uvloop
 from querator import __version__, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
-from querator.daemon import allocators, hangups, logs
+from querator.daemon import allocators, hangups, logs, unneeded
 from querator.daemon.bulk import bulk_routes
 from querator.daemon.console import console_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
@@ -67,7 +67,7 @@ def run(config: DaemonConfig) -> None:
             )
         )
         _raise_open_files_limit()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with unneeded.kept_out(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(_serve(config, listeners.sockets, http, tls, ends_with_terminal))
         if failure is not None:
             raise failure

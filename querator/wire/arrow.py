@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from querator import ids
 from querator.limits import US_PER_SECOND
 
-CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 TIME: Final = pa.timestamp("us", "UTC")
 
 ITEM: Final = pa.schema(

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 PREFIX: Final = "/v1/bulk/"
+ARROW_CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 STATES: Final = ("ready", "leased", "scheduled", "stored")
 """`stored` means ready and leased."""
 

@@ -11,9 +11,6 @@ from functools import cache, lru_cache
 from keyword import iskeyword
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import DecodeError
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from querator.errors import ContentError
 from querator.limits import NS_PER_US, US_PER_SECOND
 from querator.wire import schema
@@ -27,11 +24,7 @@ INVALID_TEXT: Final = "string field contains invalid UTF-8"
 
 def decode(kind: type[M], body: bytes) -> M:
     """Raises ContentError."""
-    try:
-        generated = schema.generated(kind).FromString(body)
-    except DecodeError as error:
-        raise ContentError(INVALID_TEXT if "UTF-8" in str(error) else INVALID_DATA) from None
-    message: M = _reader(kind)(generated)
+    message: M = _decoder(kind)(body)
     return message
 
 
@@ -47,10 +40,31 @@ def _time_to_us(time: Any) -> int:
 
 @lru_cache(maxsize=256)  # items of one lease have the same deadline
 def _time_from_us(us: int | None) -> Any:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     if us is None:
         return None
     seconds, fraction = divmod(us, US_PER_SECOND)
     return Timestamp(seconds=seconds, nanos=fraction * NS_PER_US)
+
+
+# google.protobuf is imported with the first message in protobuf. Most clients speak JSON.
+
+
+@cache
+def _decoder(kind: type[Message]) -> Callable[[bytes], Any]:
+    from google.protobuf.message import DecodeError
+
+    parse, read = schema.generated(kind).FromString, _reader(kind)
+
+    def decoder(body: bytes) -> Any:
+        try:
+            generated = parse(body)
+        except DecodeError as error:
+            raise ContentError(INVALID_TEXT if "UTF-8" in str(error) else INVALID_DATA) from None
+        return read(generated)
+
+    return decoder
 
 
 # A reader or writer is one expression over all fields of a message, compiled once from the schema. A loop over the

@@ -14,7 +14,7 @@ import pytest
 
 from querator import limits
 from querator.daemon.store.base import Batch
-from querator.daemon.store.duck import tables
+from querator.daemon.store.duck import arrow_rows
 from querator.daemon.store.duck.copies import contents, write_snapshot
 from querator.daemon.store.duck.database import is_lack_of_memory
 from querator.daemon.store.duck.duckstore import DuckStore
@@ -145,7 +145,7 @@ class TestCompressiblePayloads:
                 cursor.execute("SELECT list(repeat('x', 1_000_000)) FROM range(100)").fetchall()
             else:
                 for seq in range(60):
-                    rows = tables.item_rows([item(seq, payload=os.urandom(1_000_000))])
+                    rows = arrow_rows.item_rows([item(seq, payload=os.urandom(1_000_000))])
                     file.add_rows("items", pa.table(rows))
                 cursor.execute("COMMIT")
         assert is_lack_of_memory(raised.value), raised.value

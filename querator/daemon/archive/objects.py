@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import cache
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
 _MAGIC: Final = b"QAR1"
 _START: Final = struct.Struct("<4sIQ")
 _HASH_BYTES: Final = 32
-_zstd = pa.Codec("zstd", compression_level=1)
 
 CLAIM: Final = "claim"
 LOG: Final = "log"
+
+
+@cache
+def _zstd() -> Any:
+    import pyarrow as pa
+
+    return pa.Codec("zstd", compression_level=1)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -145,7 +151,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
 def sealed(head: object, body: bytes) -> bytes:
     """The bytes of an object."""
     text = msgspec.json.encode(head)
-    packed = bytes(_zstd.compress(body, asbytes=True)) if body else b""
+    packed = bytes(_zstd().compress(body, asbytes=True)) if body else b""
     data = b"".join((_START.pack(_MAGIC, len(text), len(body)), text, packed))
     return data + hashlib.sha256(data).digest()
 
@@ -167,7 +173,7 @@ def opened(data: bytes, kind: type[Any] | None, name: str) -> tuple[Any, bytes]:
     try:
         head = msgspec.json.decode(whole[_START.size : _START.size + head_bytes], type=kind)
         packed = whole[_START.size + head_bytes : -_HASH_BYTES]
-        body = bytes(_zstd.decompress(packed, body_bytes, asbytes=True)) if body_bytes else b""
+        body = bytes(_zstd().decompress(packed, body_bytes, asbytes=True)) if body_bytes else b""
     except (msgspec.MsgspecError, OSError, ValueError) as error:
         raise DamagedObject(f"{name} is damaged: {error}") from None
     return head, body

@@ -40,7 +40,7 @@ from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
-from querator.wire import arrow, bulk_messages, content
+from querator.wire import bulk_messages, content
 
 T = TypeVar("T")
 Allow = Callable[[str], None]
@@ -158,6 +158,8 @@ class Reads:
         await send_json(send, bulk_messages.PlanResponse(list(planned)))
 
     async def scan(self, scope: Scope, receive: Receive, send: Send, allow: Allow) -> None:
+        from querator.wire import arrow
+
         request = await read_request(bulk_messages.ScanRequest, scope, receive)
         allow(request.queue_name)
         logical = self._registry.find(request.queue_name)
@@ -174,7 +176,7 @@ class Reads:
         wanted = Scan(table, tuple(schema.names), after, upto, state)
         if not request.where:
             parts = scans.slices(self._registry, logical, partition, wanted, arrow.stream_part)
-            await _stream(receive, send, arrow.stream_start(schema), parts)
+            await _stream(receive, send, arrow.stream_start(schema), parts, arrow.STREAM_END)
             return
         filter = Filter(workers_of(self._registry), table, schema.names, request.where)
         start, columns = await filter.prepare()
@@ -186,7 +188,7 @@ class Reads:
             wanted._replace(columns=tuple(needed.names)),
             lambda batch: arrow.encode_batches([batch], needed),
         )
-        await _stream(receive, send, start, filter.matching(slices))
+        await _stream(receive, send, start, filter.matching(slices), arrow.STREAM_END)
 
 
 async def _plan(logical: Logical, partition: Partition, table: str, splits: int) -> bulk_messages.PlannedPartition:
@@ -216,7 +218,7 @@ def _sequence(partition: Partition, name: str, text: str) -> int:
     return decoded.seq
 
 
-async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterator[bytes]) -> None:
+async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterator[bytes], end: bytes) -> None:
     """Sends an Arrow stream as fast as the client reads. Stops when the client disconnects."""
     gone = asyncio.ensure_future(receive())
     first: bytes | None = None
@@ -224,7 +226,7 @@ async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterat
         # Nothing is sent before the first part, so that an early failure becomes an error status.
         with contextlib.suppress(StopAsyncIteration):
             first = await anext(parts)
-        headers = [(b"content-type", arrow.CONTENT_TYPE.encode()), NOSNIFF]
+        headers = [(b"content-type", bulk_messages.ARROW_CONTENT_TYPE.encode()), NOSNIFF]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": start, "more_body": True})
         while first is not None and not gone.done():
@@ -232,7 +234,7 @@ async def _stream(receive: Receive, send: Send, start: bytes, parts: AsyncIterat
             await wait_until_read(send)
             first = await anext(parts, None)
         if not gone.done():
-            await send({"type": "http.response.body", "body": arrow.STREAM_END})
+            await send({"type": "http.response.body", "body": end})
     finally:
         gone.cancel()
         with contextlib.suppress(RetryRequest):

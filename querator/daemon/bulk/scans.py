@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar, cast
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from querator.daemon.engine import read
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import Scan, Slice, SlicedStore, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, workers_of
-from querator.daemon.bulk.stream_chunks import StreamChunk, chunk_of
 from querator.daemon.bulk.writes import Parameters, Write
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import ITEMS, Scan
 from querator.limits import BULK_CHUNK_BYTES_MAX, BULK_CHUNK_ROWS_MAX, NS_PER_SECOND
-from querator.wire import arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from querator.daemon.bulk.stream_chunks import StreamChunk
 
 _TIMEOUT_NS: Final = 2 * NS_PER_SECOND
 """A job tries again after this time, and looks in between whether it was cancelled."""
@@ -30,6 +31,10 @@ async def matching_rows(
     registry: Registry, logical: Logical, partition: Partition, columns: Sequence[str], where: str, upto: int
 ) -> AsyncIterator[pa.Table]:
     """The ready items that meet the condition, in order, with these columns and in tables that fit one pass."""
+    import pyarrow as pa
+
+    from querator.wire import arrow
+
     await scans.flush(logical, partition)
     wanted = Scan(ITEMS, tuple(columns), 0, upto, "ready")
     if not where:
@@ -73,5 +78,8 @@ class Importer:
 
 
 def _chunk(rows: pa.Table) -> StreamChunk:
+    from querator.daemon.bulk.stream_chunks import chunk_of
+    from querator.wire import arrow
+
     (batch,) = rows.combine_chunks().to_batches()
     return chunk_of(arrow.fitted(batch, arrow.IMPORTED), 0)

@@ -25,7 +25,7 @@ from querator.daemon.bulk import scans
 from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, hold_back, read_body, send_reply
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
-from querator.daemon.store import SCHEMAS, Scan
+from querator.daemon.store import Scan, schemas
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
     NS_PER_SECOND,
@@ -35,14 +35,14 @@ from querator.limits import (
     SQL_WORKER_IDLE_SECONDS,
     SQL_WORKERS_MAX,
 )
-from querator.wire import arrow, content
+from querator.wire import bulk_messages, content
 from querator.wire.messages import SqlRequest
 
 CONTENT_TYPES: Final = {
     "json": "application/json",
     "ndjson": "application/x-ndjson",
     "csv": "text/csv",
-    "arrow": arrow.CONTENT_TYPE,
+    "arrow": bulk_messages.ARROW_CONTENT_TYPE,
 }
 HEAD_BYTES: Final = 5
 """The head of a frame: a kind and a length (see `store/duck/sandbox.py`)."""
@@ -69,7 +69,9 @@ class Tables:
         return [partition.number for partition in self._logical.partitions if partition not in self._upto]
 
     async def scan(self, table: str, columns: list[str]) -> AsyncIterator[bytes]:
-        schema = arrow.chosen(SCHEMAS[table], columns)
+        from querator.wire import arrow
+
+        schema = arrow.chosen(schemas()[table], columns)
         for partition, upto in self._upto.items():
             wanted = Scan(table, tuple(schema.names), 0, upto)
             async for part in scans.slices(

@@ -14,18 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
-import pyarrow as pa
 from starlette.types import Receive, Scope, Send
 
 from querator.daemon import priority, validation
-from querator.daemon.bulk import stream_chunks
 from querator.daemon.bulk.body_file import BodyFile
 from querator.daemon.bulk.pacing import Pace
-from querator.daemon.bulk.stream_chunks import StreamChunk
 from querator.daemon.engine import ask, read
 from querator.daemon.http import send_body
 from querator.daemon.metrics import HttpMetrics
@@ -40,7 +37,12 @@ from querator.limits import (
     BULK_WRITES_MAX,
     NS_PER_SECOND,
 )
-from querator.wire import arrow, bulk_messages, content
+from querator.wire import bulk_messages, content
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from querator.daemon.bulk.stream_chunks import StreamChunk
 
 _ORDINARY_PATHS = ("/v1/queue.produce", "/v1/queue.lease")
 
@@ -61,14 +63,20 @@ class Writes:
         self._places = asyncio.Semaphore(BULK_WRITES_MAX)
 
     async def produce(self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None]) -> None:
+        from querator.wire import arrow
+
         await self._write(scope, receive, send, allow, arrow.PRODUCED)
 
     async def import_(self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None]) -> None:
+        from querator.wire import arrow
+
         await self._write(scope, receive, send, allow, arrow.IMPORTED)
 
     async def _write(
         self, scope: Scope, receive: Receive, send: Send, allow: Callable[[str], None], schema: pa.Schema
     ) -> None:
+        from querator.daemon.bulk import stream_chunks
+
         parameters = Parameters.of(scope["query_string"])
         allow(parameters.queue_name)
         logical = self._registry.find(parameters.queue_name)
@@ -158,6 +166,10 @@ class Write:
             async with self._registry.importing[f"bulk {self._logical.queue.name}"]:
                 fresh = _fresh(one.sources, await self._sources(list(filter(None, one.sources))))
                 if not all(fresh):
+                    import pyarrow as pa
+
+                    from querator.daemon.bulk import stream_chunks
+
                     one = stream_chunks.split_by_time(
                         one.rows.filter(pa.array(fresh)), list(compress(one.sources, fresh)), one.digest
                     )

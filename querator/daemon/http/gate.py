@@ -10,7 +10,6 @@ from querator.daemon.access import Caller
 from querator.daemon.http.dispatch import DONE, Calls
 from querator.daemon.http.heads import RememberedHeads
 from querator.errors import BY_CODE
-from querator.wire import content
 from querator.wire.content import Codec
 
 SWEEP_SECONDS: Final = 15
@@ -29,16 +28,20 @@ class ReplyHeads:
     def __init__(self) -> None:
         self.dated: DefaultHeaders | None = None
         self.ok: dict[str, bytes] = {}
-        """The whole answer of a plain success, by content type."""
+        """The whole answer of a plain success, by content type. `done` adds those that are missing."""
         self._starts: dict[tuple[int, str], bytes] = {}
 
     def date(self, headers: DefaultHeaders) -> None:
         """Takes over uvicorn's default headers. uvicorn makes a new list every second."""
         self.dated = headers
         self._starts = {}
-        for codec in (content.JSON, content.PROTOBUF):
-            body = codec.encode(DONE)
-            self.ok[codec.content_type] = self.start(200, codec, len(body), close=False) + body
+        self.ok = {}
+
+    def done(self, codec: Codec) -> bytes:
+        """The whole answer of a plain success."""
+        body = codec.encode(DONE)
+        answer = self.ok[codec.content_type] = self.start(200, codec, len(body), close=False) + body
+        return answer
 
     def start(self, status: int, codec: Codec, length: int, *, close: bool) -> bytes:
         start = self._starts.get((status, codec.content_type))

@@ -246,7 +246,7 @@ class ParsingConnection(HttpToolsProtocol):
         if reply_heads.dated is not self.server_state.default_headers:
             reply_heads.date(self.server_state.default_headers)
         if result is None and not close:
-            self._raw.write(reply_heads.ok[codec.content_type])
+            self._raw.write(reply_heads.ok.get(codec.content_type) or reply_heads.done(codec))
             return
         status, body = encode(codec, result)
         start = reply_heads.start(status, codec, len(body), close=close)

@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from querator import ids
 from querator.daemon.access import Caller
@@ -29,6 +27,9 @@ from querator.daemon.registry import Calls, CallsByCaller, Registry
 from querator.errors import InvalidRequest, RequestFailed, RetryRequest
 from querator.items import Job
 from querator.wire import messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REDRIVE, DELETE = "redrive", "delete items"
 CONTENT = ("id", "kind", "reference", "encoding", "payload", "history")
@@ -80,6 +81,8 @@ async def _start(
 
 
 async def _redrive(registry: Registry, job: Job) -> None:
+    import pyarrow as pa
+
     importers: dict[str, Importer] = {}
     stayed: Counter[str] = Counter()
     async for logical, partition, rows in _tables(registry, job, CONTENT):
@@ -135,6 +138,8 @@ async def _tables(
 
 async def _still_ready(logical: Logical, partition: Partition, rows: pa.Table) -> pa.Table:
     """Without items that were leased, completed or deleted since they were read."""
+    import pyarrow as pa
+
     seqs = [ids.decode(text).seq for text in rows.column("id").to_pylist()]
     found = await read(logical, partition, lambda store: store.find(seqs, payloads=False))
     return rows.filter(pa.array([(one := found.get(seq)) is not None and one.state == "ready" for seq in seqs]))

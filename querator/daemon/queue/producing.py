@@ -11,8 +11,6 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
@@ -20,7 +18,6 @@ from querator.daemon.queue.requests import Arrival, Intake, Produce
 from querator.daemon.store import Rows
 from querator.items import Item
 from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
-from querator.wire import arrow
 
 if TYPE_CHECKING:
     from querator.wire.messages import QueueProduceItem
@@ -106,6 +103,10 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
 
 
 def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:
+    import pyarrow as pa
+
+    from querator.wire import arrow
+
     columns: dict[str, pa.Array] = {"payload": pa.array(payloads, pa.binary())}
     for name, text_of in (("kind", _kind_of), ("reference", _reference_of), ("encoding", _encoding_of)):
         texts = list(map(text_of, drafts))

@@ -26,7 +26,6 @@ from querator.daemon.store.columnar import items_from, items_in
 from querator.daemon.store.duck import (
     ITEMS,
     SCHEDULED,
-    SCHEMAS,
     FileSnapshot,
     Scan,
     Slice,
@@ -34,6 +33,7 @@ from querator.daemon.store.duck import (
     SnapshotLost,
     copies,
     open_storage,
+    schemas,
 )
 from querator.daemon.store.files import open_regular, private, replace_file, sync_directory
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
@@ -43,7 +43,6 @@ __all__ = [
     "FINGERPRINT_SQL",
     "ITEMS",
     "SCHEDULED",
-    "SCHEMAS",
     "Batch",
     "Due",
     "Feed",
@@ -78,6 +77,7 @@ __all__ = [
     "private",
     "records_of",
     "replace_file",
+    "schemas",
     "survey",
     "sync_directory",
 ]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any
 
 from querator.daemon.store.base import Rows
 from querator.items import Item
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 def read_columns(rows: Rows) -> pa.Table:
+    import pyarrow as pa
+
     return pa.ipc.open_stream(rows.columns).read_all()
 
 
@@ -30,6 +32,8 @@ def items_from(
 
     `created_at` and `expire_deadline` are for rows that carry no value of their own.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     def values(name: str, default: Any) -> Iterable[Any]:
         if name not in table.column_names:

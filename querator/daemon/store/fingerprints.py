@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_left, insort
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BUCKETS_BITS: Final = 8
 FINGERPRINT_SQL: Final = "md5_number_upper(request_id)"

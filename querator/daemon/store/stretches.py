@@ -8,13 +8,13 @@ unpack to, and read the rows that fit as one range of sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from querator import limits
 from querator.limits import SLICE_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LAST_SEQ: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
@@ -73,6 +73,8 @@ def rows_of(file: Readable, table: str, columns: str, seqs: Sequence[int]) -> pa
 
 def count_fitting(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> int:
     """How many of the first of these rows together unpack to at most `bytes_max`; at least one."""
+    import pyarrow.compute as pc
+
     measured = size = 0
     step = VECTOR_ROWS
     while measured < len(seqs):
@@ -102,6 +104,9 @@ def pieces(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> I
 
 
 def _sizes(file: Readable, table: str, seqs: Sequence[int]) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     rows = rows_of(file, table, f"items.seq, {_SIZE}", seqs)
     places = pc.index_in(pa.array(seqs, pa.int64()), value_set=rows.column(0))
     return pc.fill_null(rows.column(1).combine_chunks().take(places), 0)

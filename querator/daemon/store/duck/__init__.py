@@ -6,14 +6,13 @@ of `store/` imports the names below only.
 """
 
 from querator.daemon.store.duck import copies
-from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, SCHEMAS, Scan, Slice, SlicedStore
+from querator.daemon.store.duck.slices import ITEMS, SCHEDULED, Scan, Slice, SlicedStore, schemas
 from querator.daemon.store.duck.snapshot import FileSnapshot, SnapshotLost
 from querator.daemon.store.duck.storage import open_storage
 
 __all__ = [
     "ITEMS",
     "SCHEDULED",
-    "SCHEMAS",
     "FileSnapshot",
     "Scan",
     "Slice",
@@ -21,4 +20,5 @@ __all__ = [
     "SnapshotLost",
     "copies",
     "open_storage",
+    "schemas",
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pyarrow as pa
-
 from querator import limits
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import tables
@@ -17,25 +15,29 @@ from querator.daemon.store.duck.reading import count_leases
 
 def apply(file: PartitionFile, delta: Delta) -> None:
     """Applies a net effect in one transaction, which also notes the last journal record that it contains."""
+    import pyarrow as pa
+
+    from querator.daemon.store.duck import arrow_rows
+
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
-        for table in tables.tables_of(delta.rows, delta.removed):
+        for table in arrow_rows.tables_of(delta.rows, delta.removed):
             file.insert(cursor, "items", table)
         _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases")
         _delete(file, cursor, delta.unscheduled, "seq", "scheduled")
         for chunk in tables.chunks(delta.added.values()):
-            file.insert(cursor, "items", pa.table(tables.item_rows(chunk)))
+            file.insert(cursor, "items", pa.table(arrow_rows.item_rows(chunk)))
         for chunk in tables.chunks(delta.scheduled.values()):
-            file.insert(cursor, "scheduled", pa.table(tables.scheduled_rows(chunk)))
+            file.insert(cursor, "scheduled", pa.table(arrow_rows.scheduled_rows(chunk)))
         _delete(file, cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
         for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-            file.insert(cursor, "leases", pa.table(tables.lease_rows(leases)))
+            file.insert(cursor, "leases", pa.table(arrow_rows.lease_rows(leases)))
         _delete(file, cursor, delta.lost, "seq", "lost")
         for lost in tables.batches_of(delta.lost.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-            file.insert(cursor, "lost", pa.table(tables.lost_rows(lost)))
+            file.insert(cursor, "lost", pa.table(arrow_rows.lost_rows(lost)))
         _delete(file, cursor, delta.requests, "request_id", "requests")
         for requests in tables.batches_of(delta.requests.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
-            file.insert(cursor, "requests", pa.table(tables.request_rows(requests)))
+            file.insert(cursor, "requests", pa.table(arrow_rows.request_rows(requests)))
         cursor.execute(
             f"INSERT INTO {file.name}.meta SELECT uuid, queue, schema_version, ?, ? FROM {file.name}.meta",
             [delta.record, delta.last_seq],
@@ -45,6 +47,8 @@ def apply(file: PartitionFile, delta: Delta) -> None:
 
 def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
     if delta.clear_ready:
+        import pyarrow as pa
+
         cursor.register("held", pa.table({"seq": pa.array(list(delta.leases), pa.int64())}))
         cursor.execute(
             f"DELETE FROM {file.name}.items"
@@ -59,9 +63,13 @@ def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
 
 
 def _delete(file: PartitionFile, cursor: Cursor, keys: Iterable[int] | Iterable[str], key: str, *names: str) -> None:
+    import pyarrow as pa
+
+    from querator.daemon.store.duck import arrow_rows
+
     batches: Iterator[Any] = tables.batches_of(keys, limits.APPLY_KEYS_PER_DELETE_MAX)
     for batch in batches:
-        cursor.register("gone", pa.table({key: tables.keys(batch)}))
+        cursor.register("gone", pa.table({key: arrow_rows.keys(batch)}))
         for name in names:
             cursor.execute(f"DELETE FROM {file.name}.{name} WHERE {key} IN (SELECT {key} FROM gone)")
         cursor.unregister("gone")

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import duckdb
-import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import soundness
@@ -24,6 +23,9 @@ from querator.daemon.store.duck.snapshot import FileContents, FileSnapshot, read
 from querator.daemon.store.duck.tables import MEASURED_TABLES, SCHEMA_VERSION, TABLES
 from querator.daemon.store.files import open_regular, private, sync_file
 from querator.daemon.store.stretches import stretches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK_BYTES: Final = 4 << 20
 ROWS_PER_INSERT: Final = 100_000
@@ -116,6 +118,8 @@ def _write_snapshot(
 
 def _rows(snapshot: FileSnapshot, table: str) -> Iterator[pa.Table]:
     """The rows of a table of a snapshot, in pieces that fit in memory."""
+    import pyarrow as pa
+
     if table in MEASURED_TABLES:
         for stretch in stretches(snapshot, table):
             yield snapshot.select(f"SELECT * FROM {{file}}.{table} WHERE {stretch.condition}")

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.database import Cursor, with_room
 from querator.daemon.store.stretches import Stretch
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from querator.daemon.store.duck.instance import Instance
 
 
@@ -39,7 +39,11 @@ class PartitionFile:
         """The rows of a query as columns; for many rows. The query can read the table `wanted`, whose column is seq."""
         text, values, cursor = query.format(file=self.name), list(parameters), self.cursor()
         if wanted:
-            cursor.register("wanted", pa.table({"seq": tables.keys(wanted)}))
+            import pyarrow as pa
+
+            from querator.daemon.store.duck import arrow_rows
+
+            cursor.register("wanted", pa.table({"seq": arrow_rows.keys(wanted)}))
         try:
             return with_room(self.instance, lambda: cursor.sql(text, params=values).to_arrow_table())
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
@@ -167,10 +168,12 @@ def request_ids(file: PartitionFile, now_us: int, newest_max: int, always: tuple
 
 
 def request_fingerprints(file: PartitionFile, now_us: int) -> Fingerprints:
+    ((until,),) = file.rows("SELECT coalesce(epoch_us(max(until)), 0) FROM {file}.requests")
+    if until < now_us:
+        return Fingerprints(array("Q"))
     values = file.select(
         f"SELECT {FINGERPRINT_SQL} FROM {{file}}.requests WHERE until >= make_timestamp(?) ORDER BY 1", now_us
     )
-    ((until,),) = file.rows("SELECT coalesce(epoch_us(max(until)), 0) FROM {file}.requests")
     return Fingerprints(ascending(values.column(0)), until)
 
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from querator import limits
-from querator.daemon.store.duck.slices import SCHEMAS
+from querator.daemon.store.duck.slices import schemas
 from querator.wire import arrow
 
 FRAME: Final = struct.Struct(">cI")
@@ -107,7 +107,7 @@ def check(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     if tree.get("error"):
         raise Refusal(str(tree.get("error_message", "the query cannot be read")))
     nodes = list(_nodes(tree))
-    known = set(SCHEMAS)
+    known = set(schemas())
     for node in nodes:
         for entry in _entries(node.get("cte_map")):
             known.add(str(entry.get("key", "")).lower())
@@ -167,7 +167,7 @@ def _check_table(node: dict[str, Any], known: set[str]) -> None:
     name = str(node.get("table_name", ""))
     if node.get("schema_name") or node.get("catalog_name") or name.lower() not in known:
         path = ".".join(filter(None, (node.get("catalog_name"), node.get("schema_name"), name)))
-        raise Refusal(f"there is no table '{path}'; the tables are {', '.join(SCHEMAS)}")
+        raise Refusal(f"there is no table '{path}'; the tables are {', '.join(schemas())}")
 
 
 def _entries(cte_map: Any) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ class LiveTable(pa.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        return SCHEMAS[self._name]
+        return schemas()[self._name]
 
     def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Scanned:
         names = self.schema.names if columns is None else list(columns)
@@ -355,7 +355,7 @@ def run(pipe: Pipe, query: Query) -> None:
         checked = check(connection, query.query)
         if query.where:
             check_condition(connection, query.where)
-        for name in SCHEMAS:
+        for name in schemas():
             connection.register(name, LiveTable(name, pipe.scan))
         reader = connection.sql(checked).to_arrow_reader(ROWS_AT_ONCE)
         names = connection.sql(query.query).columns

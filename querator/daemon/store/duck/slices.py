@@ -8,19 +8,18 @@ every row with a sequence up to `upto` that still exists when its slice is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.stretches import next_stretch
 from querator.limits import SLICE_BYTES_MAX
-from querator.wire import arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ITEMS: Final = "items"
 SCHEDULED: Final = "scheduled"
 LEASES: Final = "leases"
-SCHEMAS: Final = {ITEMS: arrow.ITEM, SCHEDULED: arrow.ITEM, LEASES: arrow.LEASE}
 
 _PLAIN: Final = ("kind", "reference", "encoding", "source_id", "payload")
 _ITEM_SQL: Final = {
@@ -67,6 +66,13 @@ _SQL: Final[dict[str, dict[str, str]]] = {
 _NEEDS_LEASES: Final = frozenset({"state", "attempts", "lease_deadline", "client_id", "token_name", "leased_at"})
 
 
+def schemas() -> dict[str, pa.Schema]:
+    """All columns of each table that can be scanned."""
+    from querator.wire import arrow
+
+    return {ITEMS: arrow.ITEM, SCHEDULED: arrow.ITEM, LEASES: arrow.LEASE}
+
+
 class Scan(NamedTuple):
     """The columns and rows to read from a table of one partition: sequences after `after`, up to `upto`."""
 
@@ -79,7 +85,11 @@ class Scan(NamedTuple):
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow.chosen(SCHEMAS[self.table], self.columns) if self.columns else pa.schema([])
+        import pyarrow as pa
+
+        from querator.wire import arrow
+
+        return arrow.chosen(schemas()[self.table], self.columns) if self.columns else pa.schema([])
 
     @property
     def payload_copies(self) -> int:
@@ -143,6 +153,10 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
 
 
 def _batch(rows: pa.Table, wanted: pa.Schema, prefix: int, partition: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from querator.wire import arrow
+
     columns = []
     for field in wanted:
         if field.name == "partition":

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import soundness, tables
 from querator.daemon.store.duck.database import Cursor, is_lack_of_memory, reason_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from querator.daemon.store.duck.instance import Instance
 
 
@@ -89,7 +90,11 @@ class FileSnapshot:
 
     def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
         if wanted:
-            self.cursor.register("wanted", pa.table({"seq": tables.keys(wanted)}))
+            import pyarrow as pa
+
+            from querator.daemon.store.duck import arrow_rows
+
+            self.cursor.register("wanted", pa.table({"seq": arrow_rows.keys(wanted)}))
         with self.reading():
             return self.cursor.sql(query.format(file=self.name), params=list(parameters)).to_arrow_table()
 

@@ -58,7 +58,6 @@ class DuckStorage:
 
     def recover(self) -> None:
         """Reads the journal once, and puts aside every partition that cannot be trusted. Raises StorageError."""
-        tables.warm_up()
         self._files.remove_staging()
         self._unopened = {path.stem for path in self.directory.glob("*.duckdb") if _is_uuid(path.stem)}
         try:

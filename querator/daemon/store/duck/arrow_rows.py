@@ -1,0 +1,110 @@
+"""Rows of a partition file's tables as Arrow, for inserts and lookups.
+
+Importing this module imports pyarrow, which takes a third of an idle daemon's memory. So functions import it when
+there are rows to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from querator import limits
+from querator.daemon.store.base import Rows
+from querator.daemon.store.columnar import read_columns
+from querator.items import Hold, Item
+
+_MICROSECONDS: Final = pa.timestamp("us")
+
+
+def _times(values: Sequence[int]) -> pa.Array:
+    return pa.array(values, pa.int64()).view(_MICROSECONDS)
+
+
+def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
+    return {
+        "seq": pa.array([item.seq for item in items], pa.int64()),
+        "created_at": _times([item.created_at for item in items]),
+        "expire_deadline": _times([item.expire_deadline for item in items]),
+        "payload": pa.array([item.payload for item in items], pa.binary()),
+        "kind": pa.array([item.kind for item in items], pa.string()),
+        "reference": pa.array([item.reference for item in items], pa.string()),
+        "encoding": pa.array([item.encoding for item in items], pa.string()),
+        "attempts": pa.array([item.attempts for item in items], pa.int64()),
+        "max_attempts": pa.array([item.max_attempts for item in items], pa.int64()),
+        "source_id": pa.array([item.source_id for item in items], pa.string()),
+        "birth": pa.array([item.birth for item in items], pa.int64()),
+        "history": pa.array([item.history for item in items], pa.binary()),
+        "imported_deadline": pa.array([item.imported_deadline or None for item in items], _MICROSECONDS),
+    }
+
+
+def table_of(rows: Rows) -> pa.Table:
+    """Columnar items as rows of the items table. Columns that are missing get their defaults."""
+    table = read_columns(rows)
+    table = table.append_column("seq", pa.arange(rows.first_seq, rows.first_seq + rows.count))
+    for name, default in (("created_at", rows.created_at), ("expire_deadline", rows.expire_deadline)):
+        if name in table.column_names:
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, pc.fill_null(table.column(at), pa.scalar(default, _MICROSECONDS)))
+        else:
+            table = table.append_column(name, pa.repeat(pa.scalar(default, _MICROSECONDS), rows.count))
+    return table
+
+
+def tables_of(all_rows: Iterable[Rows], removed: Collection[int]) -> Iterator[pa.Table]:
+    """The same for many, without the removed items. Rows with the same columns come together."""
+    together: list[pa.Table] = []
+    size = 0
+    for rows in all_rows:
+        table = table_of(rows)
+        if removed:
+            stays = [seq not in removed for seq in range(rows.first_seq, rows.last_seq + 1)]
+            if not any(stays):
+                continue
+            if not all(stays):
+                table = table.filter(pa.array(stays))
+        if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or table.schema != together[0].schema):
+            yield pa.concat_tables(together)
+            together, size = [], 0
+        together.append(table)
+        size += len(rows.columns)
+    if together:
+        yield pa.concat_tables(together)
+
+
+def scheduled_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
+    return item_rows(items) | {"enqueue_at": _times([item.enqueue_at for item in items])}
+
+
+def lease_rows(leases: Iterable[tuple[int, tuple[int, int, Hold]]]) -> dict[str, pa.Array]:
+    seqs, terms = zip(*leases, strict=True)
+    attempts, deadlines, holds = zip(*terms, strict=True)
+    return {
+        "seq": keys(seqs),
+        "attempts": pa.array(attempts, pa.int64()),
+        "deadline": _times(deadlines),
+        "client_id": pa.array([hold.client_id for hold in holds], pa.string()),
+        "leased_at": pa.array([hold.leased_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
+        "ended_at": pa.array([hold.ended_at or None for hold in holds], pa.int64()).view(_MICROSECONDS),
+        "reason": pa.array([hold.reason for hold in holds], pa.string()),
+        "token_name": pa.array([hold.token_name for hold in holds], pa.string()),
+    }
+
+
+def lost_rows(lost: Iterable[tuple[int, tuple[int, int]]]) -> dict[str, pa.Array]:
+    seqs, terms = zip(*lost, strict=True)
+    births, until = zip(*terms, strict=True)
+    return {"seq": keys(seqs), "birth": pa.array(births, pa.int64()), "until": _times(until)}
+
+
+def request_rows(requests: Iterable[tuple[str, int]]) -> dict[str, pa.Array]:
+    ids, until = zip(*requests, strict=True)
+    return {"request_id": pa.array(ids, pa.string()), "until": _times(until)}
+
+
+def keys(values: Sequence[int] | Sequence[str]) -> pa.Array:
+    return pa.array(values, pa.string() if isinstance(values[0], str) else pa.int64())
