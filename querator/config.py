@@ -398,7 +398,7 @@ def parse_http(text: str) -> HttpAddress:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"'{text}' is not an address", hint="an IPv6 address stands in brackets: [::1]:2319")
+        raise ConfigError(f"'{text}' is not an address", hint="write an IPv6 address in brackets: [::1]:2319")
     return HttpAddress(host, int(port))
 
 

@@ -86,7 +86,7 @@ class Queue(msgspec.Struct, kw_only=True):
     created_at: int = ZERO_TIME_US
     updated_at: int = ZERO_TIME_US
     retention_ns: int = 0
-    """How long this queue keeps items that died in another queue; 0 means for ever."""
+    """How long this queue keeps items that died in another queue; 0 means forever."""
 
 
 class State(enum.StrEnum):

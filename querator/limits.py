@@ -1,4 +1,4 @@
-"""The daemon's bounds that a client or an operator can notice, and those that tests change.
+"""The daemon's bounds that a client or an operator can notice, and bounds that tests change.
 
 A name ends in its unit: `_us` are microseconds, `_ns` nanoseconds, and all sizes are bytes. Each comment says what
 happens when the bound is reached. A constant that only shapes the work inside one module stays in that module; if its
@@ -45,12 +45,12 @@ OVER_LIMIT_DRAIN_BYTES_MAX = 1_000_000
 
 # Stored values.
 ATTEMPTS_MAX = (1 << 31) - 1
-"""The attempts of an item stop counting here."""
+"""The number of attempts of an item stays at this value once it is reached."""
 SEQUENCE_MAX = (1 << 62) - 1
 """A restored file with a higher sequence is refused. A new sequence is the time in microseconds, or the last plus 1."""
 PURPOSE_CHARACTERS_MAX = 256
 """The log shows this many characters of the purpose that a request names, and cuts off the rest."""
-CLIENT_ID_TOLD_MAX = 256
+CLIENT_ID_CHARACTERS_MAX = 256
 """The history of an item keeps this many characters of a client id and cuts off the rest."""
 HISTORY_ATTEMPTS_MAX = 10
 HISTORY_REASONS_BYTES_MAX = 8_000
@@ -58,33 +58,33 @@ HISTORY_REASONS_BYTES_MAX = 8_000
 
 # Access.
 TOKENS_MAX = 1_000
-"""Tokens of one daemon. A further one is refused."""
+"""Tokens of one daemon. Creating another one is refused."""
 TOKEN_NAME_BYTES_MAX = 64
 TOKEN_PATTERNS_MAX = 100
 """Patterns of queue names per token. A token with more is refused."""
 GRANTED_NAMES_MAX = 1_000
-"""Queue names that a caller remembers as allowed, per right. Beyond it, the caller forgets them and starts again."""
+"""Queue names that a caller remembers as allowed, per right. When there are more, the caller forgets all of them."""
 TOKENS_CHECKED_EVERY_SECONDS = 1.0
-"""Expired tokens are looked for this often. A clock that jumps ahead is noticed after this long."""
+"""The time between two searches for expired tokens. The daemon notices a clock that jumps ahead after this time."""
 TOKENS_STAMPED_EVERY_US = 60 * US_PER_SECOND
 """The time of a token's last use is at most this old. It is saved this often, if it has changed."""
 FAILED_ATTEMPTS_MAX = 60
 FAILED_ATTEMPTS_SECONDS = 60.0
-"""An address that fails more often than this within this time waits for the answer to each further failure."""
+"""If an address fails more often than this within this time, the answer to each further failure is delayed."""
 FAILED_ATTEMPT_WAIT_SECONDS = 1.0
 FAILED_ATTEMPTS_WAITING_MAX = 10
-"""Answers to one address that wait at once. Further failures end their connection without an answer."""
+"""Delayed answers to one address at a time. Further failures end their connection without an answer."""
 FAILED_ATTEMPTS_ADDRESSES_MAX = 10_000
-"""Addresses whose failures are counted. Beyond it, the one that failed longest ago is forgotten."""
+"""Addresses whose failures are counted. When there are more, the one that failed longest ago is forgotten."""
 AUDIT_FILE_BYTES = 16_000_000
 """An audit log of this size is renamed, and the next line begins a new one."""
 AUDIT_DENIALS_MAX = 20
 AUDIT_DENIALS_EVERY_US = 60 * US_PER_SECOND
-"""Denials that are recorded within this time. Further ones are counted, and the next line tells how many."""
+"""Denials that are recorded within this time. Further ones are only counted, and the next line has their number."""
 AUDIT_LINES_KEPT_MAX = 1_000
-"""Lines that could not be written are kept in memory and tried again. Beyond it, the oldest are dropped."""
+"""Lines that could not be written are kept in memory and tried again. When there are more, the oldest are dropped."""
 AUDIT_LIST_MAX = 10_000
-"""Lines of the audit log in one answer."""
+"""Lines of the audit log in one answer. A request for more is refused."""
 
 # The Logical loop.
 INBOX_REQUESTS_MAX = 4_096
@@ -92,11 +92,11 @@ INBOX_REQUESTS_MAX = 4_096
 SCHEDULE_AHEAD_MIN_US = 100_000
 """An item whose `enqueue_at` is nearer than this is ready at once."""
 LIFECYCLE_ITEMS_PER_PASS_MAX = 1_000
-"""Ended leases and due items that one pass handles, each. The next pass handles the rest, after waiting requests."""
+"""Ended leases, and due items, that one pass handles. The next pass handles the rest, after waiting requests."""
 LEASE_ENDS_IDS_MIN = 4_096
 """The heap of lease deadlines is rebuilt when it has more ids than this plus twice the number of leased items."""
 MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
-"""An item that its dead queue does not take within this time stays where it is and is sent again later."""
+"""An item that its dead queue does not take within this time stays in its queue, and the move is repeated later."""
 RECOVERY_BACKOFF_MIN_NS = 500 * NS_PER_MS
 RECOVERY_BACKOFF_MAX_NS = 30 * NS_PER_SECOND
 """A failed partition is tried again after the first; each failure doubles the wait, up to the second."""
@@ -111,18 +111,19 @@ SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100
 """Batches of at least this size are kept in columnar form when they arrive behind the in-memory window."""
 OLDEST_AMONG_ITEMS_MAX = 1_000
-"""The age of the oldest item is that of at most this many items per partition, those next to be leased."""
+"""The age of the oldest item is computed from the items that are leased next: at most this many per partition."""
 
-# How long the daemon remembers ids of the past. Then it forgets them: a repeated request is carried out again.
+# How long the daemon remembers the ids of requests and lost leases. After that, a repeated request is carried out
+# again.
 LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
 REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
 BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
 MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
-"""A move that a crash cut in half must be repeated within this time; later it would add its items again."""
+"""A move that a crash interrupted must be repeated within this time. Later it would add its items again."""
 REQUEST_IDS_NEWEST_MAX = 20_000
 """Request ids per queue that memory keeps as text (some 230 bytes each). Of older ids it keeps eight bytes."""
 REQUEST_IDS_FORGOTTEN_MAX = 1_000
-"""At most this many expired request ids are dropped at a time; the rest go next time."""
+"""At most this many expired request ids are dropped at a time; the others are dropped later."""
 FINGERPRINTS_MAX = 20_000_000
 """Fingerprints per queue, 8 to 16 bytes each: 5,500 request ids a second for an hour. Beyond that memory drops the
 oldest, and every request id is looked up in the partition files until the dropped ones have expired."""
@@ -136,7 +137,7 @@ REQUEST_IDS_PAGE = 5_000
 SEGMENT_BYTES_MAX = 32_000_000
 """A segment that is this long is closed, and the next one begins."""
 SEGMENT_ALLOCATION_BYTES = 4_000_000
-"""A disk without room for a whole segment gets one of this size. Spare files are written in steps of this size."""
+"""A disk without space for a whole segment gets one of this size. Spare files are written in steps of this size."""
 SEGMENTS_KEPT_MAX = 8
 """With more segments, the records of the oldest one that are still needed are copied out, and it is removed."""
 SEGMENTS_HELD_MAX = 64
@@ -155,11 +156,13 @@ SPARES_ROOM_BYTES_MIN = 1_000_000_000
 QUARANTINE_ROOM_BYTES_MIN = 100_000_000
 """Files are copied to the quarantine only if this much of the disk stays free."""
 UNAPPLIED_BYTES_MAX = 48_000_000
-"""Journal bytes of items that are not in the partition files yet, per storage. Beyond it producers wait."""
+"""Journal bytes of items that are not in the partition files yet, per storage. When there are more, producers wait."""
 APPLY_BYTES = 24_000_000
 """When memory holds this many unapplied bytes, they are applied to the partition files."""
 KEY_BYTES = 64
-"""What a key that an apply must look up, such as that of a deleted item, counts towards the two bounds above."""
+"""The bytes by which a key that an apply must look up, such as that of a deleted item, counts towards the two bounds
+above.
+"""
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
@@ -169,13 +172,15 @@ CHECKPOINT_WAL_BYTES = 32_000_000
 
 # DuckDB's memory.
 DUCKDB_MEMORY_BYTES = 160_000_000
-"""Per storage. DuckDB spills to disk beyond it; with 96 MB inserts spill and take three times as long."""
+"""DuckDB's memory per storage. Beyond it DuckDB spills to disk. With 96 MB, inserts would spill and take three times as
+long.
+"""
 DUCKDB_RESTING_BYTES = 16_000_000
-"""What DuckDB keeps of that memory while the storage is idle."""
+"""The part of that memory that DuckDB keeps while the storage is idle."""
 DUCKDB_MEMORY_PERCENT_MAX = 50
 """Large payloads raise the memory of a storage up to this share of the machine's memory."""
 DUCKDB_JOB_MEMORY_BYTES = 1_000_000_000
-"""For a job that reads or copies a partition file on its own."""
+"""DuckDB's memory for a job that reads or copies a partition file in an instance of its own."""
 
 # Start and stop.
 LOCK_WAIT_SECONDS = 0.5
@@ -213,7 +218,9 @@ LINGER_SECONDS = 2.0
 """A connection that the daemon ends stays open this long for a client that is still sending."""
 HEALTH_REASONS_MAX = 5
 HEALTH_PARTITIONS_MAX = 5
-"""`/health` names this many reasons, and this many partitions for each reason. Of the rest it gives the number."""
+"""`/health` names this many reasons, and this many partitions for each reason. For the others it gives only their
+number.
+"""
 DURATION_SAMPLES_MAX = 1_024
 """Quantiles of durations come from this many of the latest requests of a path."""
 DURATION_PATHS_MAX = 256
@@ -254,16 +261,16 @@ a storage is full."""
 # Bulk data.
 SLICE_ROWS_MAX = 20_000
 SLICE_BYTES_MAX = 4_000_000
-"""What one step of a scan reads."""
+"""A scan reads at most this much in one step."""
 PAGE_BYTES_MAX = 2_000_000
-"""What one step of a list reads. The next step begins when the client has read the last one."""
+"""A list reads at most this much in one step. The next step begins when the client has read the last one."""
 SPLITS_MAX = 1_024
 """A plan with more parts per partition is refused."""
 BULK_PAYLOAD_BYTES_MAX = PRODUCE_BODY_BYTES_MAX
 """A stream with a longer payload is refused."""
 BULK_CHUNK_ROWS_MAX = 1_000
 BULK_CHUNK_BYTES_MAX = 250_000
-"""What one pass of a queue's loop takes from a stream. Other requests wait no longer than that."""
+"""One pass takes at most this much from a stream, so that other requests wait no longer than that."""
 BULK_BATCH_BYTES_MAX = 64_000_000
 """A stream with a longer record batch is refused."""
 BULK_AHEAD_BYTES_MAX = 4_000_000
@@ -272,9 +279,11 @@ BULK_WRITES_MAX = 16
 """Bulk writes that run at a time. Further ones wait for their turn."""
 BULK_APPLY_BYTES = 16_000_000
 BULK_UNAPPLIED_BYTES_MAX = 32_000_000
-"""From the first on, a bulk write starts an apply. It waits at the second, or at the first while clients are active."""
+"""With this many unapplied bytes, a bulk write starts an apply. It waits for the apply at the second bound, or at the
+first one while clients are active.
+"""
 BULK_POLL_SECONDS = 0.005
-"""The time between two looks of a bulk write that waits."""
+"""A bulk write that waits checks this often whether it may continue."""
 BULK_CLIENT_ACTIVE_SECONDS = 1.0
 """Clients count as active for this long after a produce or lease was answered."""
 BULK_SLEEP_FACTOR = 3.0
@@ -297,11 +306,15 @@ SQL_TIMEOUT_SECONDS = 30.0
 SQL_TIMEOUT_SECONDS_MAX = 900.0
 """A request that names a longer time is refused."""
 SQL_WORKER_IDLE_SECONDS = 300.0
-"""Worker processes that are idle for this long are ended."""
+"""A worker process that is idle for this long is ended."""
 SQL_FRAME_BYTES_MAX = 1_000_000
-"""What a worker process hands over at once, so that the daemon holds little of a result for a slow client."""
+"""A worker process sends its result in frames of at most this size, so that the daemon holds little of it for a slow
+client.
+"""
 SQL_HELD_BACK_BYTES = 4_000_000
-"""A shorter result is sent when the query has succeeded. Of a longer one, what there is so far is sent from here on."""
+"""A shorter result is sent when the query has succeeded. A longer one is sent as it arrives, once it has this many
+bytes.
+"""
 
 # Jobs.
 JOB_KEPT_US = 24 * 3_600 * US_PER_SECOND
@@ -313,7 +326,7 @@ JOB_BYTES_PER_SECOND_MAX = 200_000_000
 """A faster job is slowed down to this."""
 JOB_CHUNK_ITEMS_MAX = 1_000
 JOB_CHUNK_BYTES_MAX = 1_000_000
-"""What a migrate into another partition moves in one step."""
+"""A migrate into another partition moves at most this much in one step."""
 JOB_POLL_SECONDS = 0.02
 VERIFY_TRIES_MAX = 100
 """Verify gives up after this many tries to count memory and file at the same moment."""
@@ -324,7 +337,7 @@ COMPACT_FILE_BYTES_MIN = 64_000_000
 COMPACT_FREE_SHARE_MIN = 0.8
 """A file of at least this size is compacted when at least this share of it is free."""
 MANIFEST_BYTES_MAX = 10_000_000
-"""A longer manifest of a backup is refused. The manifest of a thousand partitions has less than a tenth of it."""
+"""A longer manifest of a backup is refused. The manifest of a thousand partitions takes less than a tenth of this."""
 CONSOLE_SESSION_SECONDS_MAX = 12 * 3_600
 """Whoever signed in to the console and did nothing for this long must sign in again."""
 CONSOLE_SESSIONS_MAX = 1_000
@@ -348,7 +361,7 @@ JOB_ROOM_BYTES_MIN = 16_000_000
 # The archive.
 ARCHIVE_TIMEOUT_SECONDS = 30
 ARCHIVE_CONNECT_SECONDS = 3
-"""A request to the object store that takes longer has failed. It is tried again."""
+"""A request to the object store that takes longer counts as failed. It is tried again."""
 ARCHIVE_RETRY_SECONDS_MAX = 5.0
 """A put that fails is tried again after a wait that doubles up to this."""
 ARCHIVE_INDEX_EVERY = 64
@@ -360,7 +373,7 @@ ARCHIVE_DELETES_MAX = 1_000
 ARCHIVE_BASE_CHECK_SECONDS = 0.5
 """The time between two looks for partitions that need a new base."""
 ARCHIVE_PRUNE_SECONDS = 3_600.0
-"""The time between two deletions of what an archive need not keep any longer."""
+"""The time between two prunings of the archive."""
 ARCHIVE_WAIT_SECONDS_MAX = 5.0
 """Requests that wait for the archive get 454 after this time, and partitions are in error until it has caught up."""
 ARCHIVE_GATHER_SECONDS = 0.001
@@ -374,6 +387,6 @@ SKEW_SAMPLES_MAX = 32
 SKEW_SECONDS_MAX = 10
 """A standby whose clock differs by more from the owner's takes over only if it is forced to."""
 ARCHIVE_STOP_SECONDS_MAX = 3.0
-"""A daemon that stops tries for this long to ship what is left."""
+"""A daemon that stops tries for this long to ship the rest."""
 ARCHIVE_CLAIM_SECONDS_MAX = 5.0
-"""A daemon that starts waits this long for the object store, and then serves without it, unless it must wait."""
+"""A daemon that starts waits this long for the object store. Then it serves without the store, unless `wait` is set."""

@@ -1,4 +1,4 @@
-"""Certificates for tests: what `querator tls init` makes, and what it never would."""
+"""Certificates for tests: those of `querator tls init`, and faulty ones that it never makes."""
 
 from __future__ import annotations
 

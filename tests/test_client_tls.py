@@ -122,7 +122,7 @@ def failure(ask: Ask, endpoint: str, tls: ClientTls) -> TlsFailed:
 
 
 @every_client
-def test_an_unknown_ca_is_told(daemon: Daemon, pki: Pki, tmp_path: Path, ask: Ask) -> None:
+def test_an_unknown_ca_is_reported(daemon: Daemon, pki: Pki, tmp_path: Path, ask: Ask) -> None:
     told = failure(ask, https(daemon), ClientTls())
     assert told.message == f"the certificate of {https(daemon)} comes from an unknown CA"
     assert told.hint == "--ca-file FILE with the CA of the daemon"
@@ -131,13 +131,13 @@ def test_an_unknown_ca_is_told(daemon: Daemon, pki: Pki, tmp_path: Path, ask: As
 
 
 @every_client
-def test_another_host_is_told(daemon: Daemon, tls: ClientTls, ask: Ask) -> None:
+def test_another_host_is_reported(daemon: Daemon, tls: ClientTls, ask: Ask) -> None:
     endpoint = https(daemon).replace("127.0.0.1", "localhost")
     assert failure(ask, endpoint, tls).message == f"the certificate of {endpoint} is not for 'localhost'"
 
 
 @every_client
-def test_plain_http_to_a_tls_port_is_told(daemon: Daemon, tls: ClientTls, ask: Ask) -> None:
+def test_plain_http_to_a_tls_port_is_reported(daemon: Daemon, tls: ClientTls, ask: Ask) -> None:
     plain = https(daemon).replace("https:", "http:")
     told = failure(ask, plain, tls)
     assert told.message == f"{plain} speaks TLS"
@@ -145,7 +145,7 @@ def test_plain_http_to_a_tls_port_is_told(daemon: Daemon, tls: ClientTls, ask: A
 
 
 @every_client
-def test_a_bad_client_certificate_is_told(daemon: Daemon, pki: Pki, tmp_path: Path, ask: Ask) -> None:
+def test_a_bad_client_certificate_is_reported(daemon: Daemon, pki: Pki, tmp_path: Path, ask: Ask) -> None:
     other = Pki(tmp_path)
     shown = ClientTls(pki.path("ca.crt"), other.path("client.crt"), other.path("client.key"))
     told = failure(ask, https(daemon), shown)
@@ -161,7 +161,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @every_client
-def test_tls_to_a_plain_port_is_told(plain: Daemon, tls: ClientTls, ask: Ask) -> None:
+def test_tls_to_a_plain_port_is_reported(plain: Daemon, tls: ClientTls, ask: Ask) -> None:
     told = failure(ask, https(plain), tls)
     assert told.message == f"{https(plain)} does not speak TLS"
     assert told.hint == f"--endpoint {https(plain).replace('https:', 'http:')}"
@@ -170,7 +170,7 @@ def test_tls_to_a_plain_port_is_told(plain: Daemon, tls: ClientTls, ask: Ask) ->
 @pytest.mark.parametrize(
     ("begins", "ends", "message"), [(-2, -1, "has expired"), (1, 2, "is not valid yet")], ids=["expired", "future"]
 )
-def test_a_certificate_outside_of_its_time_is_told(
+def test_a_certificate_outside_of_its_time_is_reported(
     pki: Pki, tls: ClientTls, tmp_path: Path, begins: int, ends: int, message: str
 ) -> None:
     """A daemon refuses to start with such a certificate, so a bare server shows it."""

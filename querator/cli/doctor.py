@@ -240,15 +240,15 @@ def java_version() -> int | None:
     program = os.path.join(home, "bin", "java") if home else "java"
     try:
         command = [program, "-XX:-UsePerfData", "-version"]  # otherwise Java leaves a directory behind
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20).stderr
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    return parse_java_version(told)
+    return parse_java_version(output)
 
 
-def parse_java_version(told: str) -> int | None:
+def parse_java_version(output: str) -> int | None:
     """`openjdk version "17.0.9" …` is 17, and `"1.8.0_392"` is 8."""
-    parts = told.split('"')
+    parts = output.split('"')
     numbers = parts[1].split(".") if len(parts) > 1 else []
     digits = numbers[1] if numbers[:1] == ["1"] and len(numbers) > 1 else numbers[0] if numbers else ""
     return int(digits) if digits.isdigit() else None

@@ -56,7 +56,7 @@ def cancel(session: Session, job: JobId) -> None:
 def wait_for(session: Session, job_id: str) -> Job:
     """Wait until a job has ended, without a limit unless --timeout is given. Raises if the job failed."""
     limit = session.waiting_limit()
-    hint = f"the job goes on; querator jobs show {job_id} --wait waits for it again"
+    hint = f"the job is still running; querator jobs show {job_id} --wait waits for it again"
     job = session.client.show_job(job_id)
     with Progress(session.streams, f"{job.kind} of '{job.queue_name}'") as progress:
         for _ in poll(limit, f"job {job_id}", hint):

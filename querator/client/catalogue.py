@@ -160,8 +160,8 @@ def retry(
     """
     retry_at = None if at is None else time_us(at)
     wanted = list(ids)
-    told = _cut(reason, min(REASON_BYTES_MAX, REASONS_BYTES_MAX // max(1, len(wanted))))
-    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=told) for id in wanted]
+    short_reason = _cut(reason, min(REASON_BYTES_MAX, REASONS_BYTES_MAX // max(1, len(wanted))))
+    items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=short_reason) for id in wanted]
     request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items, purpose=purpose)
     # Not repeatable: if the first request arrived, the second one would find the leases lost.
     return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)

@@ -1,6 +1,6 @@
-"""TLS of the clients: the context for connections, and TLS errors in words that say what to do.
+"""TLS for clients: the context for connections, and TLS errors with a hint what to do.
 
-A TLS error does not go away by itself, so calls are not repeated after one.
+A call that fails with a TLS error is not repeated, because the next attempt would fail in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SETTINGS_HINT: Final = "querator config show tells where the setting came from"
 _PLAIN_HTTP_REASONS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 _UNKNOWN_CA: Final = (2, 18, 19, 20, 21)
-"""OpenSSL's numbers for a certificate that no known CA has signed: issuers are missing, or it has signed itself."""
+"""OpenSSL's error numbers for a certificate that no known CA has signed: an issuer is missing, or it is self-signed."""
 
 
 def client_context(tls: ClientTls) -> ssl.SSLContext:

@@ -23,11 +23,11 @@ def judge(
             queue = partition.placement.queue
             name, why = (f"{queue}/{partition.number}", reason) if is_shown(queue) else ("a partition", "does not work")
             by_reason.setdefault(why, []).append(name)
-    told = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
-    if len(told) > HEALTH_REASONS_MAX:
-        told[HEALTH_REASONS_MAX:] = [f"and {len(told) - HEALTH_REASONS_MAX} more"]
+    reasons = [*storage_warnings, *(f"{_listed(names)}: {reason}" for reason, names in by_reason.items())]
+    if len(reasons) > HEALTH_REASONS_MAX:
+        reasons[HEALTH_REASONS_MAX:] = [f"and {len(reasons) - HEALTH_REASONS_MAX} more"]
     is_healthy = not wanted or not all(partition.blocked for partition in wanted)
-    return is_healthy, "; ".join(told)
+    return is_healthy, "; ".join(reasons)
 
 
 def _listed(names: list[str]) -> str:

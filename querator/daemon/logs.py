@@ -39,8 +39,8 @@ _changes: Final = logging.getLogger("querator.changes")
 def changed(what: str, queue: str, partitions: Iterable[int] = (), details: Mapping[str, Any] = NO_DETAILS) -> None:
     """Logs a change by an operator: what was done, in which queue and partitions, and the details that are not empty.
     Call it once the change is durable."""
-    told = {"queue": queue, "partitions": ",".join(map(str, partitions)), **details}
-    _changes.info(what, extra={name: value for name, value in told.items() if value != ""})
+    described = {"queue": queue, "partitions": ",".join(map(str, partitions)), **details}
+    _changes.info(what, extra={name: value for name, value in described.items() if value != ""})
 
 
 class LogFile(logging.FileHandler):
@@ -71,9 +71,9 @@ class RecentWarnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name != DEATHS:
-            told = {name: str(value) for name, value in fields(record).items()}
+            texts = {name: str(value) for name, value in fields(record).items()}
             at_us = round(record.created * US_PER_SECOND)
-            self._kept.append(LoggedWarning(at_us, record.levelname.lower(), record.getMessage(), told))
+            self._kept.append(LoggedWarning(at_us, record.levelname.lower(), record.getMessage(), texts))
 
     def latest(self) -> list[LoggedWarning]:
         """The last ones first. Other threads log, so that this takes a copy."""

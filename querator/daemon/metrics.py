@@ -90,7 +90,9 @@ class Histogram:
         return sum(self._counts)
 
     def quantile(self, share: float) -> float:
-        """The bound below which this share of all observations lies; the largest bound if it lies beyond."""
+        """The smallest bucket bound that this share of all observations does not exceed; the largest bound if there is
+        none.
+        """
         wanted, total = share * self.count, 0
         for bound, count in zip(SECONDS_BOUNDS, self._counts, strict=False):
             total += count

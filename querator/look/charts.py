@@ -70,11 +70,11 @@ def line_chart(
                 parts.append(f'<circle class="dot c{number % COLOURS}" cx="{x}" cy="{y}" r="2"/>')
             else:
                 parts.append(f'<polyline class="line c{number % COLOURS}" points="{points}"/>')
-    told = [
+    rows = [
         [at, *("–" if one.values[place] is None else tell(one.values[place] or 0.0) for one in series)]
         for place, at in enumerate(times)
     ]
-    return _figure(title, "".join(parts), [one.name for one in series], told, begin, end, WIDTH)
+    return _figure(title, "".join(parts), [one.name for one in series], rows, begin, end, WIDTH)
 
 
 def time_bars(
@@ -98,8 +98,8 @@ def time_bars(
                     f' width="{width * 0.84:.1f}" height="{max(0.5, _y(below, top) - y):.1f}"/>'
                 )
                 below += value
-    told = [[at, *(tell(values[place]) for values in counts.values())] for place, at in enumerate(times)]
-    return _figure(title, "".join(parts), list(counts), told, begin, end, BROAD_WIDTH)
+    rows = [[at, *(tell(values[place]) for values in counts.values())] for place, at in enumerate(times)]
+    return _figure(title, "".join(parts), list(counts), rows, begin, end, BROAD_WIDTH)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]], tell: Callable[[float], str]) -> str:
@@ -139,7 +139,7 @@ def nice_duration(milliseconds: float) -> float:
 
 
 def _figure(
-    title: str, drawing: str, names: Sequence[str], told: Sequence[Sequence[object]], begin: int, end: int, width: int
+    title: str, drawing: str, names: Sequence[str], rows: Sequence[Sequence[object]], begin: int, end: int, width: int
 ) -> str:
     """The chart with its legend. `data-points` lets the script say the values under the pointer."""
     keys = "".join(
@@ -147,7 +147,7 @@ def _figure(
         f' <b data-series="{number}"></b></li>'
         for number, name in enumerate(names)
     )
-    points = escape(json.dumps(told, ensure_ascii=False))
+    points = escape(json.dumps(rows, ensure_ascii=False))
     return (
         f'<figure class="chart{" broad" if width == BROAD_WIDTH else ""}">'
         f'<figcaption><span class="title">{escape(title)}</span><ul class="legend">{keys}</ul>'

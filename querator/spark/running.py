@@ -93,8 +93,8 @@ def explained(error: BaseException) -> QueratorError:
         return QueratorError(_plain(text.strip().partition("\n")[0] or type(error).__name__))
     # The last cause with an error class names the file, and the innermost cause says what is wrong with it.
     named = [cause for cause in causes if _CONDITION.match(cause)]
-    told = [*named[-1:], causes[-1]] if causes[-1] not in named else named[-1:]
-    return QueratorError(": ".join(_plain(cause) for cause in told))
+    shown = [*named[-1:], causes[-1]] if causes[-1] not in named else named[-1:]
+    return QueratorError(": ".join(_plain(cause) for cause in shown))
 
 
 def _plain(text: str) -> str:

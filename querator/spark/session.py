@@ -138,9 +138,9 @@ def python_of_executors(master: str, environ: Mapping[str, str] = os.environ) ->
 
     With a relative path, executors would fail and be restarted forever.
     """
-    told = environ.get("PYSPARK_PYTHON", "")
+    configured = environ.get("PYSPARK_PYTHON", "")
     on_a_cluster = bool(master) and not master.startswith("local")
-    return told if on_a_cluster and Path(told).is_absolute() else sys.executable
+    return configured if on_a_cluster and Path(configured).is_absolute() else sys.executable
 
 
 def why_it_ended(log_file: Path, before: int = 0) -> str:

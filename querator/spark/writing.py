@@ -64,7 +64,7 @@ class QueueWriter(DataSourceArrowWriter):
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """The streaming sink. A repeated batch adds nothing, also after a restart from the checkpoint."""
+    """The streaming sink. A repeated batch adds nothing, even after a restart from the checkpoint."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options

@@ -1,6 +1,7 @@
 """Messages of the access calls: our tokens, and the namespaces, users, keys and roles of the original service.
 
-This daemon refuses all calls of the original's kind, but it decodes their requests first, as the wire contract says.
+The daemon refuses all access calls of the original service, but decodes their requests first, as the wire contract
+says.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class TokenSecret(Message):
     token: str = ""
     """The token itself. It is shown only in this answer."""
     prefix: str = ""
-    """The first characters of the token, by which lists show it."""
+    """The first characters of the token, which lists show."""
     role: str = ""
     queues: list[str] = []
     expires_at: Timestamp | None = None
@@ -90,7 +91,7 @@ class AuditListRequest(Message):
     queue_name: str = ""
     """Only entries about this queue, or about queues that match this pattern."""
     limit: Int32 = 0
-    """The largest number of entries; 0 is 1,000."""
+    """The largest number of entries; 0 means 1,000."""
 
 
 class AuditEntry(Message):
@@ -108,7 +109,7 @@ class AuditEntry(Message):
     partitions: list[Int32] = []
     """The numbers of the partitions; none means all."""
     asked: str = ""
-    """What was asked, as JSON, without payloads."""
+    """The fields of the request as JSON, without payloads."""
     outcome: str = ""
     """`done`, or the code and the text of the error."""
     duration: str = ""

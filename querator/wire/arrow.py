@@ -113,7 +113,7 @@ def check(schema: pa.Schema, wanted: pa.Schema) -> None:
     """Raises SchemaError if a schema does not fit, before any row is read."""
     names = schema.names
     if len(set(names)) != len(names):
-        raise SchemaError("a column comes twice")
+        raise SchemaError("a column occurs twice")
     unknown = [name for name in names if name not in wanted.names]
     if unknown:
         raise SchemaError(f"column '{unknown[0]}' is unknown; known are {', '.join(wanted.names)}")

@@ -49,7 +49,7 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True):
     partitions: list[int] = []
     """The numbers of the partitions; none means all."""
     where: str = ""
-    """A condition for a later scan. It is only checked, so that a wrong one fails before the scan begins."""
+    """A condition for a later scan. It is only checked here, so that a wrong condition fails before the scan begins."""
 
 
 class PlannedPartition(msgspec.Struct):
@@ -57,7 +57,7 @@ class PlannedPartition(msgspec.Struct):
     items: int
     """How many items the partition has."""
     upto_ids: list[str]
-    """The ends of the ranges. The last one is the end of the view."""
+    """The last ids of the ranges. Items after the last range are not part of the plan."""
 
 
 class PlanResponse(msgspec.Struct):

@@ -48,8 +48,9 @@ class Reply(Message):
     message: str = ""
     """What happened, in a sentence."""
     details: dict[str, str] = {}
-    """More about what was done, to requests that ask: `repeated` if a produce with this `request_id` was carried out
-    before; how many items of each state `queue.clear` deleted, with `counts`."""
+    """Further results: `repeated` if a produce with this `request_id` was carried out before, and, if `queue.clear` was
+    asked for `counts`, how many items of each state it deleted.
+    """
 
 
 # -- queue.*
@@ -61,7 +62,7 @@ class QueueProduceItem(Message):
     kind: str = ""
     """What kind of item it is. The daemon passes it on to consumers and does not look at it."""
     reference: str = ""
-    """A note of the caller's own."""
+    """A note by the caller. The daemon passes it on to consumers and does not look at it."""
     enqueue_at: Timestamp | None = None
     """The item is ready from this time on. Absent or past means now."""
     bytes_: bytes = b""
@@ -84,8 +85,9 @@ class QueueProduceRequest(Message):
     request_id: str = ""
     """For an hour, a second request with the same id adds nothing. Up to 256 bytes."""
     first_attempt: bool = False
-    """The client made the request_id for this request and sends it for the first time. The request then does not wait
-    for a partition that cannot be read."""
+    """Whether the client made the `request_id` for this request and sends it for the first time. The request then does
+    not wait for a partition that cannot be read.
+    """
 
 
 def payloads(request: QueueProduceRequest) -> list[bytes]:
@@ -97,7 +99,7 @@ class QueueLeaseRequest(Message):
     batch_size: Int32 = 0
     """The largest number of items to lease, 1 to 1,000."""
     client_id: str = ""
-    """The consumer that leases or holds the item. A queue takes one waiting lease per client id."""
+    """The consumer that leases or holds the item. A queue accepts only one waiting lease per client id."""
     request_timeout: str = ""
     complete_ids: list[str] = []
     """Items to complete first, in the same step. They can be of any partition; at most 1,000."""
@@ -142,7 +144,7 @@ class QueueRetryItem(Message):
     dead: bool = False
     """Move the item to the dead queue at once. This wins over `retry_at`."""
     unused: bool = False
-    """The item was not worked on: this lease does not count as an attempt."""
+    """Whether nobody worked on the item. This lease then does not count as an attempt."""
     reason: str = ""
     """Why the attempt failed, in the client's words; at most 2,000 bytes."""
 
@@ -265,7 +267,7 @@ class QueueInfo(Message):
     expire_timeout: str = ""
     """How long an item lives if nobody completes it, as a duration."""
     max_attempts: Int32 = 0
-    """How often an item can be leased before it is dead; 0 is no limit."""
+    """How often an item can be leased before it is dead; 0 means no limit."""
     requested_partitions: Int32 = 0
     """How many partitions, from 1 to 1000."""
     partitions: list[PartitionInfo] = []
@@ -281,15 +283,16 @@ class QueueInfo(Message):
 class QueuesInfoRequest(Message):
     queue_name: str = ""
     extended: bool = False
-    """Also answer with fields that clients of the original service refuse: `figures` and `retention` of a queue,
-    `client_id`, `token_name` and `leased_at` of an item."""
+    """Whether the answer includes fields that clients of the original service refuse: `figures` and `retention` of a
+    queue, `client_id`, `token_name` and `leased_at` of an item.
+    """
 
 
 class QueuesListRequest(Message):
     pivot: str = ""
     """Begin with this entry."""
     limit: Int32 = 0
-    """The largest number of entries; 0 is the default."""
+    """The largest number of entries; 0 means the default."""
     namespace: str = ""
     extended: bool = False
 
@@ -306,7 +309,7 @@ class QueuesHistoryRequest(Message):
 
 
 class HistorySample(Message):
-    """One step of a queue's history. Counts are what happened within the step; the rest is the most seen in it."""
+    """One step of a queue's history. Counts are of this step; the other figures are the largest values seen in it."""
 
     at: Timestamp | None = None
     """When the step began."""
@@ -343,7 +346,7 @@ class QueuesHistoryResponse(Message):
 
 class QueuesOverviewRequest(Message):
     contains: str = ""
-    """Only queues with this text in their name, in upper or lower case."""
+    """Only queues with this text in their name. Upper and lower case are the same."""
     sort: str = ""
     """`trouble` (the default), `name`, `ready`, `leased`, `scheduled`, `in`, `out`, `age` or `dead`; the largest
     first."""
@@ -381,7 +384,7 @@ class QueuesOverviewResponse(Message):
     troubled: Int32 = 0
     """How many of those have a partition that is not available."""
     ready: Int64 = 0
-    """The sums over all queues that match, as of the last sample, which is at most some ten seconds old."""
+    """The sum over all queues that match, as of the last sample, which is about ten seconds old at most."""
     leased: Int64 = 0
     scheduled: Int64 = 0
     items: list[QueueOverview] = []
@@ -390,7 +393,7 @@ class QueuesOverviewResponse(Message):
 class QueuesDeleteRequest(Message):
     queue_name: str = ""
     force: bool = False
-    """Delete the queue although another queue uses it as its dead queue."""
+    """Whether to delete the queue even if another queue uses it as its dead queue."""
 
 
 # -- storage/* and items.*
@@ -589,11 +592,11 @@ class StorageStatus(Message):
     partitions: Int32 = 0
     """How many partitions of queues are placed in the storage, whether their files can be read or not."""
     partition_bytes: Int64 = 0
-    """What the files of these partitions take on the disk; other files do not count."""
+    """The disk space of the files of these partitions. Other files do not count."""
     journal_bytes: Int64 = 0
     """The size of its journal."""
     unapplied_bytes: Int64 = 0
-    """What the journal holds that is not in the partition files yet."""
+    """Bytes in the journal that are not in the partition files yet."""
     free_bytes: Int64 = 0
     """Free space on its disk."""
     total_bytes: Int64 = 0
@@ -629,7 +632,7 @@ class PartitionsPauseRequest(Message):
     queue_name: str = ""
     partitions: list[Int32] = []
     for_: str = ""
-    """Resume by itself after this duration."""
+    """Resume the partitions after this duration."""
 
 
 class PartitionsMigrateRequest(Message):
@@ -663,7 +666,7 @@ class PartitionsAcceptLossRequest(Message):
     queue_name: str = ""
     partition: Int32 = 0
     dry_run: bool = False
-    """Tell what would be given up, and change nothing."""
+    """Whether to report only what would be given up, and change nothing."""
 
 
 class PartitionsAcceptLossResponse(Message):

@@ -250,7 +250,9 @@ class _Reader:
         return self.syntax_error(place, f'unexpected character {chr(self.body[place])}, missing ":" after field name')
 
     def no_token(self, token: Token) -> ContentError | None:
-        """Why this is not a token of JSON. This error comes before errors about the place of a token."""
+        """The reason why this is not a token of JSON. This error takes precedence over errors about the place of a
+        token.
+        """
         if token[1] is not None:
             try:
                 self.text(token)

@@ -219,7 +219,7 @@ class TestFile:
 
 
 def _again(access: Access, clock: ManualClock, data: Path) -> Access:
-    """The same counts with a thread that still works."""
+    """The same counts, from a log whose thread still runs."""
     other = Access(AccessConfig(), clock, data)
     other.audit._unrecorded = access.audit._unrecorded
     return other

@@ -41,7 +41,7 @@ print(connection.getresponse().read().decode())
 
 
 def ask_as(user: str, group: str, path: Path, call: str, body: dict[str, object] | None = None) -> str:
-    """What a process of another user is told over the Unix socket."""
+    """The answer that a process of another user gets over the Unix socket."""
     ids = [str(pwd.getpwnam(user).pw_uid), str(grp.getgrnam(group).gr_gid)]
     words = [sys.executable, "-c", ASK, *ids, str(path), call, json.dumps(body or {})]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
@@ -91,7 +91,7 @@ class TestUnixSocket:
             assert ask_as("nobody", "nogroup", daemon.socket, "tokens.whoami") == "no permission"
 
     @NEEDS_ROOT
-    def test_a_socket_that_the_group_cannot_reach_is_told(self, tmp_path: Path) -> None:
+    def test_a_socket_that_the_group_cannot_reach_is_reported(self, tmp_path: Path) -> None:
         with Daemon(tmp_path, "--socket-group", "games") as daemon:
             assert any("cannot reach the socket" in line for line in daemon.output.splitlines())
 

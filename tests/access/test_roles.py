@@ -1,6 +1,7 @@
 """Every call, stream and page, by every role: with a pattern that matches, with one that does not, and with no token.
 
-What each needs is told here a second time, by hand, so that a wrong entry in the table of routes is found.
+The right that each of them needs is listed here a second time, by hand, so that a wrong entry in the table of routes is
+found.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def test_every_call_is_in_this_table_and_every_stream_and_page() -> None:
 
 
 def harmless(path: str, queue: str) -> dict[str, Any]:
-    """A request that names the queue and cannot succeed in doing anything: it is refused after the rights."""
+    """A request that names the queue and changes nothing: it is refused after the check of rights."""
     fields = TABLE[path].message.__struct_fields__
     body: dict[str, Any] = {"queue_name": queue} if "queue_name" in fields else {}
     if path == "queues.delete":
@@ -120,7 +121,7 @@ def harmless(path: str, queue: str) -> dict[str, Any]:
 
 
 def is_admitted(answer: Answer) -> bool:
-    """Whether the rights let it through. What the call itself says of the harmless request does not matter."""
+    """Whether the check of rights passed. The answer of the call itself does not matter."""
     if answer.status in (401, 403):
         assert answer.json in (DENIED, NOBODY)
         return False

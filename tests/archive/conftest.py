@@ -36,7 +36,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> ArchiveConfig:
-    """An archive in a directory, to which everything goes at once."""
+    """An archive in a directory. Everything is copied to it at once."""
     return ArchiveConfig(f"file://{tmp_path / 'archive'}", interval=0.01, heartbeat=0.5)
 
 

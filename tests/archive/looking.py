@@ -1,4 +1,4 @@
-"""What tests of the archive do again and again."""
+"""Helpers that several tests of the archive use."""
 
 from __future__ import annotations
 

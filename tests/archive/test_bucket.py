@@ -1,4 +1,4 @@
-"""The seam to object stores: what is created stays, and a store that fails is told from one that refuses."""
+"""Objects in a store: a created object stays, and a store that fails is distinguished from one that refuses."""
 
 from __future__ import annotations
 
@@ -129,5 +129,5 @@ def test_a_store_that_ignores_conditional_puts_is_found_out(behind_proxy: Bucket
 
 
 def test_a_url_that_is_no_archive_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is no archive"):
+    with pytest.raises(ConfigError, match="is not an archive"):
         Bucket("ftp://somewhere/else")

@@ -20,7 +20,7 @@ OpenHouse = Callable[..., House]
 
 @pytest.fixture
 def house(open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch) -> House:
-    """A queue of which two items came every minute for ten minutes; with small indexes and bases."""
+    """A queue that got two items every minute for ten minutes, with small indexes and bases."""
     monkeypatch.setattr(limits, "ARCHIVE_INDEX_EVERY", 2)
     monkeypatch.setattr(limits, "ARCHIVE_BASE_LOG_BYTES", 3_000)
     house = open_house("live", archive=archive)

@@ -1,4 +1,4 @@
-"""A restore makes a directory as everything was at a moment."""
+"""A restore makes a directory with the state of a given moment."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_an_item_that_was_leased_while_the_store_was_away_is_held_by_nobody(
     assert [item.bytes_ for item in house.lease()] == [b"1"]
 
 
-def test_a_queue_exists_in_the_archive_before_its_creation_is_told(
+def test_a_queue_exists_in_the_archive_before_its_creation_is_reported(
     open_house: OpenHouse, waiting: ArchiveConfig, tmp_path: Path
 ) -> None:
     house = open_house("live", archive=waiting)

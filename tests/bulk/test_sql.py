@@ -131,7 +131,7 @@ def test_bytes_are_not_searched_for_fields_in_vain(client: Client, queue: str, c
         client.sql(queue, f"select id from items where {condition}")
 
 
-def test_an_arrow_that_takes_the_whole_comparison_is_told(client: Client, queue: str) -> None:
+def test_an_arrow_that_takes_the_whole_comparison_is_reported(client: Client, queue: str) -> None:
     with pytest.raises(InvalidRequest, match="put it in brackets"):
         client.sql(queue, "select id from items where text->'n'->>'m' = '5'")
 

@@ -44,7 +44,7 @@ def test_a_timeout_is_also_for_a_daemon_that_is_away(tmp_path: Path, monkeypatch
         started[0].stop()
 
 
-def test_no_permission_is_told(lonely: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_permission_is_reported(lonely: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -204,7 +204,7 @@ def test_a_defect_has_no_traceback_unless_asked_for(cli: CommandLine, monkeypatc
     assert "Traceback" in cli("queues", "list", "--debug").stderr
 
 
-def test_an_argument_that_is_not_utf8_is_told(cli: CommandLine) -> None:
+def test_an_argument_that_is_not_utf8_is_reported(cli: CommandLine) -> None:
     result = cli("queues", "show", os.fsdecode(b"\xff"))
     assert result.exit_code == 2
     assert "not valid UTF-8" in result.stderr
@@ -224,7 +224,7 @@ def test_a_closed_pipe_is_no_error_to_read_about(cli: CommandLine, daemon: Daemo
     process.stderr.close()
 
 
-def test_a_full_disk_is_told(cli: CommandLine) -> None:
+def test_a_full_disk_is_reported(cli: CommandLine) -> None:
     with open("/dev/full", "wb") as full:
         process = cli.process("help", "exit-codes", stdout=full, stderr=subprocess.PIPE)
         told = process.communicate(timeout=60)[1].decode()

@@ -330,7 +330,7 @@ def test_redrive_can_be_interrupted(cli: CommandLine, client: Client) -> None:
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
-    assert "hint: the same command goes on with the rest" in told
+    assert "hint: the same command continues with the rest" in told
     left, done = totals(client, dead)[0], totals(client, name)[0]
     assert (left + done, f"redrove {done} item" in told) == (20, True)
     cli.ok("items", "redrive", dead)
@@ -377,7 +377,7 @@ def test_an_export_replaces_no_file_and_leaves_no_half_one(
     assert not list(tmp_path.glob("other*"))
 
 
-def test_bad_lines_of_an_import_are_told(cli: CommandLine, client: Client, queue: str) -> None:
+def test_bad_lines_of_an_import_are_reported(cli: CommandLine, client: Client, queue: str) -> None:
     result = cli("items", "import", queue, "-", input='{"utf8":"a"}\nnonsense\n{"colour":1}\n')
     assert result.exit_code == 3
     assert "line 2: " in result.stderr

@@ -71,7 +71,7 @@ def test_drain_waits_until_nothing_is_left(cli: CommandLine, client: Client, wid
     client.produce(wide_queue, "x")
     result = cli("partitions", "drain", wide_queue, "0", "--wait", "--timeout", "20ms")
     assert result.exit_code == 7
-    assert "draining goes on" in result.stderr
+    assert "are still draining" in result.stderr
     client.complete(wide_queue, [item.id for item in client.lease(wide_queue).items])
     assert "drained" in cli("partitions", "drain", wide_queue, "0", "--wait").stderr
 
@@ -208,7 +208,7 @@ def test_waiting_for_a_job_can_end_before_the_job(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, JobDaemon(RUNNING)) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("jobs", "show", "j1", "--wait", "--timeout", "20ms")
     assert result.exit_code == 7
-    assert "the job goes on" in result.stderr
+    assert "the job is still running" in result.stderr
 
 
 def test_jobs_are_listed_and_cancelled(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_payload_that_is_not_utf8(cli: CommandLine, client: Client, queue: str
     assert payloads(client, queue) == [b"\xff"]
 
 
-def test_empty_standard_input_is_told(cli: CommandLine, queue: str) -> None:
+def test_empty_standard_input_is_reported(cli: CommandLine, queue: str) -> None:
     result = cli("queue", "produce", queue, "-", input="")
     assert result.exit_code == 2
     assert "standard input is empty" in result.stderr

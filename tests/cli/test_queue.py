@@ -208,7 +208,7 @@ def test_an_idle_queue_may_have_scheduled_items(cli: CommandLine, queue: str) ->
     assert cli("queue", "wait", queue, "--for", "empty", "--timeout", "10ms").exit_code == 7
 
 
-def test_what_was_done_before_the_daemon_failed_is_told(tmp_path: Path) -> None:
+def test_what_was_done_before_the_daemon_failed_is_reported(tmp_path: Path) -> None:
     ids = "".join(f"id-{number}\n" for number in range(1_500))
     with ScriptedDaemon(tmp_path, OK, refusal(453, "the disk is full")) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("queue", "complete", "q", "-", input=ids)

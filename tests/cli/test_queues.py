@@ -163,7 +163,7 @@ def test_queue_and_queues_take_each_other_s_verbs(cli: CommandLine, queue: str, 
     assert usage[1:] == cli(other, *typed[1:], "--help").stdout.splitlines()[1:]
 
 
-def test_a_verb_that_neither_has_is_told(cli: CommandLine) -> None:
+def test_a_verb_that_neither_has_is_reported(cli: CommandLine) -> None:
     for words in (["queue", "lst"], ["queues", "lst"]):
         result = cli(*words)
         assert result.exit_code == 2

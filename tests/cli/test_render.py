@@ -97,7 +97,7 @@ def test_columns_give_way_the_empty_ones_first() -> None:
     assert table.fit(60) == ["more"]
 
 
-def test_what_is_not_shown_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_shown_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with streams.pretend(Terminals(stdout=True, columns=60)):
         Renderer(Streams()).records([wide_record()], ("id", "kind", "text", "more"), name="id")
     assert "columns that do not fit: more" in capsys.readouterr().err

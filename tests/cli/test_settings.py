@@ -51,7 +51,7 @@ def test_the_contexts_file_is_for_its_owner(bare: CommandLine, tmp_path: Path) -
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_contexts_file_that_is_broken_is_told(bare: CommandLine, tmp_path: Path) -> None:
+def test_a_contexts_file_that_is_broken_is_reported(bare: CommandLine, tmp_path: Path) -> None:
     bare.ok("context", "add", "x", "--endpoint", "http://x:1")
     (tmp_path / ".config/querator/contexts.toml").write_text("nonsense")
     for words in (["queues", "list"], ["context", "list"]):

@@ -219,12 +219,12 @@ def test_columns_are_chosen_in_the_query_where_the_daemon_writes_the_answer(lone
     assert "name the columns in the query" in lonely("sql", "q", "select 1", "-o", "csv", "--columns", "a").stderr
 
 
-def test_a_query_that_is_not_utf8_is_told(lonely: CommandLine) -> None:
+def test_a_query_that_is_not_utf8_is_reported(lonely: CommandLine) -> None:
     result = lonely("sql", "q", "-", input=b"select '\xff'")
     assert (result.exit_code, "not valid UTF-8" in result.stderr) == (2, True)
 
 
-def test_a_cut_result_is_told(tmp_path: Path) -> None:
+def test_a_cut_result_is_reported(tmp_path: Path) -> None:
     with ScriptedDaemon(tmp_path, serve) as daemon:
         result = CommandLine(tmp_path, daemon.socket)("sql", "q", "select 1", "--limit", "2")
     assert "only the first 2 rows" in result.stderr

@@ -75,7 +75,7 @@ def test_a_client_needs_a_name(command: CommandLine, tmp_path: Path) -> None:
         assert command("tls", "init", str(tmp_path), "--name", "x", f"--client={name}").exit_code == 2
 
 
-def test_without_the_library_the_pip_line_is_told(
+def test_without_the_library_the_pip_line_is_reported(
     command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)

@@ -62,7 +62,7 @@ def ask(connection: ssl.SSLSocket, path: str = "/health", body: Any = None) -> t
 
 
 def lease(connection: ssl.SSLSocket, queue: str) -> None:
-    """Asks for an item of an empty queue. `answer` reads what comes of it."""
+    """Asks for an item of an empty queue. `answer` reads the answer."""
     body = json.dumps({"queue_name": queue, "batch_size": 1, "client_id": "c", "request_timeout": "1m"}).encode()
     connection.sendall(b"POST /v1/queue.lease HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
@@ -396,7 +396,7 @@ def expiry_in_metrics(daemon: Daemon) -> float:
     return next(s.value for s in parse(text) if s.name == "querator_tls_certificate_expires_timestamp_seconds")
 
 
-def test_without_tls_no_certificate_is_told() -> None:
+def test_without_tls_no_certificate_is_reported() -> None:
     assert certificate_days({"checks": {"queues:storage": [{"status": "pass"}]}}) is None
 
 

@@ -66,7 +66,7 @@ def test_an_empty_queue_is_an_empty_data_frame(spark: SparkSession, options: dic
         ({"queue": "no-such-queue"}, "no such queue named 'no-such-queue'"),
     ],
 )
-def test_options_that_make_no_sense_are_told(
+def test_options_that_make_no_sense_are_reported(
     spark: SparkSession, options: dict[str, str], more: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(Exception, match=reason):

@@ -144,7 +144,7 @@ class TestOnTheLoop:
         again, history = read(tmp_path / "journal")
         assert contents(again, history, A) == [(1, b"o\0ne"), (2, b"two")]
 
-    def test_failures_are_told(self, tmp_path: Path) -> None:
+    def test_failures_are_reported(self, tmp_path: Path) -> None:
         with (tmp_path / "file").open("wb") as file:
             closed = file.fileno()
             assert pwrite_holding(closed, b"\0abc", 1) == 4

@@ -188,7 +188,7 @@ def test_a_client_that_stops_in_the_middle_hears_of_it(half_closing_front: Front
     assert front.service.requests == []
 
 
-def test_a_chunk_without_a_length_is_told(front: Front) -> None:
+def test_a_chunk_without_a_length_is_reported(front: Front) -> None:
     wire = front.connect()
     wire.send(request("/v1/queue.produce", b"zz\r\n{}\r\n0\r\n\r\n", CHUNKED, "Accept: application/json"))
     answer = wire.answer()

@@ -262,7 +262,7 @@ class RedriveRun:
             )
         elif groups and not session.quiet:
             session.output.records(groups, ("kind", "reason", "last_reason", "origin", "items"), name="kind")
-        go_on = "the same command goes on with the rest"
+        go_on = "the same command continues with the rest"
         if self.interrupted:
             raise Interrupted(f"interrupted: {text}", hint=go_on)
         if self.stopped_by is not None:

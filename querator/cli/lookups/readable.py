@@ -1,4 +1,4 @@
-"""Which partitions of a queue can be read. The user is told about the others, because their items are missing."""
+"""Which partitions of a queue can be read. A note names the others, because their items are missing in the output."""
 
 from __future__ import annotations
 

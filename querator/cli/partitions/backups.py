@@ -44,7 +44,7 @@ def backup(
     """
     if all_queues_:
         if queue is not None or partitions:
-            raise UsageError("--all-queues stands alone")
+            raise UsageError("--all-queues cannot be combined with a queue or partitions")
         _backup_all_queues(session, to, wait=wait)
         return
     name = one_queue(queue)

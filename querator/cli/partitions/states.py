@@ -106,7 +106,7 @@ def reload(
     timeout = file_timeout(session)
     if all_queues_:
         if queue is not None or partitions or all_:
-            raise UsageError("--all-queues stands alone")
+            raise UsageError("--all-queues cannot be combined with a queue or partitions")
         _reload_all_queues(session, timeout, dry_run=dry_run)
         return
     name, some = one_queue(queue), chosen(partitions, all_)
@@ -176,7 +176,7 @@ def _wait_for_state(session: Session, queue: str, partitions: list[int], state: 
 
 def _wait_until_drained(session: Session, queue: str, partitions: list[int], state: str) -> None:
     limit = session.waiting_limit()
-    hint = f"draining goes on; querator partitions list {queue} shows how far it is"
+    hint = f"the partitions are still draining; querator partitions list {queue} shows how many items are left"
     with Progress(session.streams, f"draining '{queue}'") as progress:
         for _ in poll(limit, f"{named(queue, partitions)} is not drained", hint):
             some = [o for o in session.client.list_partitions(queue) if not partitions or o.partition in partitions]

@@ -78,9 +78,9 @@ class Spark:
             except KeyboardInterrupt:
                 raise Interrupted("interrupted", hint="the help of the command says how to continue") from None
             except Exception as error:
-                told = explained(error)
-                told.hint = told.hint or f"Spark's log has more: {self.log_file}"
-                raise told from error
+                failure = explained(error)
+                failure.hint = failure.hint or f"Spark's log has more: {self.log_file}"
+                raise failure from error
 
     def watch(self, standing: Callable[[], Standing | None]) -> None:
         """Show this in the progress line from now on."""
@@ -156,10 +156,10 @@ def resume_hint(how: str, progress: Callable[[], str] | None = None) -> Iterator
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted{_so_far(progress)}", hint=how) from None
     except Exception as error:
-        told = explained(error)
-        if isinstance(told, UsageError):
-            raise told from error
-        raise type(told)(f"{told.message}{_so_far(progress)}", hint=how) from error
+        failure = explained(error)
+        if isinstance(failure, UsageError):
+            raise failure from error
+        raise type(failure)(f"{failure.message}{_so_far(progress)}", hint=how) from error
 
 
 def _so_far(progress: Callable[[], str] | None) -> str:

@@ -75,7 +75,7 @@ class Tally:
     handed_back: int = 0
     lost: int = 0
     not_completed: int = 0
-    """Done and still leased; they come back when their leases run out."""
+    """Items that are done but still leased. They return to the queue when their leases end."""
 
 
 @dataclass

@@ -30,7 +30,7 @@ class Parameter:
     names: tuple[str, ...]
     """`--output`, `-o`; empty for an argument."""
     metavar: str
-    """How the help names its value; empty for a flag."""
+    """The placeholder for its value in the help; empty for a flag."""
     help: str
     choices: tuple[str, ...] = ()
     default: str = ""

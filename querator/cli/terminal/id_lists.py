@@ -22,7 +22,7 @@ def given(session: Session, ids: Sequence[str]) -> Iterator[str]:
         yield from ids
         return
     if len(ids) > 1:
-        raise UsageError("'-' stands alone: ids come from standard input or from the command line")
+        raise UsageError("'-' cannot be combined with ids: they come from standard input or from the command line")
     for line in session.streams.stdin_bytes:
         if text := line.decode(errors="surrogateescape").strip():
             yield text

@@ -1,9 +1,10 @@
-"""The copy elsewhere: shipping everything durable to an object store, and bringing it back.
+"""The archive: copies everything durable to an object store, and restores it from there.
 
-`objects` is the format, `bucket` the seam to object stores, and `ledger` what an archive has. `ownership` decides who
-may write, `cutting` and `shipping` write, `bases` copies whole partition files, and `turnstile` holds answers back
-where they must wait. `restoring` and `standby` read, `promoting` makes a standby serve, and `care` looks after what is
-there. Nothing here decides about items.
+`objects` defines the format, `bucket` talks to object stores, and `ledger` records what an archive has. `ownership`
+decides who may write, `cutting` and `shipping` write the log, `bases` copies whole partition files, and `turnstile`
+delays answers that must wait for the archive. `restoring` makes a data directory from an archive, `standby` follows an
+archive, `promoting` makes a standby serve, and `care` lists, verifies and prunes an archive. Nothing here decides about
+items.
 """
 
 from querator.daemon.archive import bases, care, restoring

@@ -1,4 +1,4 @@
-"""Bases: whole partition files for the archive, taken like a backup while the queue goes on."""
+"""Bases: whole partition files for the archive, taken like a backup while the queue keeps working."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def watch(registry: Registry, shipper: Shipper) -> None:
 
 
 def _prune(registry: Registry, shipper: Shipper) -> None:
-    """Blocking. Deletes what is older than the archive is to keep."""
+    """Blocking. Deletes objects that are older than the archive has to keep."""
     before_us = registry.clock.now_us() - int(shipper.config.keep * limits.US_PER_SECOND)
     try:
         found = care.prune(shipper.bucket, before_us)
@@ -72,7 +72,7 @@ def _find(registry: Registry, uuid: str) -> tuple[Logical, Partition] | None:
 
 
 async def _take(registry: Registry, shipper: Shipper, logical: Logical, partition: Partition, path: Path) -> None:
-    # Before the snapshot: what comes after the snapshot is in this log object at the earliest.
+    # Read before the snapshot: records after the snapshot are in this log object or a later one.
     since = shipper.ledger.number + 1
     snapshot = await at_store(logical, partition, _snapshot)
     writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, path))

@@ -1,6 +1,6 @@
-"""The seam to object stores: create an object, read, list and delete objects. Nothing else knows obstore.
+"""Creates, reads, lists and deletes objects in an object store. Only this module uses obstore.
 
-An archive in a directory (`file://`) is synced here, because the object store library does not do that.
+For an archive in a directory (`file://`), this module also syncs the files, because obstore does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 class Away(Exception):
-    """The object store does not answer, or refuses. What was asked for may have happened all the same."""
+    """The object store does not answer, or refuses. The request may still have been carried out."""
 
 
 class ArchiveError(QueratorError):
@@ -42,7 +42,7 @@ class Bucket:
         scheme, _, path = urlsplit(url)[:3]
         if scheme not in SCHEMES:
             raise ConfigError(
-                f"'{url}' is no archive",
+                f"'{url}' is not an archive",
                 hint="it begins with s3://, gs://, az:// or file://, such as s3://bucket/queue",
             )
         self._directory = Path(unquote(path)) if scheme == "file" else None
@@ -50,10 +50,11 @@ class Bucket:
         self._errors = self._library.exceptions
 
     def create(self, name: str, data: bytes) -> bytes | None:
-        """Creates an object. If there is one of this name already, returns its bytes, and changes nothing.
+        """Creates an object. If an object of this name exists, changes nothing and returns its bytes.
 
-        An object with the same bytes is our own: the first attempt succeeded, although it looked like a failure. So is
-        an object that is cut off: no store shows one, but if it happens, only its writer can complete it.
+        An object with the same bytes is our own: an earlier attempt succeeded, although it looked like a failure. An
+        object that is cut off is our own too. Stores with atomic puts show none, but if there is one, only its writer
+        can complete it.
         """
         if self._create(name, data):
             return None
@@ -96,7 +97,7 @@ class Bucket:
                 return None
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a large object, one piece after the other."""
+        """The bytes of a large object, in pieces."""
         with self._failures():
             try:
                 for piece in self._library.get(self._store, name).stream(min_chunk_size=_PIECE_BYTES):
@@ -170,5 +171,7 @@ _NO_RETRIES: Final[Any] = {"max_retries": 0}
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The library's types know each setting of each store. Ours come from a file, and the library checks them."""
+    """The settings of a store for obstore. Its types name each setting, but ours come from a file, and obstore checks
+    them.
+    """
     return function

@@ -1,4 +1,4 @@
-"""Care of an archive: what is in it, whether all of it is sound, and what may go."""
+"""Lists, verifies and prunes an archive."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def heartbeat(bucket: Bucket) -> Heartbeat | None:
 
 
 class Point(NamedTuple):
-    """A log object that a restore may begin to read after."""
+    """A log object after which a restore may begin to read."""
 
     number: int
     time: int
@@ -166,10 +166,10 @@ class Pruned(NamedTuple):
 
 
 def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
-    """Blocking. Deletes what no point after a moment needs.
+    """Blocking. Deletes the objects that no point after a moment needs.
 
-    The oldest point that stays is an index at or before that moment. Indexes go first, so that no reader begins at one
-    whose log objects are gone.
+    The oldest point that stays is an index at or before that moment. Indexes are deleted first, so that no reader
+    begins at one whose log objects are gone.
     """
     found = indexes(bucket)
     oldest, ledger = _oldest_kept(bucket, found, before_us)
@@ -193,7 +193,7 @@ def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[In
     for index in reversed(found):
         if index.time <= before_us:
             ledger = index.read(bucket)
-            # A partition without a base would be lost if everything before went.
+            # A partition without a base could not be restored if earlier log objects were deleted.
             if ledger is not None and ledger.is_point and not ledger.without_base(placements_in(ledger.catalog)):
                 return index, ledger
     return None, None
@@ -205,15 +205,16 @@ def _is_needed(name: str, ledger: Ledger) -> bool:
     since = int(rest.split("-")[1])
     line = ledger.lines.get(uuid)
     if line is None:
-        # The partition is gone, or its first base was on its way.
+        # The partition no longer exists, or its first base was still being copied.
         return since > ledger.number - limits.ARCHIVE_INDEX_EVERY
     return since >= (line.base.since if line.base else line.void_at)
 
 
 def try_store(bucket: Bucket) -> None:
-    """Blocking. Finds out whether the store is reachable, allows what is needed, and refuses to create an object twice.
+    """Blocking. Checks that the store can be reached, allows what an archive needs, and refuses to create an object
+    twice.
 
-    Raises ArchiveError if it does not refuse: then two daemons can own the archive. Raises Away.
+    Raises ArchiveError if it creates one twice, because two daemons could then own the archive. Raises Away.
     """
     name = f"probe/{uuid4()}"
     try:

@@ -1,8 +1,7 @@
-"""Cuts: what all journals and the catalog have at one moment that the archive lacks, in pieces for log objects.
+"""Cuts: everything in all journals and the catalog that the archive lacks at one moment, in pieces for log objects.
 
-The catalog cannot change while a cut is made, so that a restore never finds items without their queue. A cut is small
-as a rule, and is one piece. After the object store was away it may be many pieces. A restore ends only behind a whole
-cut.
+The catalog cannot change while a cut is made, so that a restore never finds items without their queue. A cut is usually
+small and has one piece. After an outage of the object store it may have many. A restore ends only after a whole cut.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = logging.getLogger("querator.archive")
 
 
 class Piece(NamedTuple):
-    """The contents of one log object. What concerns a whole cut is in its last piece."""
+    """The contents of one log object. Facts about a whole cut are in its last piece."""
 
     time_us: int
     chunks: list[tuple[str, FeedChunk]]
@@ -61,7 +60,7 @@ class Cutter:
         """Partitions that were opened in this run."""
 
     def _hold(self, ledger: Ledger) -> None:
-        """Finds out where to go on in each journal. A storage may have been opened late."""
+        """Finds the position in each journal where copying continues. A storage may have been opened late."""
         for name, storage in tuple(self._storages.items()):
             if name not in self._positions:
                 start = self._starts.get(name) or storage.feed.end()
@@ -186,7 +185,7 @@ class Cutter:
         return sorted(void), [base for uuid, base in born.items() if uuid not in void]
 
     def shipped(self, piece: Piece) -> None:
-        """The archive has this piece, so the journals need not keep it."""
+        """Called when the archive has this piece. The journals need not hold its segments any longer."""
         for name, chunk in piece.chunks:
             self._positions[name] = position = Position(chunk.segment, chunk.end)
             self._storages[name].feed.hold(position)

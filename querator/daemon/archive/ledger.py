@@ -1,7 +1,7 @@
 """The ledger: what an archive has after a log object. Every reader and the writer advance it in the same way.
 
-A partition has a line: its base, its last record, and the first log object with a record after the base. With these a
-restore knows what to read. A partition whose line has no base cannot be restored yet: its base is on its way.
+A partition has a line: its base, its last record, and the first log object with a record after the base. They tell a
+restore what to read. A partition whose line has no base cannot be restored yet, because its base is still being copied.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ledger(msgspec.Struct, kw_only=True):
         return Position(*found) if found else None
 
     def advance(self, one: LogObject) -> None:
-        """Takes the next log object in. Raises DamagedObject if it does not follow the last one."""
+        """Adds the next log object. Raises DamagedObject if it does not follow the last one."""
         head = one.head
         if head.number != self.number + 1 or (self.sha256 and head.previous != self.sha256):
             raise DamagedObject(f"{log_name(head.number)} does not follow {log_name(self.number)}")
@@ -108,7 +108,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
 
 def save_index(bucket: Bucket, ledger: Ledger) -> None:
-    """Blocking. An index that exists already says the same."""
+    """Blocking. Saves the ledger as an index. An index that exists already has the same contents."""
     bucket.create(index_name(ledger.number, ledger.time), sealed(None, msgspec.msgpack.encode(ledger)))
 
 
@@ -144,7 +144,7 @@ def read_log(bucket: Bucket, number: int) -> LogObject | None:
 
 
 def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
-    """Blocking. The ledger after the last log object. `known` is an earlier ledger to go on from.
+    """Blocking. The ledger after the last log object. `known` is an earlier ledger to start from.
 
     A list may lag, so it only says where to begin: the end is the first number that cannot be read.
     """

@@ -73,7 +73,7 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log object says about its body."""
+    """The head of a log object: it describes the body."""
 
     number: int
     epoch: int

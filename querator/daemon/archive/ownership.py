@@ -1,7 +1,7 @@
-"""Who owns an archive: whoever created the last claim. Creating the next number decides, and nothing else does.
+"""Decides who owns an archive: the daemon that created the last claim. Only creating the next numbered object decides.
 
-A data directory has an identity of its own. A daemon claims an archive without being asked only if the archive is new,
-or if the last claim came from the same directory: any other directory lacks what the last owner has written.
+A data directory has an identity of its own. Without `--claim`, a daemon claims an archive only if the archive is new,
+or if the last claim came from the same directory. Any other directory may lack what the last owner has written.
 """
 
 from __future__ import annotations

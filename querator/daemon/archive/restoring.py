@@ -1,8 +1,8 @@
-"""Restoring: a data directory as it was at a moment, from an archive.
+"""Restores a data directory from an archive, as it was at a given moment.
 
-The bases come first, and then the records after them, which the store takes in as it does after a crash. Everything is
-checked by hashes. A restore that was interrupted goes on: a base that is in place was checked, and its file says which
-records it has.
+The bases are fetched first. Then the store replays the records after them, as it does after a crash. All hashes are
+checked. An interrupted restore can be resumed: a base that is in place was checked, and its file says which records it
+has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _State(msgspec.Struct):
 
 class Restored(NamedTuple):
     time: int
-    """The directory is as everything was at this moment."""
+    """The directory has the state of this moment."""
     number: int
     queues: int
     partitions: int
@@ -53,7 +53,7 @@ class Restored(NamedTuple):
 def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Ledger:
     """Blocking. The ledger at the last point that is not after a moment or a number; without both, the last point.
 
-    Raises ArchiveError if the archive does not go back so far.
+    Raises ArchiveError if the archive does not go back that far.
     """
     ledger = None
     for index in reversed(indexes(bucket)):
@@ -68,7 +68,7 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
             raise ArchiveError(f"there is nothing in the archive {bucket.url}")
         if first > 1:
             oldest = times.text(indexes(bucket)[0].time)
-            raise ArchiveError(f"the archive does not go back so far; its oldest point is {oldest}")
+            raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}")
         ledger = Ledger()
     pending: list[LogObject] = []
     at = ledger.number
@@ -239,7 +239,7 @@ def records_in(one: LogObject) -> list[tuple[str, int, bytes]]:
 def _finish(
     directory: Path, places: Mapping[str, Path], ledger: Ledger, queue: str, url: str, left_out: list[str]
 ) -> None:
-    """The catalog comes last: a daemon refuses to start on partition files without one."""
+    """Writes the catalog, last of all, because a daemon refuses to start on partition files without one."""
     catalog = Catalog(directory / "catalog.duckdb")
     try:
         catalog.load(ledger.catalog)

@@ -64,7 +64,7 @@ class Shipper:
         self.ledger = Ledger()
         self.owner: Owner
         self.trouble = ""
-        """Why the object store cannot be used at present; empty if it can."""
+        """Why the object store cannot be used at present; empty if it works."""
         self.shipped_us = 0
         """Everything that was durable at this time is in the archive; 0 if that is not known."""
         self._data = data
@@ -93,7 +93,7 @@ class Shipper:
         self._claimed = threading.Event()
         self._refusal: QueratorError | None = None
         self._stop_at = 0.0
-        """The daemon stops: after this time nothing is tried again. 0 if it does not stop."""
+        """While the daemon stops: the time after which nothing is tried again. 0 if it does not stop."""
         self._beat_at = 0.0
         self._beats = 0
         self._thread = threading.Thread(target=self._run, name="querator-archive", daemon=True)
@@ -101,7 +101,7 @@ class Shipper:
     # Starting and stopping.
 
     def claim(self, address: str, may_take: bool) -> None:
-        """Blocking; before anything is opened. Claims the archive. Raises Replaced if it belongs to another directory.
+        """Blocking. Claims the archive, before anything is opened. Raises Replaced if it belongs to another directory.
 
         If the object store cannot be reached, and nobody must wait for it, the thread claims later.
         """
@@ -115,14 +115,14 @@ class Shipper:
             raise self._refusal
 
     def begin(self, catalog: Catalog, storages: Mapping[str, Storage]) -> None:
-        """Ships from now on. The storages are open, and nothing was written to them yet."""
+        """Starts shipping. Called when the storages are open and nothing was written to them yet."""
         cutter = Cutter(catalog, storages, self._clock)
         cutter.unchanged = self._unchanged
         self._cutter = cutter
         self._wake.set()
 
     def stop(self) -> None:
-        """Blocking; after everything was closed. Ships what is left, if the object store answers in time."""
+        """Blocking. Ships the rest, after everything was closed, if the object store answers in time."""
         self._stop_at = time.monotonic() + limits.ARCHIVE_STOP_SECONDS_MAX / 2
         self._wake.set()
         self._thread.join(limits.ARCHIVE_STOP_SECONDS_MAX)
@@ -190,8 +190,8 @@ class Shipper:
     def _claim(self) -> None:
         ledger = latest(self.bucket)
         while not (self.before and ledger.owner == self.owner):
-            # Whoever claims while we try was faster. An attempt of ours may have succeeded although it looked like a
-            # failure: then the owner is us.
+            # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
+            # looked like a failure: then we are the owner.
             is_first = self.before is None or self.before.epoch == ledger.epoch
             check_claim(ledger, self.owner, self._may_take and is_first, self.config.url)
             self.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
@@ -236,7 +236,8 @@ class Shipper:
 
     def ask(self, must_put: bool = False) -> int:
         """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
-        number that this returns. With `must_put`, that also proves that this daemon is the owner still."""
+        number that this returns. With `must_put`, this also proves that this daemon is still the owner.
+        """
         with self._lock:
             wanted = self._cuts_begun + 1
             self._must_put = self._must_put or must_put
@@ -267,7 +268,7 @@ class Shipper:
         return wanted
 
     def add_base(self, base: Base) -> None:
-        """A base was uploaded. It counts once the next log object says so."""
+        """Records a base that was uploaded. It counts once the next log object names it."""
         with self._lock:
             self._bases.append(base)
         self._wake.set()

@@ -1,9 +1,9 @@
-"""The gate before answers: nothing is told that the archive must have first, or that a replaced daemon decided.
+"""Holds answers back until the archive has what they acknowledge, and after this daemon was replaced.
 
 With `wait`, every answer waits until the archive has everything that was durable when the answer was ready. If that
 takes too long, requests get 454, and partitions are in error until the archive has caught up. Without `wait`, answers
-pass at once, except after the process stood still for a while: another daemon may have taken over meanwhile, so the
-gate asks the archive first.
+pass at once, except after the process was suspended for a while: another daemon may have taken over, so the gate asks
+the archive first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AnswerGate:
         self._timer = self._loop.call_later(limits.UPKEEP_SECONDS, self._look)
 
     def close(self) -> None:
-        """The daemon stops: what is still to be answered is an error."""
+        """Called when the daemon stops. Requests that still wait are answered with an error."""
         self._timer.cancel()
         self.halt("service is shutting down")
 
@@ -69,7 +69,7 @@ class AnswerGate:
             self._waiting.append(Waiting(self._doubted_until, time.monotonic(), lambda reason: turn()))
 
     def after_write(self, ended: Callable[[str], None]) -> None:
-        """Calls `ended` when what was written may be told."""
+        """Calls `ended` when the write may be acknowledged."""
         self._notice_standstill()
         if self._halted or self._away_until:
             ended(self._halted or self._storages.withheld)
@@ -81,7 +81,7 @@ class AnswerGate:
             ended("")
 
     def halt(self, reason: str) -> None:
-        """No answer passes any more."""
+        """Stops all answers for good."""
         self._halted = self._halted or reason
         self._let_go(self._halted)
 

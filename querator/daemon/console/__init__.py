@@ -1,8 +1,8 @@
 """The console: web pages of the daemon, for looking and for acting under pressure.
 
-Pages are rendered on the server and work without scripts, except for what a chart says under the pointer. A page gets
-everything from the daemon's own calls, made in process (`asking`), so that rights, checks and logs apply to it as to
-any client. Nothing here is imported before somebody opens a page.
+Pages are rendered on the server and work without scripts, except for the values under the pointer in charts. A page
+gets everything from the daemon's own calls, made in process (`asking`), so that rights, checks and logs apply to it as
+to any client. Nothing here is imported before the first page is opened.
 """
 
 from __future__ import annotations

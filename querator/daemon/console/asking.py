@@ -26,7 +26,7 @@ JSON_HEADERS: Final = [(b"content-type", b"application/json"), (b"accept", b"app
 
 
 class Answer:
-    """The answer to a call, as it comes in."""
+    """The answer to a call, as it arrives."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -153,7 +153,7 @@ class Api:
 
 
 def _rows(stream: bytes) -> pa.Table:
-    """What there is of an Arrow stream that may not have its end yet."""
+    """The rows of an Arrow stream that may not be complete yet."""
     return pa.ipc.open_stream(stream).read_all()
 
 

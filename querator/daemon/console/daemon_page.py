@@ -1,4 +1,4 @@
-"""The daemon itself: its process, its storages, and what it warned of."""
+"""The page of the daemon itself: its process, its storages, and its recent warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dead letters: what died, of what and where from, over time; groups of them redriven or deleted as a job."""
+"""The page of dead items, grouped by reason, origin and more, and over time. Groups can be redriven or deleted as a
+job.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class Group(NamedTuple):
 
 
 async def show(visit: Visit) -> ConsolePage | Redirect:
-    """The items of a dead queue. For a queue that has a dead queue, what died in it."""
+    """The items of a dead queue. For a queue that has a dead queue, the items that died in this queue."""
     queue, origin = visit.get("name"), visit.get("origin")
     info = await visit.api.call("queues.info", messages.QueuesInfoRequest(queue_name=queue), messages.QueueInfo)
     if info.dead_queue:

@@ -154,7 +154,8 @@ async def _run_release(visit: Visit) -> Remark:
     )
     released = 0
     for row in rows:
-        # One by one: an id that was completed or expired since it was listed is refused, and the rest must go on.
+        # One by one: an id that was completed or expired since it was listed is refused, and the others must still be
+        # handed back.
         items = [m.QueueRetryItem(id=row["id"], unused=True)]
         request = m.QueueRetryRequest(
             queue_name=queue, partition=row["partition"], items=items, purpose=f"release of {client_id}"
@@ -203,7 +204,7 @@ ITEM_ACTIONS: Final[Mapping[str, Action]] = {
     "delete-item": Action(
         _item_plan(
             "Delete",
-            "The item is gone for good, whatever its state. A client that holds it is told that its lease was lost.",
+            "The item is gone for good, whatever its state. A client that holds it finds its lease lost.",
             lambda queue, item_id: ["items", "delete", queue, item_id],
             is_dangerous=True,
         ),

@@ -1,7 +1,7 @@
 """Stored items: a page of them by state and condition, and one item in full.
 
 A page without a condition reads no more rows than it shows. A condition is evaluated range by range, in the order of
-ids, until the page is full or its time is up; then the next page goes on from there. Nothing is ever loaded whole.
+ids, until the page is full or its time is up. The next page continues from there. No queue is ever loaded as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS: Final = [
 
 
 class PagePosition:
-    """Where a page begins: a partition, and the id after which it goes on."""
+    """Where a page begins: a partition, and the id after which the page continues."""
 
     def __init__(self, text: str) -> None:
         number, _, self.after = text.partition(".")
@@ -94,7 +94,7 @@ def _command(queue: str, state: str, where: str, only: str) -> str:
 async def _page(
     visit: Visit, queue: str, state: str, where: str, numbers: list[int], start: PagePosition
 ) -> tuple[list[dict[str, Any]], str, bool]:
-    """The rows, where the next page begins (empty at the end), and whether the search came to an end by itself."""
+    """The rows, where the next page begins (empty at the end), and whether the search was complete."""
     found: list[dict[str, Any]] = []
     until = time.monotonic() + SEARCH_SECONDS
     for number in numbers:

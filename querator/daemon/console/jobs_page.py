@@ -1,4 +1,4 @@
-"""Jobs: what runs, how far it is, what ended lately, and a button that cancels."""
+"""The page of jobs: running jobs with their progress and a button that cancels them, and jobs that ended recently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page: all queues, what is wrong first, with their figures and a line of their depth."""
+"""The first page: all queues, those with problems first, with their figures and a line of their depth."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def static(name: str) -> Response:
 
 @cache
 def static_address(name: str) -> str:
-    """With a digest of the file, so that a browser keeps it until it changes."""
+    """The address of a static file, with a digest, so that a browser keeps the file until it changes."""
     return address(f"/static/{name}", v=hashlib.sha256(_files()[name][0]).hexdigest()[:12])
 
 
@@ -125,7 +125,7 @@ def number(value: float | None) -> str:
 
 
 def rate(per_minute: float) -> str:
-    """A rate per second of what was counted in a minute."""
+    """A rate per second, from a count per minute."""
     per_second = per_minute / 60
     if per_second >= 100:
         return f"{per_second:,.0f}/s"

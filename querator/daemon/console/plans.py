@@ -1,5 +1,6 @@
-"""What a visitor can do: each action first says what it will do, on a page of its own, and is carried out when that is
-confirmed."""
+"""The actions of a visitor. Each action first shows on a page of its own what it will do, and is carried out when the
+visitor confirms it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is visiting. Somebody without a certificate or a Unix socket signs in with a token, and then has a session.
+"""Finds out who visits. A visitor without a certificate or a Unix socket signs in with a token, and then has a session.
 
 A session is a random id in a cookie, and the caller whom the token named, in memory. The token itself is kept nowhere.
 A token that is revoked or expires ends its sessions at once; a restart ends all of them.
@@ -30,7 +30,9 @@ class Sessions:
         access.on_ended.append(self._drop_ended)
 
     def caller_of(self, session_id: str, peer: Peer, authorization: str | None) -> Caller:
-        """Who sends a request: the one who signed in, or whoever the connection proves. Raises Unauthorized."""
+        """The caller who sends a request: the one who signed in, or the one whom the connection proves. Raises
+        Unauthorized.
+        """
         session = self._sessions.get(session_id)
         now = time.monotonic()
         if session is not None and now - session.used_at < limits.CONSOLE_SESSION_SECONDS_MAX:

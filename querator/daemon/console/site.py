@@ -1,4 +1,4 @@
-"""The ASGI app of the console: finds the page, renders it, and puts the security headers on everything."""
+"""The ASGI app of the console: finds the page, renders it, and adds the security headers to every answer."""
 
 from __future__ import annotations
 

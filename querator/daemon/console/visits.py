@@ -1,7 +1,7 @@
-"""One request of a browser: what it asks for, who sends it, and whether a change may be believed.
+"""One request of a browser: what it asks for, who sends it, and whether a change really comes from our own page.
 
 A change must come from one of our own pages. The browser says so in `Sec-Fetch-Site` and `Origin`, and the form carries
-a token that only a page of the same visitor knows. What a change did is told on the next page, from memory.
+a token that only a page of the same visitor knows. The next page reports the result of a change, from memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from querator.limits import CONSOLE_FORM_BYTES_MAX, CONSOLE_REMARKS_MAX
 
 
 class Remark(NamedTuple):
-    """What the next page says first."""
+    """A message at the top of the next page."""
 
     kind: str
     """`good`, `warn` or `bad`."""
@@ -36,14 +36,14 @@ class Remark(NamedTuple):
 
 
 class Desk:
-    """What all visits share: a secret for tokens, and remarks that wait for their page."""
+    """The state that all visits share: a secret for tokens, and remarks for the next page of a visitor."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._remarks: OrderedDict[str, Remark] = OrderedDict()
 
     def token(self, visitor: str) -> str:
-        """What a form of this visitor must carry."""
+        """The token that a form of this visitor must carry."""
         return hmac.new(self._secret, visitor.encode(), hashlib.sha256).hexdigest()
 
     def leave(self, remark: Remark) -> str:
@@ -106,8 +106,9 @@ class Visit:
             raise InvalidRequest(f"{name} is invalid; '{text}' is not a number") from None
 
     async def read_body(self) -> bytes:
-        """The whole body, which a GET has, too: an empty one. What is received after it tells that the visitor is
-        gone."""
+        """The whole body. A GET has an empty one, which must be received too: the next message after it means that the
+        visitor is gone.
+        """
         chunks, size = [], 0
         while True:
             message = await self._receive()
@@ -137,8 +138,8 @@ class Visit:
 
 def address(path: str, **fields: object) -> str:
     """The address of a page. Fields without a value are left out."""
-    told = urlencode({name: value for name, value in fields.items() if value not in ("", None)})
-    return f"/console{path}" + (f"?{told}" if told else "")
+    query = urlencode({name: value for name, value in fields.items() if value not in ("", None)})
+    return f"/console{path}" + (f"?{query}" if query else "")
 
 
 def _parameters(text: bytes) -> dict[str, list[str]]:

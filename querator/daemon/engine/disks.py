@@ -28,7 +28,7 @@ class Flight:
         self.disks_left = 0
         self.failed: dict[Partition, str] = {}
         self.doubt = ""
-        """Why nobody may be told about the pass, although it is durable."""
+        """Why the pass may not be acknowledged, although it is durable."""
 
     def disk_done(self) -> bool:
         """Counts one disk as done. Returns whether it was the last one."""

@@ -25,7 +25,7 @@ log = logging.getLogger("querator.daemon.engine")
 
 
 class Turnstile(Protocol):
-    """Decides when answers may be told. Every method runs on the loop's thread."""
+    """Decides when answers may be sent. Every method runs on the loop's thread."""
 
     def is_open(self) -> bool:
         """Whether a turn may begin."""
@@ -33,7 +33,7 @@ class Turnstile(Protocol):
     def call_when_open(self, turn: Callable[[], None]) -> None: ...
 
     def after_write(self, ended: Callable[[str], None]) -> None:
-        """Calls `ended` when what was written may be told, or with the reason why it may not."""
+        """Calls `ended` when the write may be acknowledged, or with the reason why it may not."""
 
 
 class Turns:

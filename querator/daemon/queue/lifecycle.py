@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from querator.items import Event, Hold, Item
-from querator.limits import CLIENT_ID_TOLD_MAX, HISTORY_ATTEMPTS_MAX, HISTORY_REASONS_BYTES_MAX, NS_PER_US
+from querator.limits import CLIENT_ID_CHARACTERS_MAX, HISTORY_ATTEMPTS_MAX, HISTORY_REASONS_BYTES_MAX, NS_PER_US
 
 MAX_ATTEMPTS = "max_attempts"
 EXPIRED = "expired"
@@ -72,7 +72,9 @@ def history_with_attempt(item: Item, attempts: int, hold: Hold) -> bytes:
     if events and not events[-1].queue_name and events[-1].attempts == attempts:
         del events[-1]  # recorded before, by a retry that failed and was repeated
     held_us = hold.ended_at - hold.leased_at if hold.leased_at else 0
-    events.append(Event(hold.ended_at, hold.reason, attempts, hold.client_id[:CLIENT_ID_TOLD_MAX], max(0, held_us)))
+    events.append(
+        Event(hold.ended_at, hold.reason, attempts, hold.client_id[:CLIENT_ID_CHARACTERS_MAX], max(0, held_us))
+    )
     tried = [at for at, event in enumerate(events) if not event.queue_name]
     size = sum([len(events[at].reason.encode()) for at in tried])
     while len(tried) > HISTORY_ATTEMPTS_MAX or (size > HISTORY_REASONS_BYTES_MAX and len(tried) > 1):

@@ -131,7 +131,7 @@ class Logical:
             self.stop()  # a request that was looked up, or whose write failed, waits again
 
     def withhold(self, this: Pass, reason: str) -> None:
-        """The pass is about to be settled, but nobody may be told that it is durable."""
+        """Called before a pass is settled that may not be acknowledged, although it is durable."""
         settling.withhold(this, reason)
 
     def give_up(self) -> Pass:

@@ -27,7 +27,9 @@ def succeed(this: Pass) -> None:
 
 
 def withhold(this: Pass, reason: str) -> None:
-    """Makes every good answer of the pass an error. The next pass takes back what nobody was told to hold."""
+    """Turns every successful answer of the pass into an error. The next pass takes back the items of leases that were
+    not answered.
+    """
     error = RetryRequest(reason)
     for number, (request, result, after) in enumerate(this.answers):
         if isinstance(result, Delivery):

@@ -83,7 +83,7 @@ class UnappliedStore:
         return False
 
     def _delta_of_staged(self) -> Delta:
-        """Computed on demand: `is_removed` is seldom asked while a write is under way."""
+        """Computed on demand, because `is_removed` is rarely called while a write is under way."""
         delta = self._staged_delta
         if delta is None:
             delta = Delta(0, 0)

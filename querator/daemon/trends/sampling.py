@@ -186,9 +186,9 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
         ready += counts.ready
         leased += counts.leased
         scheduled += counts.scheduled
-        told = partition.reported_state
-        if told is not State.AVAILABLE and SEVERITY[told] > severity:
-            state, severity = told, SEVERITY[told]
+        reported = partition.reported_state
+        if reported is not State.AVAILABLE and SEVERITY[reported] > severity:
+            state, severity = reported, SEVERITY[reported]
         reason = reason or partition.trouble
     dead = sum(counters.dead.values())
     is_idle = (
