@@ -198,7 +198,7 @@ class MemoryStorage:
         raise StorageError(f"partition {uuid} was not put aside", [uuid])
 
     def release(self, uuid: str) -> None:
-        pass  # there is no file to let go of
+        pass  # there is no file to close
 
     def adopt(self, uuid: str, fresh: Path) -> None:
         raise StorageError(f"storage {self.name} has no files", [uuid])

@@ -62,8 +62,9 @@ class LoggedWarning(NamedTuple):
 
 
 class RecentWarnings(logging.Handler):
-    """Keeps the last warnings and errors for whoever asks the daemon what went wrong. Deaths of items are left out:
-    there can be thousands of them, and each item tells its own."""
+    """Keeps the last warnings and errors, so that the daemon can show them. Deaths of items are left out: there can be
+    thousands of them, and each dead item has its own history.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

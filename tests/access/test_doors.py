@@ -1,4 +1,4 @@
-"""The doors of a daemon: where it listens, whom the Unix socket lets in, and what becomes of those who keep trying."""
+"""The doors of a daemon: where it listens, whom the Unix socket lets in, and how repeated failures are delayed."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_while_the_store_is_away_requests_get_454_and_come_back_later(
     proxy.fault = None
     house.until(lambda: house.states() == ["available"])
     house.produce("4")
-    # What got 454 after it was durable here is there; what got 454 later is not.
+    # A request that was durable before it got 454 was carried out. Later requests that got 454 were not.
     assert house.contents() == ["1", "2", "4"]
 
 

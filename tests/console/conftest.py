@@ -51,7 +51,7 @@ def queue(daemon: ConsoleDaemon) -> str:
 
 @pytest.fixture
 def own_daemon(tmp_path: Path) -> Iterator[ConsoleDaemon]:
-    """For a test that stops it."""
+    """A daemon that the test may stop."""
     daemon = ConsoleDaemon(tmp_path)
     yield daemon
     daemon.stop()

@@ -56,7 +56,7 @@ def test_an_operator_signs_in_acts_and_signs_out(browser: Browser, guarded: Cons
     assert guarded.states("bills") == ["paused"]
     reader.press("Sign out")
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
-    reader.context.add_cookies([cookie])  # somebody kept it
+    reader.context.add_cookies([cookie])  # a copy of the old cookie
     reader.open()
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
     reader.close()

@@ -1,4 +1,4 @@
-"""A write whose second task pauses until Spark has started a second attempt of it. Then both attempts go on."""
+"""A write whose second task pauses until Spark has started a second attempt of it. Then both attempts continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy of a journal elsewhere gets: every record in order, from segments that wait for it."""
+"""The feed of a journal gives the archive every record in order, and holds segments until they are copied."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class RedriveRun:
             self._client.delete_items(self._queue, ids, partition=partition, purpose=f"redrive to {origin}")
 
     def _fail(self, id: str, error: QueratorError) -> None:
-        # Go on only if the error is about this item. A daemon that is gone fails the rest too.
+        # Continue only if the error is about this item. If the daemon is gone, the other items would fail too.
         if not isinstance(error, InvalidRequest):
             raise error
         self.failed[id] = error.message

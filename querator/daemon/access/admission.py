@@ -1,7 +1,7 @@
 """Decides who is calling, and keeps the tokens: in the catalog, and all of them in memory by their SHA-256.
 
-A change of tokens is durable before it takes effect, and takes effect with the next request: `on_ended` tells everybody
-who remembers callers to forget those that have ended.
+A change of tokens is durable before it takes effect, and takes effect with the next request: the functions in
+`on_ended` make connections forget callers that have ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text of a token: `qtr-<tag>-<43 characters of secret><6 characters of checksum>`.
 
-The secret is 32 random bytes in base 62, the checksum the CRC-32 of everything before it in base 62. The checksum is no
-secret: it finds typing errors without a look-up, and lets scanners recognise a token that was published by mistake.
+The secret is 32 random bytes in base 62, the checksum the CRC-32 of everything before it in base 62. The checksum is
+not secret: it finds typing errors without a look-up, and lets scanners recognise a token that was published by mistake.
 """
 
 from __future__ import annotations

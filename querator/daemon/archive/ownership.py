@@ -67,7 +67,7 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
 
 
 def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
-    """Blocking. Writes the next object in the name of a new owner. False if somebody else has written it."""
+    """Blocking. Writes the next object in the name of a new owner. False if another daemon has written it."""
     head = LogHead(
         number=ledger.number + 1,
         epoch=ledger.epoch + 1,

@@ -127,7 +127,7 @@ def restore(
 
 
 def _begin(directory: Path, url: str, queue: str) -> _State | None:
-    """Refuses a directory that has anything but a restore of the same kind under way."""
+    """Refuses a directory that is not empty, unless it holds an unfinished restore of the same kind."""
     if not directory.exists() or not any(directory.iterdir()):
         return None
     try:

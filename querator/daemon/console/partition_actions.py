@@ -116,8 +116,8 @@ async def _plan_migrate(visit: Visit) -> Plan:
         (
             "To a storage: the partition closes, its file is copied and verified, and the partition opens again there."
             " Ids, leases and schedules stay as they are.",
-            "Into a partition: its items move there chunk by chunk, while clients keep working. Leased items follow when"
-            " their lease ends.",
+            "Into a partition: its items move there chunk by chunk, while clients keep working. Leased items follow"
+            " when their lease ends.",
             "The job survives a restart and can be cancelled.",
             await _holding(visit, chosen),
         ),

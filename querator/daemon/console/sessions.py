@@ -30,7 +30,7 @@ class Sessions:
         access.on_ended.append(self._drop_ended)
 
     def caller_of(self, session_id: str, peer: Peer, authorization: str | None) -> Caller:
-        """The caller who sends a request: the one who signed in, or the one whom the connection proves. Raises
+        """The caller of a request: the caller who signed in, or the one that the connection proves. Raises
         Unauthorized.
         """
         session = self._sessions.get(session_id)

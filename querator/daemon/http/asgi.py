@@ -270,7 +270,7 @@ class PageContent(Protocol):
 
 
 class Page:
-    """Answers GET for those who may see the page, and measures the duration. Passes other methods to another app."""
+    """Answers GET for callers who may see the page, and measures the duration. Passes other methods to another app."""
 
     def __init__(self, content: PageContent, calls: Calls, otherwise: ASGIApp) -> None:
         self._content, self._calls, self._otherwise = content, calls, otherwise

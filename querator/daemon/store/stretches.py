@@ -72,7 +72,7 @@ def rows_of(file: Readable, table: str, columns: str, seqs: Sequence[int]) -> pa
 
 
 def count_fitting(file: Readable, table: str, seqs: Sequence[int], bytes_max: int) -> int:
-    """How many of the first of these rows together unpack to at most `bytes_max`; at least one."""
+    """How many of these rows, from the first one on, unpack to at most `bytes_max` in total; at least one."""
     import pyarrow.compute as pc
 
     measured = size = 0

@@ -150,7 +150,7 @@ class DuckStorage:
             raise
 
     def _enter(self, file: PartitionFile, meta: Meta, history: History, accept_loss: bool = False) -> DuckStore:
-        """The store of an attached file, after every record that the journal has of it was applied."""
+        """The store of an attached file. First applies every record of the journal that the file lacks."""
         uuid, partition = meta.uuid, UUID(meta.uuid).bytes
         reason = history.missing(partition, meta.applied)
         if reason and not accept_loss:
