@@ -64,7 +64,7 @@ def encode_many(prefix: int, seqs: list[int]) -> list[str]:
     at, count = 0, len(seqs)
     while at < count:
         seq = seqs[at]
-        # The sequences from first to last are of one second, and their ids differ only in the last two digits.
+        # The sequences from first to last belong to one second, and their ids differ only in the last two digits.
         high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
         high_text = _high_text(high)
         room = min(_LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND, count - at)

@@ -96,7 +96,7 @@ class Catalog:
         return duckdb.connect(str(self._path), config={"debug_abort_on_wal_failure": True})
 
     def _usable(self) -> duckdb.DuckDBPyConnection:
-        """The connection, opened again if DuckDB has given it up, as it does when the disk was full."""
+        """The connection. Opened again if DuckDB has invalidated it, which happens when the disk was full."""
         try:
             self._connection.execute("select 1").fetchall()
         except duckdb.Error:

@@ -90,8 +90,8 @@ class Histogram:
         return sum(self._counts)
 
     def quantile(self, share: float) -> float:
-        """The smallest bucket bound that this share of all observations does not exceed; the largest bound if there is
-        none.
+        """The upper bound of the bucket that holds this quantile; the largest bound if the quantile is above all of
+        them.
         """
         wanted, total = share * self.count, 0
         for bound, count in zip(SECONDS_BOUNDS, self._counts, strict=False):

@@ -168,7 +168,7 @@ def _log_errors_to(log_file: Path) -> None:
 
 @contextlib.contextmanager
 def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Change the settings of a running session while this is open, as far as they can be changed."""
+    """Change the settings of a running session while this is open. Skips settings that cannot be changed."""
     changed = {key: spark.conf.get(key, None) for key in conf if spark.conf.isModifiable(key)}
     for key in changed:
         spark.conf.set(key, conf[key])

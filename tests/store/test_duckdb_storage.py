@@ -118,7 +118,9 @@ class TestCrashes:
     def test_records_that_are_copied_out_before_they_are_replayed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Two partitions have records in the same segments. The other one is opened first, and needs them no more."""
+        """Two partitions have records in the same segments. The other partition is opened first, and then no longer
+        needs its records.
+        """
         in_a_process_that_is_killed(
             tmp_path,
             """

@@ -412,7 +412,7 @@ class TestDamage:
             assert judge(self.changed(pristine, path.name, original[:at] + bytes(len(original) - at)))[A] is None, at
 
     def test_a_last_segment_that_is_none_is_refused_and_kept(self, pristine: Path) -> None:
-        """A crash never replaces the whole content of a segment. It may be of another version."""
+        """A crash never replaces the whole content of a segment. The file may come from another version."""
         path = segments(pristine)[-1]
         other = b"\x5a" * len(path.read_bytes())
         directory = self.changed(pristine, path.name, other)

@@ -108,7 +108,7 @@ class Streams:
     def note(self, text: str, *, label: str = "") -> None:
         """Print a remark to standard error. The label may have colour.
 
-        Further lines are indented, so that text from a user cannot look like a remark of ours.
+        Further lines are indented, so that text from a user cannot look like a remark of the command.
         """
         shown = "\n  ".join(visible(line) for line in text.split("\n"))
         self.stderr.write(f"{label}{shown}\n")

@@ -35,7 +35,7 @@ class _Chosen(NamedTuple):
 
 
 async def _holding(visit: Visit, chosen: _Chosen) -> str:
-    """How much is in the partitions now."""
+    """A sentence with the current number of items in the partitions."""
     listed = await visit.api.call(
         "partitions.list", m.PartitionsListRequest(queue_name=chosen.queue), m.PartitionsListResponse
     )

@@ -61,7 +61,7 @@ QueueInfo = messages.QueueInfo
 
 
 def charts(samples: list[messages.HistorySample], end: int, seconds: int) -> list[Any]:
-    """Depth, rates, age and times, over the last so many seconds."""
+    """Charts of depth, rates, age and times, over this many seconds."""
     step = {900: 10, 86_400: 300}.get(seconds, 1_800)
     times = [(sample.at or 0) // 1_000_000 for sample in samples]
     begin = end - seconds

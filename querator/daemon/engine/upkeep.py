@@ -113,8 +113,10 @@ class Upkeep:
         return unapplied_bytes
 
     def look_after(self, disk: Disk, hurry: bool = False) -> None:
-        """Chooses the files that catch up now: all when memory holds much or the storage is idle, else those that keep
-        old journal segments alive. Items that come and go between two rounds never reach a file."""
+        """Chooses the files that catch up now: all files if many bytes are unapplied or the storage is idle, otherwise
+        those that keep old journal segments from being trimmed. Items that come and go between two rounds never reach a
+        file.
+        """
         storage = disk.storage
         congested = storage.held_bytes >= self._unapplied_bytes_max
         holds_much = congested or storage.memory_bytes >= APPLY_BYTES

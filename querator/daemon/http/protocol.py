@@ -68,9 +68,10 @@ class QueratorProtocol(ParsingConnection):
             abandon()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more; it may still read, or be gone. A short call is answered, then the connection ends.
-        A long call is abandoned: leased items or a query's result could be lost on a client that is gone. With TLS the
-        event loop ends the connection in any case."""
+        """Called when the client stops sending. It may still read, or be gone. A short call is answered, and then the
+        connection ends. A long call is abandoned: leased items or a query's result could be lost on a client that is
+        gone. With TLS the event loop ends the connection in any case.
+        """
         if self._phase in (HOT_BODY, PARSED_BODY):
             self._fail_body("unexpected EOF")
         if self._phase != ANSWER or not self._raw.can_write_eof():

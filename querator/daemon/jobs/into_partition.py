@@ -152,7 +152,7 @@ class Mover:
     async def _recover(self) -> None:
         """Removes items from the source that have arrived elsewhere, and releases the rest.
 
-        Not even a cancelled job may leave this undone.
+        This runs even if the job is cancelled.
         """
         while self._source.is_held:
             # A partition's keys are known once it has been open, unless its storage failed during the chunk.

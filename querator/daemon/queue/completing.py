@@ -247,7 +247,7 @@ def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, r
     this.looking_up += 1
 
     def ended(answers: dict[Partition, dict[int, Found]], errors: list[Exception]) -> None:
-        # A partition that could not be read is in error now. The next pass refuses the request for that.
+        # A partition that could not be read is in error now. The next pass therefore refuses the request.
         this.looking_up -= 1
         for partition, found in answers.items():
             request.known.update({text: found.get(seq) for text, seq in unknown.wanted[partition].items()})

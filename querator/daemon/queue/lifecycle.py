@@ -85,7 +85,7 @@ def history_with_attempt(item: Item, attempts: int, hold: Hold) -> bytes:
 
 
 def dead_copy(item: Item, item_id: str, attempts: int, queue: str, reason: str, now_us: int) -> Item:
-    """The copy of an item for the dead queue: new but for its content, with one more death in its history.
+    """The copy of an item for the dead queue: a new item with the same content, and one more death in its history.
 
     The dead queue sets its sequence, creation time and expire deadline.
     """

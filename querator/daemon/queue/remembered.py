@@ -158,7 +158,7 @@ class Remembered:
         return until is not None and until >= now_us
 
     def may_have(self, keys: Iterable[str]) -> bool:
-        """Whether a file may remember one of these keys, as far as files have been read."""
+        """Whether one of the files that have been read may remember one of these keys."""
         older = [*self._in_files.values(), *(one for kind in self._kinds for one in kind.older)]
         if not older:
             return False

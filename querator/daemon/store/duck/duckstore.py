@@ -86,7 +86,7 @@ class DuckStore(UnappliedStore):
         self._is_doubtful = False
 
     def _check_in_place(self) -> None:
-        """Raises StorageError if the path leads elsewhere: changes to the open file would be lost with it."""
+        """Raises StorageError if the path no longer leads to the open file: changes to that file would be lost."""
         if self.file_replaced():
             raise StorageError(f"{self.path} was replaced or removed while it was open", [self.uuid])
 

@@ -71,7 +71,9 @@ class DuckStorage:
             raise StorageError(f"journal of storage {self.name}: {error}") from error
 
     def _put_aside_damaged(self) -> None:
-        """Decides now which partitions the damage concerns, so that damaged segments need not be kept for that."""
+        """Puts aside every partition that damage concerns. Done at once, so that damaged segments need not be kept for
+        later.
+        """
         for path in {wound.path for wound in self._history.wounds if wound.path}:
             self._files.quarantine.copy(path)
         for uuid in sorted(self._unopened):
@@ -126,7 +128,7 @@ class DuckStorage:
             raise
 
     def open(self, uuid: str, queue: str, accept_loss: bool = False) -> DuckStore:
-        """With `accept_loss`, opens a partition that was put aside with whatever is left of it."""
+        """With `accept_loss`, opens a partition that was put aside, with everything that is left of it."""
         self._discard(uuid)
         path = self._files.path(uuid)
         # Attaching a missing file would create it.

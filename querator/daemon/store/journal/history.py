@@ -44,7 +44,9 @@ class History:
         self._order = 0
 
     def add(self, path: Path, found: Record | Damage) -> None:
-        """Adds what comes next in the journal. A record that was copied out of its segment counts once."""
+        """Adds the next record or the next damage in the journal. A record that was copied out of its segment counts
+        once.
+        """
         self._order += 1
         if isinstance(found, Damage):
             self.wound(found.reason, path, found.partition, found.number)
