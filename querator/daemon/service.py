@@ -168,9 +168,7 @@ class Service:
         self.lost_archive(error)
 
     async def stop(self) -> None:
-        """Answers every waiting client, then closes all files. Gives up waiting for a storage that hangs after a
-        bounded time.
-        """
+        """Answers every waiting client, then closes all files. Waits only for a bounded time if a storage hangs."""
         registry = self.registry
         registry.refuse_calls()
         if self._role is not None:

@@ -64,7 +64,7 @@ class Storages(dict[str, Storage]):
         except (StorageError, OSError) as error:
             raise StorageError(f"storage '{name}' cannot be used: {error}") from error
         log.info("storage can be used now", extra={"storage": name})
-        # The loop must know the storage before anything opened in it.
+        # The loop must know the storage before a store in it is opened.
         self._loop.call_soon_threadsafe(self._add, storage)
         return storage
 

@@ -80,7 +80,7 @@ def line_chart(
 def time_bars(
     title: str, times: Sequence[int], counts: Mapping[str, Sequence[int]], step: int, tell: Callable[[float], str]
 ) -> str:
-    """Bars over time, one per step, stacked by name. `times` are the begins of the steps."""
+    """Bars over time, one per step, stacked by name. `times` are the start times of the steps."""
     if not times:
         return ""
     begin, end = times[0], times[-1] + step
@@ -130,7 +130,7 @@ def nice_top(value: float) -> float:
 
 
 def nice_duration(milliseconds: float) -> float:
-    """A round duration that is at least this long, half of which is round, too."""
+    """A round duration that is at least this long, and whose half is also round."""
     for unit, steps in ((1_000, (1, 2, 4, 10, 20, 30)), (60_000, (1, 2, 4, 10, 20, 30)), (3_600_000, (1, 2, 4, 8, 12))):
         for step in steps:
             if milliseconds <= step * unit:
@@ -141,7 +141,7 @@ def nice_duration(milliseconds: float) -> float:
 def _figure(
     title: str, drawing: str, names: Sequence[str], rows: Sequence[Sequence[object]], begin: int, end: int, width: int
 ) -> str:
-    """The chart with its legend. `data-points` lets the script say the values under the pointer."""
+    """The chart with its legend. `data-points` has the values that the script shows under the pointer."""
     keys = "".join(
         f'<li title="{escape(name)}"><span class="key c{number % COLOURS}"></span>{escape(_short(name))}'
         f' <b data-series="{number}"></b></li>'

@@ -227,7 +227,7 @@ def drain(
     checkpoint: str = "",
     every: str = "",
 ) -> StreamingQuery:
-    """Start a query that leases items, writes them to files and completes them, once or `every` so often.
+    """Start a query that leases items, writes them to files and completes them: once, or at the interval `every`.
 
     The file sink records the files of each batch, and the source records its items, so each item is in one file.
     """

@@ -124,11 +124,11 @@ class Reader:
         return self.page
 
     def refresh(self) -> None:
-        """What happens by itself every few seconds, now."""
+        """Does now what the page does by itself every few seconds."""
         self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def press(self, name: str, *, exact: bool = True) -> None:
-        """Presses a button or follows a link, by what it says."""
+        """Presses the button, or follows the link, with this text."""
         found = self.page.get_by_role("button", name=name, exact=exact)
         (found if found.count() else self.page.get_by_role("link", name=name, exact=exact)).first.click()
         self.page.wait_for_load_state()

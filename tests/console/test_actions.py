@@ -1,4 +1,4 @@
-"""Each button of the console: it says first what it will do, and does it when that is confirmed."""
+"""Each button of the console first shows what it will do, and does it after a confirmation."""
 
 from __future__ import annotations
 

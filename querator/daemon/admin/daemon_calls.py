@@ -1,4 +1,4 @@
-"""The call that tells about the daemon's process: its memory, its uptime, its disk's speed, and what it warned of."""
+"""The call that reports on the daemon's process: its memory, its uptime, the speed of its disk, and recent warnings."""
 
 from __future__ import annotations
 

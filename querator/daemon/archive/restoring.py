@@ -51,7 +51,7 @@ class Restored(NamedTuple):
 
 
 def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Ledger:
-    """Blocking. The ledger at the last point that is not after a moment or a number; without both, the last point.
+    """Blocking. The ledger at the last point up to a moment or a number; the last point of all if neither is given.
 
     Raises ArchiveError if the archive does not go back that far.
     """

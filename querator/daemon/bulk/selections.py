@@ -1,4 +1,6 @@
-"""What jobs do with many items of a queue: find those that meet a condition, and import them elsewhere, each once."""
+"""Helpers for jobs on many items: find the items of a queue that meet a condition, and import them elsewhere, each
+once.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,7 @@ class Importer:
         self._write = Write(registry, lambda: logical.counters.leased, logical, parameters)
 
     async def add(self, rows: pa.Table) -> None:
-        """Rows with the columns of an import. They are durable when this returns; those that came before are left
-        out."""
+        """Imports rows, except those that were imported before. They are durable when this returns."""
         await self._write.add(await self._registry.blocking(_chunk, rows))
 
 

@@ -145,7 +145,7 @@ class Write:
     """One bulk write: it adds chunks to a queue and counts them."""
 
     def __init__(self, registry: Registry, served: Callable[[], int], logical: Logical, parameters: Parameters) -> None:
-        """`served` counts what clients were given, so that the write can keep out of their way."""
+        """`served` counts answered requests of clients, so that the write can slow down while clients are active."""
         self._registry = registry
         self._logical = logical
         self._parameters = parameters

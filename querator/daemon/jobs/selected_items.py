@@ -137,7 +137,7 @@ async def _tables(
 
 
 async def _still_ready(logical: Logical, partition: Partition, rows: pa.Table) -> pa.Table:
-    """Without items that were leased, completed or deleted since they were read."""
+    """The rows without items that were leased, completed or deleted since they were read."""
     import pyarrow as pa
 
     seqs = [ids.decode(text).seq for text in rows.column("id").to_pylist()]
@@ -152,7 +152,9 @@ async def _remove(logical: Logical, partition: Partition, texts: Sequence[str]) 
 
 
 async def _until_possible(registry: Registry, job: Job, step: Callable[[], Awaitable[None]]) -> None:
-    """Repeats a step while a partition cannot be used, until the job is cancelled. The job says what it waits for."""
+    """Repeats a step while a partition cannot be used, until the job is cancelled. The job's reason says what it waits
+    for.
+    """
     while True:
         try:
             await step()

@@ -27,7 +27,7 @@ UNREAD_TIMEOUT = (
 
 
 def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
-    """Takes the inbox in, in arrival order, up to the first change, which has a pass of its own.
+    """Takes requests from the inbox, in arrival order, up to the first change, which gets a pass of its own.
 
     Returns the produces, and the requests of clients that hold leases. Leases are parked.
     """

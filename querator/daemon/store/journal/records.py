@@ -207,7 +207,7 @@ def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previ
 
 
 def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
-    """The payload of the record with this number, given its bytes; None if they are another record."""
+    """The payload of the record with this number, given its bytes; None if the bytes belong to another record."""
     head = _header_at(data, 0, magic_of(segment))
     payload = data[RECORD_HEADER_BYTES:]
     if head is None or (head.number, head.payload_bytes, head.payload_crc) != (number, len(payload), crc32(payload)):
