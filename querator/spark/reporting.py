@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from querator import look
 from querator.spark.redriving import dead_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOP: Final = 20
-BAR_HEIGHT, LABEL_WIDTH, BAR_WIDTH = 22, 200, 460
+KINDS_SHOWN: Final = 7
+STEPS: Final = (3_600, 86_400, 7 * 86_400)
+"""Bars of an hour, a day or a week: the shortest that gives at most `BARS` of them."""
+BARS: Final = 60
+TIME_LINE: Final = "Time line"
 _AGES: Final = (
     (3_600, "under 1 hour"),
     (86_400, "1 to 24 hours"),
@@ -28,10 +34,20 @@ class Section(NamedTuple):
     rows: Sequence[tuple[str, int]]
 
 
+class Deaths(NamedTuple):
+    """Deaths by kind, step by step."""
+
+    times: Sequence[int]
+    """When each step begins, in seconds since 1970."""
+    step_seconds: int
+    counts: Mapping[str, Sequence[int]]
+
+
 class Report(NamedTuple):
     queue: str
     items: int
     sections: Sequence[Section]
+    deaths: Deaths | None = None
 
 
 def report(spark: SparkSession, options: Mapping[str, str], splits: int) -> Report:
@@ -48,7 +64,7 @@ def report(spark: SparkSession, options: Mapping[str, str], splits: int) -> Repo
             _attempts(dead),
             _time_line(dead),
         ]
-        return Report(options["queue"], dead.count(), sections)
+        return Report(options["queue"], dead.count(), sections, _deaths(dead))
     finally:
         dead.unpersist()
 
@@ -85,11 +101,34 @@ def _time_line(dead: DataFrame) -> Section:
     known = dead.where("died_at is not null")
     bounds = known.agg(f.min("died_at").alias("first"), f.max("died_at").alias("last")).collect()[0]
     if bounds["first"] is None:
-        return Section("Time line", ("died", "items"), [])
+        return Section(TIME_LINE, ("died", "items"), [])
     hourly = (bounds["last"] - bounds["first"]).total_seconds() < 2 * 86_400
     text = f.date_format("died_at", "yyyy-MM-dd HH:00" if hourly else "yyyy-MM-dd")
     rows = _count_by(known.withColumn("when", text), "when")
-    return Section("Time line", ("died (UTC)", "items"), [(row["when"], row["n"]) for row in rows])
+    return Section(TIME_LINE, ("died (UTC)", "items"), [(row["when"], row["n"]) for row in rows])
+
+
+def _deaths(dead: DataFrame) -> Deaths | None:
+    from pyspark.sql import functions as f
+
+    second = f.unix_timestamp("died_at")
+    known = dead.where("died_at is not null")
+    bounds = known.agg(f.min(second).alias("first"), f.max(second).alias("last")).collect()[0]
+    if bounds["first"] is None:
+        return None
+    first, last = bounds["first"], bounds["last"]
+    step = next((one for one in STEPS if (last - first) // one < BARS), -(-(last - first + 1) // BARS))
+    rows = known.groupBy("kind", f.floor(second / step).alias("step")).agg(f.count("*").alias("n")).collect()
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals[row["kind"] or "(none)"] += row["n"]
+    shown = [kind for kind, _ in totals.most_common(KINDS_SHOWN)]
+    names = [*shown, "others"] if len(totals) > len(shown) else shown
+    counts = {name: [0] * (last // step - first // step + 1) for name in names}
+    for row in rows:
+        kind = row["kind"] or "(none)"
+        counts[kind if kind in shown else "others"][row["step"] - first // step] += row["n"]
+    return Deaths([number * step for number in range(first // step, last // step + 1)], step, counts)
 
 
 def _count_by(rows: DataFrame, column: str) -> list[Any]:
@@ -100,56 +139,39 @@ def _count_by(rows: DataFrame, column: str) -> list[Any]:
 
 # The page
 
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-svg { width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: currentColor; }
-.bar { fill: #3568b8; } table { border-collapse: collapse; } td, th { padding: .1rem .8rem .1rem 0; text-align: left; }
-td:last-child, th:last-child { text-align: right; }
-@media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } .bar { fill: #6c9be8; } }
-"""
-
 
 def page(report: Report, made_at: str) -> str:
-    """The report as one HTML file."""
+    """The report as one HTML file that looks like the console and needs no other file."""
     name = html.escape(report.queue)
     sections = "\n".join(_section(section) for section in report.sections)
+    deaths = report.deaths
+    picture = ""
+    if deaths is not None:
+        bars = look.time_bars("Deaths over time, by kind", deaths.times, deaths.counts, deaths.step_seconds, _number)
+        picture = f'<section class="card">{bars}</section>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Dead items of {name}</title><style>{_STYLE}</style></head>\n<body>\n"
-        f"<h1>Dead items of “{name}”</h1>\n<p>{report.items:,} items, {html.escape(made_at)}</p>\n{sections}\n"
-        "</body></html>\n"
+        f"<title>Dead items of {name}</title><style>{look.stylesheet()}</style></head>\n<body>\n<main>\n"
+        f"<h1>Dead items of “{name}”</h1>\n<p>{report.items:,} items, {html.escape(made_at)}; times are UTC</p>\n"
+        f"{picture}\n{sections}\n</main>\n</body></html>\n"
     )
 
 
 def _section(section: Section) -> str:
     title = f"<h2>{html.escape(section.title)}</h2>"
     if not section.rows:
-        return f"{title}\n<p>Nothing to show.</p>"
-    cells = "".join(f"<tr><td>{html.escape(label)}</td><td>{count:,}</td></tr>" for label, count in section.rows)
-    head = "".join(f"<th>{html.escape(label)}</th>" for label in section.labels)
+        return f'<section class="card">{title}\n<p>Nothing to show.</p></section>'
+    cells = "".join(
+        f'<tr><td>{html.escape(label)}</td><td class="n">{count:,}</td></tr>' for label, count in section.rows
+    )
+    first, second = map(html.escape, section.labels)
+    bars = "" if section.title == TIME_LINE else look.bars(section.title, section.rows, _number)
     return (
-        f"{title}\n{chart(section)}\n<details><summary>Figures</summary><table><tr>{head}</tr>{cells}</table></details>"
+        f'<section class="card">{title}\n{bars}\n<details><summary>Figures</summary>'
+        f'<table><tr><th>{first}</th><th class="n">{second}</th></tr>{cells}</table></details></section>'
     )
 
 
-def chart(section: Section) -> str:
-    """Horizontal bars, each with its label and its count."""
-    largest = max(count for _, count in section.rows) or 1
-    height = BAR_HEIGHT * len(section.rows)
-    parts = [
-        f'<svg role="img" viewBox="0 0 {LABEL_WIDTH + BAR_WIDTH + 80} {height}" '
-        f'aria-label="{html.escape(section.title)}, bar chart">'
-    ]
-    for number, (label, count) in enumerate(section.rows):
-        top = number * BAR_HEIGHT
-        width = max(1.0, BAR_WIDTH * count / largest) if count else 0.0
-        short = label if len(label) <= 28 else label[:27] + "…"
-        parts.append(
-            f'<text x="{LABEL_WIDTH - 8}" y="{top + 15}" text-anchor="end">{html.escape(short)}'
-            f"<title>{html.escape(label)}</title></text>"
-            f'<rect class="bar" x="{LABEL_WIDTH}" y="{top + 3}" width="{width:.1f}" height="{BAR_HEIGHT - 6}"/>'
-            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{top + 15}">{count:,}</text>'
-        )
-    return "".join([*parts, "</svg>"])
+def _number(value: float) -> str:
+    return f"{value:,.0f}"

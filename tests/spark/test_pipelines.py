@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -304,6 +305,8 @@ def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, de
     assert sum(n for (section, _), n in counts.items() if section == "Time line") == 35
     text = page.read_text()
     assert text.count("<svg") == 8
+    (deaths,) = re.findall(r"<figure.*?</figure>", text)
+    assert deaths.count('<rect class="bar c0"') == 1 and "Deaths over time, by kind: good, " in deaths
     assert "http" not in text.replace("http-equiv", "")
 
 
