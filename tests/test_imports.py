@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "querator.cli": (*SHARED, "querator.cli", "querator.client", "querator.spark"),
     "querator.cli.archive": (*SHARED, "querator.cli", "querator.client", *_daemon("archive")),
     "querator.cli.daemon": (*SHARED, "querator.cli", "querator.client", *_daemon("lock", "logs", "server")),
-    "querator.cli.doctor": (*SHARED, "querator.cli", "querator.client", *_daemon("lock")),
+    "querator.cli.doctor": (*SHARED, "querator.cli", "querator.client", *_daemon("archive", "lock")),
     "querator.spark": (*SHARED, "querator.client", "querator.spark"),
     **dict.fromkeys(SMALL, (*SHARED, *SMALL)),
     **dict.fromkeys(_daemon("access"), (*SHARED, *SMALL, *_daemon("access", "catalog"))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from querator.daemon.archive import Bucket
 
 app = noun(NOUNS["archive"].help)
+
+IMPORT_ITEMS: Final = 500
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Read the settings from this TOML file.")]
 Url = Annotated[
@@ -130,15 +132,45 @@ def prune(
     )
 
 
+@command(app, "salvage")
+def salvage(
+    session: Session,
+    config: Config = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The data directory of the daemon that was replaced.")
+    ] = None,
+    archive: Url = None,
+) -> None:
+    """List the changes that a replaced daemon had made and not shipped. Changes nothing.
+
+    With `wait = true` nothing of this was acknowledged. The daemon must not run.
+
+    Example: querator archive salvage --data /var/lib/querator -o ndjson
+    """
+    from querator.config import daemon_config
+    from querator.daemon.archive import failures, salvaging
+
+    found = daemon_config(config=config, data=data, archive=archive)
+    with failures():
+        changes = list(salvaging.salvage(_bucket(config, archive), found.data, found.storages))
+    records = [{**change._asdict(), "payload": change.payload.decode(errors="replace")} for change in changes]
+    columns = ("queue", "what", "item_id", "kind", "reference", "payload")
+    session.output.records(records, columns, name="item_id", empty="the archive has everything")
+
+
 @command(app, "restore")
 def restore(
     session: Session,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Make a new data directory here.")],
+    to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="Make a new data directory here.")] = None,
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="TIME", help="Restore the state at this time instead of the last state."),
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Restore only this queue.")] = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="QUEUE", help="With --queue: import the items into this new queue instead."),
+    ] = None,
     leave_out: Annotated[
         bool, typer.Option("--leave-out", help="Leave out partitions that the archive lacks at that time.")
     ] = False,
@@ -150,10 +182,20 @@ def restore(
     All hashes are checked. The same command resumes a restore that was interrupted. A daemon that is started on the new
     directory needs --claim to become the owner of the archive.
 
+    With --into, the running daemon gets the items of one queue as a new queue beside the live one, to look at and to
+    redrive. They are ready there, whoever held them.
+
     Example: querator archive restore --at "2026-11-16 14:02" --to /srv/querator
     """
     from querator.daemon.archive import failures, restoring
 
+    if into is not None:
+        if queue is None or to is not None:
+            raise UsageError("--into needs --queue, and no --to")
+        _restore_into(session, into, queue, at, config, archive)
+        return
+    if to is None:
+        raise UsageError("--to DIR or --into QUEUE is missing")
     at_us = None if at is None else moment(_as_time(at), "--at")
     with failures(), Progress(session.streams, "restore") as progress:
         found = restoring.restore(
@@ -179,6 +221,37 @@ def restore(
             "left_out": found.left_out,
         },
         name="directory",
+    )
+
+
+def _restore_into(
+    session: Session, into: str, queue: str, at: str | None, config: Path | None, archive: str | None
+) -> None:
+    """Restore a queue to a temporary directory, and import its items."""
+    import tempfile
+
+    from querator.daemon.archive import failures, restoring, salvaging
+
+    at_us = None if at is None else moment(_as_time(at), "--at")
+    with tempfile.TemporaryDirectory() as temporary, failures(), Progress(session.streams, "restore") as progress:
+        directory = Path(temporary) / "data"
+        found = restoring.restore(
+            _bucket(config, archive),
+            directory,
+            at_us=at_us,
+            queue=queue,
+            progress=lambda done, total: progress.update(done, total, unit="bytes"),
+        )
+        session.client.create_queue(into)
+        items = 0
+        for page in salvaging.items_of(directory, IMPORT_ITEMS):
+            session.client.import_items(into, page)
+            items += len(page)
+            progress.update(items, unit="items")
+    session.done(
+        f"imported {count(items, 'item')} of '{queue}' into '{into}'",
+        {"queue_name": into, "items": items, "time": Moment(found.time)},
+        name="queue_name",
     )
 
 

@@ -52,7 +52,7 @@ def doctor(
     The exit code is 1 if something fails.
     """
     findings: list[Finding] = []
-    for check in (_settings, _socket, _daemon, _lock, _space, _pipelines):
+    for check in (_settings, _socket, _daemon, _lock, _space, _archive, _pipelines):
         try:
             findings += check(session, data)
         except (QueratorError, OSError) as error:
@@ -215,6 +215,18 @@ def _space(session: Session, data: Path | None) -> Iterator[Finding]:
             yield Finding("disk space", OK, text)
         if not os.access(directory, os.W_OK):
             yield Finding("permissions", WARN, f"{directory} is not writable for you", "run the daemon as its owner")
+
+
+def _archive(session: Session, data: Path | None) -> Iterator[Finding]:
+    """Try the object store: reachable, allowed, and conditional puts refused as they must be."""
+    settings = config.daemon_config(data=data).archive
+    if settings is None:
+        return
+    from querator.daemon.archive import Bucket, care, failures
+
+    with failures():
+        care.try_store(Bucket(settings.url, settings.options))
+    yield Finding("archive", OK, f"{settings.url} can be written, and creates no object twice")
 
 
 def _pipelines(session: Session, data: Path | None) -> Iterator[Finding]:

@@ -76,7 +76,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "archive list": ("querator archive list",),
     "archive verify": ("querator archive verify --archive file:///srv/archive",),
     "archive prune": ("querator archive prune --keep 48h --dry-run",),
-    "archive restore": ('querator archive restore --at "2026-11-16 14:02" --to /srv/querator',),
+    "archive restore": (
+        'querator archive restore --at "2026-11-16 14:02" --to /srv/querator',
+        'querator archive restore --at "2026-11-16 14:02" --queue mail --into mail-before',
+    ),
+    "archive salvage": ("querator archive salvage --data /var/lib/querator -o ndjson",),
     "storages": ("querator storages list",),
     "storages list": ("querator storages list", "querator storages list --columns storage,free_bytes"),
     "jobs": ("querator jobs list",),

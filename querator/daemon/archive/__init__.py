@@ -3,11 +3,11 @@
 `objects` defines the format, `bucket` talks to object stores, and `ledger` records what an archive has. `ownership`
 decides who may write, `cutting` and `shipping` write the log, `bases` copies whole partition files, and `turnstile`
 delays answers that must wait for the archive. `restoring` makes a data directory from an archive, `standby` follows an
-archive, `promoting` makes a standby serve, and `care` lists, verifies and prunes an archive. Nothing here decides about
-items.
+archive, `promoting` makes a standby serve, and `salvaging` lists what an archive lacks. `care` lists, verifies and
+prunes an archive. Nothing here decides about items.
 """
 
-from querator.daemon.archive import bases, care, restoring
+from querator.daemon.archive import bases, care, restoring, salvaging
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.failing import failures
 from querator.daemon.archive.promoting import StandingBy
@@ -27,4 +27,5 @@ __all__ = [
     "care",
     "failures",
     "restoring",
+    "salvaging",
 ]

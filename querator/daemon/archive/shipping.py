@@ -16,6 +16,7 @@ from querator import limits
 from querator.clock import Clock
 from querator.config import ArchiveConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
+from querator.daemon.archive.care import try_store
 from querator.daemon.archive.cutting import Cutter
 from querator.daemon.archive.ledger import Ledger, latest, save_index
 from querator.daemon.archive.objects import (
@@ -108,6 +109,8 @@ class Shipper:
         self._identity = read_identity(self._data)
         self.owner = owner_of(self._identity, address)
         self._may_take = may_take
+        if self.config.wait:
+            self._patiently(lambda: try_store(self.bucket))
         self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
         self._thread.start()
         self._claimed.wait(None if self.config.wait else limits.ARCHIVE_CLAIM_SECONDS_MAX)

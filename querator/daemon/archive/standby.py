@@ -223,12 +223,18 @@ class Standby:
 
     # The owner.
 
-    def _watch_owner(self) -> None:
+    def _see_heartbeat(self) -> None:
         beat = heartbeat(self.bucket)
-        if beat is not None and beat.epoch == self._ledger.epoch and beat != self._beat:
-            self._beat, self._beat_seen_at = beat, time.monotonic()
-            # At least by so much our clock is behind, at most ahead: reading took time, too.
+        if beat is None or beat.epoch != self._ledger.epoch or beat == self._beat:
+            return
+        if self._beat is not None:
+            # Our clock is ahead by this at most: the time until the heartbeat was read is in it. Nothing is known about
+            # the age of the first one.
             self._skews.append(self._clock.now_us() - beat.time)
+        self._beat, self._beat_seen_at = beat, time.monotonic()
+
+    def _watch_owner(self) -> None:
+        self._see_heartbeat()
         silence = time.monotonic() - self._beat_seen_at
         if self.config.takeover is not None and silence > self.config.takeover:
             log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
@@ -249,6 +255,7 @@ class Standby:
 
     def promote(self, force: bool) -> Promotion:
         """Blocking. Takes the archive over and closes the files, which have everything. Raises Conflict or Away."""
+        self._see_heartbeat()
         skew_us = self.skew_us()
         bound_us = limits.SKEW_SECONDS_MAX * limits.US_PER_SECOND
         if not force and (skew_us is None or abs(skew_us) > bound_us):

@@ -37,7 +37,17 @@ from querator.daemon.store.duck import (
 )
 from querator.daemon.store.files import open_regular, private, replace_file, sync_directory
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
-from querator.daemon.store.journal import Feed, FeedChunk, HoldLost, News, Opening, Position, records_of, survey
+from querator.daemon.store.journal import (
+    Feed,
+    FeedChunk,
+    HoldLost,
+    News,
+    Opening,
+    Position,
+    records_left,
+    records_of,
+    survey,
+)
 
 __all__ = [
     "FINGERPRINT_SQL",
@@ -75,6 +85,7 @@ __all__ = [
     "open_regular",
     "open_storage",
     "private",
+    "records_left",
     "records_of",
     "replace_file",
     "schemas",

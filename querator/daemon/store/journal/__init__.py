@@ -3,7 +3,17 @@
 Nothing here knows what a batch contains, and nothing here uses SQL. The rest of `store/` imports the names below only.
 """
 
-from querator.daemon.store.journal.feed import Feed, FeedChunk, HoldLost, News, Opening, Position, records_of, survey
+from querator.daemon.store.journal.feed import (
+    Feed,
+    FeedChunk,
+    HoldLost,
+    News,
+    Opening,
+    Position,
+    records_left,
+    records_of,
+    survey,
+)
 from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES
 from querator.daemon.store.journal.segments import Journal, NewRecord
@@ -20,6 +30,7 @@ __all__ = [
     "News",
     "Opening",
     "Position",
+    "records_left",
     "records_of",
     "survey",
 ]

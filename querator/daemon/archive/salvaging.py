@@ -1,0 +1,114 @@
+"""What is only here: records that a replaced daemon had not shipped, and the items of a restored directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from querator import ids
+from querator.config import StorageConfig
+from querator.daemon.archive.bucket import Bucket
+from querator.daemon.archive.ledger import Ledger, indexes, read_log
+from querator.daemon.archive.ownership import identity_path, read_identity
+from querator.daemon.catalog import Catalog
+from querator.daemon.store import Batch, Storage, items_in, open_storage, records_left
+from querator.errors import NotFound
+from querator.items import Item
+from querator.wire.messages import StorageItem
+
+_decode = msgspec.msgpack.Decoder(Batch).decode
+
+
+class Salvaged(NamedTuple):
+    """A change that the archive lacks."""
+
+    queue: str
+    what: str
+    """`produced`, or `removed` for an item that was completed, retried, died or was deleted."""
+    item_id: str
+    kind: str = ""
+    reference: str = ""
+    payload: bytes = b""
+
+
+def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> Iterator[Salvaged]:
+    """Blocking. The changes in the journals of a directory that never got to the archive. Changes nothing."""
+    if not identity_path(data).exists():
+        raise NotFound(f"{data} never had an archive")
+    ledger = _last_owned(bucket, read_identity(data).data)
+    catalog = Catalog(data / "catalog.duckdb")
+    queues = {placement.uuid: placement.queue for placement in catalog.placements()}
+    catalog.close()
+    for storage in storages:
+        for record, payload in records_left(storage.directory / "journal", ledger.position(storage.name)):
+            uuid = str(UUID(bytes=record.partition))
+            line = ledger.lines.get(uuid)
+            if record.is_batch and (line is None or record.number > line.last):
+                yield from _changes(queues.get(uuid, ""), uuid, _decode(payload))
+
+
+def _last_owned(bucket: Bucket, data: str) -> Ledger:
+    """The ledger after the last log object that this directory has written."""
+    last = 0
+    for entry in bucket.entries("log/"):
+        number = int(entry.name.removeprefix("log/"))
+        one = read_log(bucket, number)
+        if one is not None and one.head.owner.data == data:
+            last = number
+    if not last:
+        raise NotFound("this directory has written nothing to the archive")
+    ledger = next(
+        (found for index in reversed(indexes(bucket)) if index.number <= last and (found := index.read(bucket))),
+        Ledger(),
+    )
+    while ledger.number < last and (one := read_log(bucket, ledger.number + 1)) is not None:
+        ledger.advance(one)
+    return ledger
+
+
+def _changes(queue: str, uuid: str, batch: Batch) -> Iterator[Salvaged]:
+    prefix = int(uuid.replace("-", "")[:16], 16)
+    for item in [*batch.add, *batch.schedule, *(item for rows in batch.rows for item in items_in(rows))]:
+        yield Salvaged(queue, "produced", ids.encode(prefix, item.seq), item.kind, item.reference, item.payload)
+    for seq in batch.remove:
+        yield Salvaged(queue, "removed", ids.encode(prefix, seq))
+
+
+def items_of(directory: Path, page: int) -> Iterator[list[StorageItem]]:
+    """Blocking. Every item of a directory that was restored, in lists of at most `page`, ready for an import."""
+    catalog = Catalog(directory / "catalog.duckdb")
+    placements = catalog.placements()
+    catalog.close()
+    storages: dict[str, Storage] = {}
+    try:
+        for placement in placements:
+            name = placement.storage
+            if name not in storages:
+                place = "partitions" if name == "default" else name
+                storages[name] = open_storage(name, directory / place)
+            store = storages[name].open(placement.uuid, placement.queue)
+            for is_scheduled in (False, True):
+                after = 0
+                while found := store.page(is_scheduled, after, page):
+                    yield [_imported(store.prefix, one.item, one.attempts) for one in found]
+                    after = found[-1].item.seq + 1
+    finally:
+        for storage in storages.values():
+            storage.close()
+
+
+def _imported(prefix: int, item: Item, attempts: int) -> StorageItem:
+    return StorageItem(
+        source_id=ids.encode(prefix, item.seq),
+        created_at=item.created_at,
+        enqueue_at=item.enqueue_at or None,
+        attempts=max(item.attempts, attempts),
+        kind=item.kind,
+        reference=item.reference,
+        encoding=item.encoding,
+        payload=item.payload,
+    )

@@ -1,0 +1,86 @@
+"""What only a replaced daemon has, and one queue that comes back beside the live one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from querator.config import ArchiveConfig
+from querator.daemon.archive import salvaging
+from querator.errors import NotFound
+from tests.archive.looking import bucket_of, shipped
+from tests.daemons import Daemon, querator
+from tests.maintenance.house import House
+from tests.waiting import until
+
+OpenHouse = Callable[..., House]
+
+
+def test_salvage_lists_what_a_replaced_daemon_had_not_shipped(open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("shipped")
+    (lease,) = house.lease()
+    shipped(house)
+    lost: list[object] = []
+    house.service.lost_archive = lost.append
+    open_house("other").close()
+    open_house("other", archive=archive, claim=True)
+    house.produce("not shipped")
+    house.complete(lease.id)
+    house.until(lambda: bool(lost))
+    house.close()
+    found = list(salvaging.salvage(bucket_of(archive), house.directory, house.config.storages))
+    assert ("q", "produced", b"not shipped") in [(one.queue, one.what, one.payload) for one in found]
+    assert b"shipped" not in [one.payload for one in found]
+
+
+def test_a_directory_that_never_had_an_archive_has_nothing_to_salvage(
+    open_house: OpenHouse, archive: ArchiveConfig
+) -> None:
+    house = open_house("live")
+    with pytest.raises(NotFound, match="never had an archive"):
+        list(salvaging.salvage(bucket_of(archive), house.directory, house.config.storages))
+
+
+def test_a_queue_that_was_cleared_comes_back_under_another_name(tmp_path: Path) -> None:
+    archive = f"file://{tmp_path / 'archive'}"
+
+    def run(*words: str) -> str:
+        done = querator(tmp_path, *words, "--socket", str(daemon.socket))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with Daemon(tmp_path, "--archive", archive) as daemon:
+        daemon.client.create_queue("mail")
+        daemon.client.produce("mail", ["1", "2"])
+        until(lambda: _restorable(tmp_path, archive, 2))
+        run("archive", "restore", "--archive", archive, "--queue", "mail", "--into", "mail-before")
+        assert sorted(item.payload for item in daemon.client.list_items("mail-before", limit=10)) == [b"1", b"2"]
+        assert len(list(daemon.client.list_items("mail", limit=10))) == 2
+
+
+def _restorable(directory: Path, archive: str, items: int) -> bool:
+    """Whether a restore finds this many items already."""
+    from itertools import count
+
+    from querator.daemon.archive import Bucket, restoring
+
+    target = next(path for n in count() if not (path := directory / f"try-{n}").exists())
+    try:
+        restoring.restore(Bucket(archive), target)
+    except Exception:  # nothing is shipped yet
+        return False
+    return sum(len(page) for page in salvaging.items_of(target, 100)) == items
+
+
+def test_doctor_tries_the_archive(tmp_path: Path) -> None:
+    archive = f"file://{tmp_path / 'archive'}"
+    with Daemon(tmp_path, environment={"QUERATOR_ARCHIVE": archive}) as daemon:
+        config = tmp_path / ".config" / "querator" / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f'[archive]\nurl = "{archive}"\n')
+        done = querator(tmp_path, "doctor", "--socket", str(daemon.socket), "--data", str(daemon.data), "-o", "ndjson")
+    assert "creates no object twice" in done.stdout
