@@ -1,4 +1,4 @@
-"""`querator console`: opens the daemon's web console, through a port of this machine that lasts as long as the command.
+"""`querator console`: opens the daemon's web console through a local port, which is open as long as the command runs.
 
 The command passes requests on to the daemon's socket, as the user who runs it. A secret in the first address, and then
 a cookie, keep out everybody else on the machine. Only `/console` is passed on.
@@ -61,7 +61,7 @@ def _open(link: str, wanted: bool) -> None:
 
 
 class Gate:
-    """Lets in whoever knows the secret, once, and from then on whoever has the cookie."""
+    """Admits the first request with the secret, and after that every request with the cookie."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(24)
@@ -69,7 +69,7 @@ class Gate:
         self._is_used = False
 
     def enter(self, path: str) -> str | None:
-        """The cookie, for the first request that names the secret."""
+        """The cookie, for the first request with the secret."""
         if self._is_used or not secrets.compare_digest(path.lstrip("/").encode(), self.secret.encode()):
             return None
         self._is_used = True
@@ -158,7 +158,7 @@ def _handler(gate: Gate, socket_path: str) -> Callable[..., http.server.BaseHTTP
             self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Says nothing: the terminal belongs to the person who runs the command."""
+            """Prints nothing, because the user needs the terminal."""
 
     return Handler
 

@@ -254,7 +254,7 @@ def promote(
 ) -> None:
     """Make the standby on this data directory the owner of the archive, and wait until it serves.
 
-    The daemon that owned the archive acknowledges nothing more.
+    The daemon that owned the archive before acknowledges nothing from then on.
 
     Example: querator daemon promote --data /var/lib/querator
     """
@@ -269,11 +269,11 @@ def promote(
     deadline = time.monotonic() + seconds
     with Client(f"unix:{found.socket}", timeout=STATUS_TIMEOUT_SECONDS, patient=False) as client:
         if not _standby_notes(client):
-            raise UsageError(f"the daemon on {directory} is no standby")
+            raise UsageError(f"the daemon on {directory} is not a standby")
         os.kill(found.pid, signal.SIGUSR2 if force else signal.SIGUSR1)
         while notes := _standby_notes(client):
             if refused := [note for note in notes if note.startswith("not promoted")]:
-                raise QueratorError(refused[0], hint="--force takes over all the same")
+                raise QueratorError(refused[0], hint="--force takes over anyway")
             if time.monotonic() > deadline:
                 raise TimedOut(f"the standby, PID {found.pid}, does not serve after {seconds:g}s")
             time.sleep(POLL_SECONDS)
@@ -281,7 +281,7 @@ def promote(
 
 
 def _standby_notes(client: Client) -> list[str]:
-    """What a standby says about itself; empty if the daemon serves."""
+    """The notes of a standby in `/health`; empty if the daemon serves."""
     notes = [str(note) for note in client.health().get("notes", [])]
     return notes if any(note.startswith("standby of") for note in notes) else []
 

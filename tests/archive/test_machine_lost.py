@@ -1,4 +1,4 @@
-"""A machine that is lost under load, over and over: its daemon is killed, its data is deleted, a standby takes over.
+"""A machine is lost under load, again and again: its daemon is killed, its data is deleted, and a standby takes over.
 
 QUERATOR_LOST_ROUNDS=50 pytest tests/archive/test_machine_lost.py
 """
@@ -68,7 +68,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, s3: S3) -> Iterator[Sit
 
 
 class Clients:
-    """Producers and consumers that note what they were told."""
+    """Producers and consumers that record the answers they got."""
 
     def __init__(self, seed: int) -> None:
         self.numbers = itertools.count()

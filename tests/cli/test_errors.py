@@ -115,7 +115,7 @@ def test_what_helps_is_named(cli: CommandLine, client: Client, queue: str) -> No
     client.pause_partitions(queue, [0])
     for words, hint in (
         (["queues", "create", fresh_name(), "--dead-queue", "nope"], "querator queues create NAME"),
-        (["queues", "delete", queue, "--yes"], "--force deletes it all the same"),
+        (["queues", "delete", queue, "--yes"], "--force deletes it anyway"),
         (["queue", "produce", queue, "x", "--timeout", "10ms"], "querator partitions list QUEUE shows why"),
         (["items", "inspect", queue, "nonsense"], "querator items list QUEUE"),
         (["items", "list", queue, "--where", "nope > 1"], "the tables are items, leases and scheduled; querator sql"),

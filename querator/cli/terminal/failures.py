@@ -120,7 +120,7 @@ def hint_for(error: QueratorError) -> str:
     if subject == "dead_queue does not exist":
         return "querator queues create NAME"
     if subject == "invalid queue" and "is the dead_queue of" in error.message:
-        return "--force deletes it all the same"
+        return "--force deletes it anyway"
     if subject == "query is invalid" and "Malformed JSON" in error.message:
         return "json(…) gives null for a text that is not JSON: json(lower(text))->>'field', text->>'field'"
     if subject == "query is invalid":

@@ -1,4 +1,4 @@
-"""A daemon that stands by, and how it becomes one that serves."""
+"""Runs a daemon as a standby, and makes it serve when it is promoted."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class StandingBy:
         log.info("querator is promoted", extra={"behind_us": promotion.behind_us})
 
     def refuse(self) -> None:
-        """Refuses a call, and says whose standby this is."""
+        """Refuses a call with an error that names the owner of the archive."""
         raise RequestFailed(f"{self.notes()[0]}; it serves when it is promoted")
 
     def notes(self) -> list[str]:
-        """What `/health` tells a person."""
+        """The notes of a standby in `/health`."""
         lag = self.standby.lag()
         note = f"standby of {lag.owner}, {lag.seconds:.1f}s and {lag.objects} objects behind"
         return [note, f"not promoted: {self.standby.refusal}"] if self.standby.refusal else [note]

@@ -1,8 +1,8 @@
 """The standby: a thread that keeps files of its own up to date with an archive, and takes the archive over.
 
-The standby reads one log object after the other. Records go into the files with the code that a recovery uses. What
-decides is the archive alone: the standby is the owner once it has created the next log object itself, and it does that
-only after it has taken in everything before. The heartbeat of the owner only says when it is worth trying.
+The standby reads one log object after the other, and replays the records with the code that a recovery uses. Only the
+archive decides about the owner: the standby is the owner once it has created the next log object itself, and it does so
+only after it has replayed all earlier ones. The heartbeat of the owner only shows when an attempt is worthwhile.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Lag(NamedTuple):
     seconds: float
     """Since the moment up to which the standby has everything, by the owner's clock and ours."""
     objects: int
-    """Log objects that the standby knows of and has not taken in."""
+    """Log objects that the standby knows of and has not replayed yet."""
 
 
 class Promotion(NamedTuple):
-    """What a standby that has taken over hands to the daemon that it becomes."""
+    """What the daemon needs to know after its standby has taken over."""
 
     before: Before
     behind_us: int
     """By how much the clock is to be behind, so that leases last as long as they were given."""
     complete_to_us: int
-    """What the last owner had acknowledged up to this moment is there."""
+    """Everything that the last owner had acknowledged up to this moment is in the files."""
 
 
 class Standby:
@@ -67,7 +67,7 @@ class Standby:
         self.bucket = Bucket(config.url, config.options)
         self.catalog: Catalog
         self.trouble = ""
-        """Why the archive cannot be read at present; empty if it can."""
+        """Why the archive cannot be read at present; empty if it works."""
         self.refusal = ""
         """Why the last promotion was refused; empty if none was."""
         self._data = data
@@ -93,7 +93,7 @@ class Standby:
     # Starting and stopping.
 
     def start(self) -> None:
-        """Blocking. Makes the files, or goes on with those of an earlier run. Raises QueratorError or StorageError."""
+        """Blocking. Makes the files, or uses those of an earlier run. Raises QueratorError or StorageError."""
         try_store(self.bucket)
         is_new = not (self._data / "catalog.duckdb").exists()
         if not is_new and not self._identity.number:
@@ -115,7 +115,7 @@ class Standby:
         self._thread.start()
 
     def stop(self) -> None:
-        """Blocking. Closes everything. The next start goes on from here."""
+        """Blocking. Closes everything. The next start continues from here."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -169,7 +169,8 @@ class Standby:
             line = self._ledger.lines.get(base.uuid)
             if base.uuid in self._placements and line is not None and line.base == base:
                 if base.uuid in stale:
-                    # The file leads nowhere: its partition was closed and changed at the owner.
+                    # Later records do not fit this file, because the owner closed the partition and its file was
+                    # changed.
                     self._drop(base.uuid)
                 if base.uuid not in self._stores:
                     self._open(base.uuid)
@@ -212,7 +213,7 @@ class Standby:
             self._save()
 
     def _save(self) -> None:
-        """Makes everything durable that was taken in, and notes how far that is."""
+        """Makes everything durable that was replayed, and notes the last log object."""
         for store in self._stores.values():
             store.flush()
         self._identity = msgspec.structs.replace(
@@ -228,8 +229,8 @@ class Standby:
         if beat is None or beat.epoch != self._ledger.epoch or beat == self._beat:
             return
         if self._beat is not None:
-            # Our clock is ahead by this at most: the time until the heartbeat was read is in it. Nothing is known about
-            # the age of the first one.
+            # Our clock is ahead of the owner's by at most this much: it includes the time until the heartbeat was read.
+            # The age of the first heartbeat is unknown, so it is left out.
             self._skews.append(self._clock.now_us() - beat.time)
         self._beat, self._beat_seen_at = beat, time.monotonic()
 
@@ -248,7 +249,7 @@ class Standby:
         return Lag(str(self._ledger.owner or ""), max(0, self._clock.now_us() - at_us) / limits.US_PER_SECOND, objects)
 
     def skew_us(self) -> int | None:
-        """By how much our clock is ahead of the owner's at most; None if no heartbeat was seen."""
+        """The most by which our clock can be ahead of the owner's; None if no heartbeat was seen."""
         return min(self._skews, default=None)
 
     # Taking over.
@@ -261,7 +262,7 @@ class Standby:
         if not force and (skew_us is None or abs(skew_us) > bound_us):
             found = "is not known, because no heartbeat was seen" if skew_us is None else f"is {skew_us / 1e6:.1f}s"
             self.refusal = f"the difference between the owner's clock and ours {found}"
-            raise Conflict(self.refusal, hint="--force takes over all the same; leases may end too early")
+            raise Conflict(self.refusal, hint="--force takes over anyway; leases may end too early")
         with self._lock:
             before = self._claim()
             self._stopping.set()
@@ -274,7 +275,7 @@ class Standby:
         return Promotion(before, behind_us, self._ledger.time)
 
     def _claim(self) -> Before:
-        """Creates the next log object, after everything before it was taken in."""
+        """Creates the next log object, after all earlier ones were replayed."""
         epoch = self._ledger.epoch
         while True:
             while self._follow_one():
@@ -282,7 +283,7 @@ class Standby:
                     raise Conflict("another attempt to take over has succeeded already")
                 if self._ledger.epoch != epoch:
                     raise Conflict(f"{self._ledger.owner} was faster: it owns the archive now")
-            # An owner that died in the middle of a cut leaves pieces without an end. They were never acknowledged.
+            # An owner that died in the middle of a cut leaves an incomplete cut. Its records were never acknowledged.
             end = Ledger(
                 number=self._ledger.number + len(self._pending),
                 sha256=self._pending[-1].sha256 if self._pending else self._ledger.sha256,
