@@ -14,8 +14,8 @@ TERMINAL: Final = "/dev/tty"
 
 
 def ends_with_terminal() -> bool:
-    """Whether this process is in the foreground of a terminal and should end with it. `nohup` makes the process ignore
-    SIGHUP, so that it should not. Call this before SIGHUP gets a handler.
+    """Whether this process is in the foreground of a terminal and should end with it. False under `nohup`, which makes
+    the process ignore SIGHUP. Call this before SIGHUP gets a handler.
     """
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         return False

@@ -81,7 +81,7 @@ class Service:
             await self._serve(None)
 
     def _offer_calls(self) -> None:
-        """A standby has no calls until it is promoted."""
+        """Makes the calls available. A standby has none until it is promoted."""
         self._hot = {
             "queue.produce": self._produce,
             "queue.lease": self._lease,
@@ -154,15 +154,14 @@ class Service:
 
     @property
     def _role(self) -> StandingBy | None:
-        """Set while this daemon only follows an archive."""
+        """The standby while this daemon only follows an archive; None once it serves."""
         return None if self._standing_by is None or self._standing_by.is_over else self._standing_by
 
     def notes(self) -> list[str]:
-        """What a person may want to know, and is no trouble."""
         return self._role.notes() if self._role is not None else []
 
     def _lose_archive(self, error: QueratorError) -> None:
-        """Another daemon owns the archive, or it is damaged: nothing is acknowledged from now on."""
+        """Stops all acknowledgements, because another daemon owns the archive, or because it is damaged."""
         if self._gate is not None:
             self._gate.halt(error.message)
         self.lost_archive(error)

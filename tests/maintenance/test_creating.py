@@ -125,7 +125,7 @@ class TestFullDisk:
 
 
 def test_a_file_that_was_being_made_when_the_process_ended(tmp_path: Path) -> None:
-    """A half-made file belongs to no partition. It is never opened, and the catalog has it deleted."""
+    """A half-made file belongs to no partition. It is never opened, and the daemon deletes it as a leftover."""
     uuid = "0e1a4a52-9d9c-4a8b-8a0a-0d2f7ad8b1f3"
     storage = DuckStorage("disk", tmp_path)
     storage.recover()

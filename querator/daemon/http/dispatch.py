@@ -56,7 +56,7 @@ class CallHandler(Protocol):
         ...
 
     def notes(self) -> list[str]:
-        """What a person may want to know, and is no trouble."""
+        """Remarks for people in `/health` that are not warnings."""
         ...
 
 

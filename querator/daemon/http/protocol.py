@@ -215,7 +215,6 @@ class QueratorProtocol(ParsingConnection):
             self._refuse_http(HEAD_TOO_LONG)
 
     def _resume_held(self) -> None:
-        """Handles the bytes that were held, if the connection is ready for the next request."""
         if self._phase != HEAD or self._is_calling or self.flow.write_paused or self._raw.is_closing():
             return
         if self._held:

@@ -44,7 +44,7 @@ def _enter_columns(columns: Columns, contents: Contents, now: int, expire: int) 
 def _enter_items(items: list[Item], contents: Contents, now: int, expire: int) -> None:
     for seq, item in enumerate(items, contents.allocate(len(items), now)):
         item.seq = seq
-        # An import may set these times, and so does an earlier attempt of this request.
+        # These times may be set already: by an import, or by an earlier attempt of this request.
         item.created_at = item.created_at or now
         item.expire_deadline = item.expire_deadline or expire
     soon = now + SCHEDULE_AHEAD_MIN_US

@@ -193,8 +193,6 @@ class DuckStorage:
         )
 
     def replay(self, uuid: str, number: int, payload: bytes) -> bool:
-        """Takes over a record of another journal, for an open partition that gets no other writes. False if it has the
-        record already. The record is durable once the store is flushed. Raises StorageError if records are missing."""
         store = self._stores[uuid]
         if number <= store.record_written:
             return False
