@@ -218,7 +218,7 @@ def _space(session: Session, data: Path | None) -> Iterator[Finding]:
 
 
 def _archive(session: Session, data: Path | None) -> Iterator[Finding]:
-    """Try the object store: reachable, allowed, and conditional puts refused as they must be."""
+    """Check that the object store can be reached, gives access, and refuses to create an object twice."""
     settings = config.daemon_config(data=data).archive
     if settings is None:
         return
