@@ -57,7 +57,7 @@ def let_die(this: Pass, partition: Partition, leases: list[Lease], reason: str, 
 
 
 def let_expire(this: Pass, partition: Partition, items: list[Item], reason: str) -> None:
-    """Lets waiting items die that have expired: moves them to the dead queue, or removes them."""
+    """Lets waiting items that have expired die: moves them to the dead queue, or removes them."""
     target = this.queue.dead_queue
     if not target:
         partition.contents.remove_waiting(items)

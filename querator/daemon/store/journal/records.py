@@ -117,7 +117,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader | None:
-    """The header, or None if these bytes are no whole header."""
+    """The header, or None if these bytes are not a whole header."""
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
     magic, _, *fields = _SEGMENT_HEAD.unpack_from(data)

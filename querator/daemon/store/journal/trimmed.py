@@ -44,7 +44,7 @@ class Trimmed:
         return self._written is not None
 
     def write(self) -> None:
-        """Makes the numbers durable. Call this before the records go."""
+        """Makes the numbers durable. Call this before the records are trimmed."""
         if self.numbers != self._written:
             self._written = None
             numbers = dict(self.numbers)
