@@ -184,7 +184,7 @@ def test_sql_has_an_address_that_can_be_shared(reader: Reader, daemon: ConsoleDa
     expect(page.locator("tbody td").first).to_have_text("a")
     page.get_by_label("SQL query").fill("drop table items")
     reader.press("Run")
-    reader.sees("only a SELECT")
+    reader.sees("exactly one SELECT")
 
 
 def test_a_page_that_does_not_exist_says_so(reader: Reader) -> None:
