@@ -188,5 +188,9 @@ class Room(NamedTuple):
     def is_low(self) -> bool:
         return self.free_bytes < min(limits.ROOM_LOW_BYTES, limits.ROOM_LOW_SHARE * self.size_bytes)
 
+    @property
+    def free_percent(self) -> int:
+        return 100 * self.free_bytes // self.size_bytes
+
     def __str__(self) -> str:
         return f"{self.free_bytes / 1e6:,.1f} MB of {self.size_bytes / 1e6:,.1f} MB are left"

@@ -154,7 +154,10 @@ def queue(
     age_critical: AgeCritical = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
-    """Check how many items are ready in a queue, and how old the oldest is."""
+    """Check how many items are ready in a queue, and how old the oldest is.
+
+    A partition in error is critical. A partition whose storage is nearly full is a warning.
+    """
     warn_seconds = None if age_warn is None else duration(age_warn, "--age-warn")
     critical_seconds = None if age_critical is None else duration(age_critical, "--age-critical")
     try:
@@ -167,7 +170,11 @@ def queue(
     age = Measure("age", round(view.oldest_seconds, 3), "s", warn_seconds, critical_seconds)
     text = f"{name}: {view.ready:,} ready, oldest {short_duration(view.oldest_seconds)}, {view.leased:,} leased"
     measures = [depth, age, Measure("leased", view.leased), Measure("scheduled", view.scheduled)]
-    Verdict("queue", name, max(depth.severity, age.severity), text, measures).print(session, form)
+    severity = max(depth.severity, age.severity)
+    if view.state == "error" or view.trouble:
+        severity = max(severity, Severity.CRITICAL if view.state == "error" else Severity.WARNING)
+        text += f"; {view.state}: {view.trouble}"
+    Verdict("queue", name, severity, text, measures).print(session, form)
 
 
 @command(app, "partitions")

@@ -46,6 +46,7 @@ OUTPUT: Final = {
     "-o table": "a table; on a terminal with boxes, colour and relative times, in a pipe never cut",
     "-o json": "one JSON document; errors are an object on standard error",
     "-o ndjson": "one JSON document per line, printed as soon as it is known",
+    "-o csv": "only for querator sql; in a pipe it keeps control characters, so that programs read values unchanged",
     "-o name": "only names or ids",
     "-q": "a command that lists prints only ids, and a command that changes something or waits prints only errors",
     "--columns a,b": "only these fields, in this order",

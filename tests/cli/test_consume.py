@@ -103,8 +103,9 @@ def test_the_last_attempt_goes_to_the_dead_queue(cli: CommandLine, client: Clien
     client.create_queue(dead)
     client.create_queue(name, dead_queue=dead, max_attempts=1)
     client.produce(name, "x")
-    record = json.loads(cli("queue", "consume", name, "--exec", "false", "--until-empty", "-o", "json").stdout)
-    assert record["dead"] == 1
+    result = cli("queue", "consume", name, "--exec", "false", "--until-empty", "-o", "json")
+    assert json.loads(result.stdout)["dead"] == 1
+    assert "exit status 1; dead after 1 attempt\n" in result.stderr
     assert totals(client, dead) == (1, 0, 0)
 
 
@@ -250,7 +251,7 @@ def test_until_empty_the_last_completes_wait_for_a_closed_partition(
     cli: CommandLine, client: Client, queue: str, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    worker, _ = started(cli, client, queue, 2, go, "--until-empty")
+    worker, _ = started(cli, client, queue, 2, go, "--until-empty", "--timeout", "5m")
     client.offline_partitions(queue)
     go.touch()
     assert worker.stderr is not None
@@ -315,8 +316,10 @@ def test_a_command_that_ignores_sigterm_is_killed(
     monkeypatch.setattr("querator.cli.queue.shell_command.GRACE_SECONDS", 0.2)
     client.produce(queue, "x")
     command = "trap '' TERM; while :; do sleep 0.05; done"
-    result = cli("queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "200ms")
-    assert "timed out after 0.2s, killed by SIGKILL" in result.stderr
+    result = cli(
+        "queue", "consume", queue, "--exec", command, "--until-empty", "--exec-timeout", "2s", "--backoff", "1h"
+    )
+    assert "timed out after 2s, killed by SIGKILL; again in" in result.stderr
 
 
 def test_an_item_is_handed_back_only_when_nothing_of_its_command_is_left(

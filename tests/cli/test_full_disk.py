@@ -112,6 +112,8 @@ def test_a_full_disk_shows_everywhere(cli: CommandLine, daemon: Daemon, disk: Sm
     assert q["state"] == idle["state"] == "error" and NO_SPACE in q["reason"]
     checked = cli("check", "partitions")
     assert checked.exit_code == 2 and "q/0 error: " in checked.stdout and NO_SPACE in checked.stdout
+    checked = cli("check", "queue", "idle")
+    assert checked.exit_code == 2 and "; error: " in checked.stdout and NO_SPACE in checked.stdout
     checked = cli("check", "daemon")
     assert checked.exit_code == 2 and NO_SPACE in checked.stdout
     health = client.health()
@@ -143,7 +145,10 @@ def test_a_disk_that_is_nearly_full_is_a_warning(cli: CommandLine, daemon: Daemo
     client.produce("q", "it still takes items")
     checked = cli("check", "partitions")
     assert checked.exit_code == 1 and "1 of 1 available; q/0 available: storage 'small' is nearly" in checked.stdout
+    assert cli("check", "queue", "q").exit_code == 1
     assert cli("check", "daemon").exit_code == 1
+    (storage,) = cli.json("storages", "list")
+    assert storage["reason"].startswith("its disk is nearly full: 2.0 MB of")
     health = client.health()
     assert health["status"] == "warn" and "nearly full" in health["checks"]["queues:storage"][0]["output"]
     (row,) = [json.loads(line) for line in cli.ok("top", "--once", "-o", "ndjson").splitlines()]

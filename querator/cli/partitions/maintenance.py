@@ -58,7 +58,7 @@ def accept_loss(
     loss = session.client.accept_loss(queue, partition, dry_run=True)
     items = count(loss.ready + loss.leased + loss.scheduled, "item")
     what = (
-        f"give up what {where} lost: {loss.reason}\n"
+        f"give up what {where} lost: {loss.reason}.\n"
         f"Its file has {items} and every record up to {loss.applied};"
         f" the journal still has {count(loss.replayed, 'later record')}."
         " How many items the missing records held is not known."
@@ -70,7 +70,7 @@ def accept_loss(
     loss = session.client.accept_loss(queue, partition, timeout=FILE_SECONDS_MAX)
     left = count(loss.ready + loss.leased + loss.scheduled, "item")
     session.done(
-        f"{where}: gave up {loss.reason}; {left} left",
+        f"{where}: gave up what it lost ({loss.reason}); {left} left",
         {"queue_name": queue, "partition": partition, **msgspec.structs.asdict(loss)},
         name="queue_name",
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from querator.cli.queue.shell_command import ShellCommand
+from querator.cli.terminal.id_lists import count
 from querator.client import Client
 from querator.errors import QueratorError, RetryRequest, TlsFailed, Unreachable
 from querator.limits import US_PER_SECOND
@@ -267,7 +268,7 @@ class Worker:
             return
         self._count(dead=int(dead), retried=int(not dead))
         again = f"again in {delay:.1f}s" if delay else "again at once"
-        outcome = f"dead after {item.attempts} attempts" if dead else again
+        outcome = f"dead after {count(item.attempts, 'attempt')}" if dead else again
         self._note(f"{item.id}: {why}; {outcome}")
 
     def _hand_back_waiting(self) -> None:

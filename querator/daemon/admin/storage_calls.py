@@ -13,6 +13,7 @@ from querator.config import StorageConfig
 from querator.daemon.access import Caller, Right
 from querator.daemon.admin.partition_files import file_name
 from querator.daemon.registry import CallsByCaller, Registry
+from querator.items import Room
 from querator.wire import messages
 
 UNUSABLE: Final = "it cannot be used; the log says why"
@@ -32,8 +33,7 @@ async def list_(
         if storage is None:
             item.reason = item.reason or UNUSABLE
         else:
-            is_full = "" if item.free_bytes else "its disk is full"
-            item.reason = item.reason or storage.failure or storage.shortage or is_full
+            item.reason = item.reason or storage.failure or storage.shortage or _room(item)
             item.unapplied_bytes = storage.unapplied_bytes
         if not caller.may(Right.ADMIN):
             item.directory = ""
@@ -52,6 +52,14 @@ def _look(storage: StorageConfig, files: Collection[str]) -> messages.StorageSta
     except OSError as error:
         status.reason = error.strerror or str(error)
     return status
+
+
+def _room(status: messages.StorageStatus) -> str:
+    """Says that the disk is full or nearly full; empty if it is not."""
+    room = Room(status.free_bytes, status.total_bytes)
+    if not room.free_bytes:
+        return "its disk is full"
+    return f"its disk is nearly full: {room}" if room.is_low else ""
 
 
 def _occupied(directory: Path, files: Collection[str] | None = None) -> int:

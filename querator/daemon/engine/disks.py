@@ -90,10 +90,15 @@ class Disk:
 
     @property
     def warning(self) -> str:
-        """Says that the storage is full or nearly full; empty if it is not."""
+        """Says that the storage is full or nearly full; empty if it is not.
+
+        The text is a label of a metric, where every new text is a new series. So it has a percentage, not bytes.
+        """
         if self.room is None or not self.room.is_low:
             return ""
-        return f"storage '{self.storage.name}' {'is nearly full' if self.room.free_bytes else 'is full'}: {self.room}"
+        if not self.room.free_bytes:
+            return f"storage '{self.storage.name}' is full"
+        return f"storage '{self.storage.name}' is nearly full: less than {self.room.free_percent + 1} % is left"
 
     @property
     def is_slow(self) -> bool:
