@@ -180,6 +180,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
             "data": str(directory),
             "socket": found.socket,
             "http": ",".join(found.http),
+            "archive": "; ".join(health.get("archive", [])) or None,
             "certificate_days": certificate_days(health),
             "insecure": found.insecure,
             "queues": queues,
@@ -207,6 +208,7 @@ def _status_elsewhere(session: Session) -> None:
             "address": str(session.settings.address.value),
             "version": health.get("version"),
             "health": health.get("status"),
+            "archive": "; ".join(health.get("archive", [])) or None,
             "certificate_days": certificate_days(health),
             "insecure": bool(health.get("notes")),
             "queues": sum(1 for _ in all_queues(client)),
@@ -282,7 +284,7 @@ def promote(
 
 def _standby_notes(client: Client) -> list[str]:
     """The notes of a standby in `/health`; empty if the daemon serves."""
-    notes = [str(note) for note in client.health().get("notes", [])]
+    notes = [str(note) for note in client.health().get("archive", [])]
     return notes if any(note.startswith("standby of") for note in notes) else []
 
 

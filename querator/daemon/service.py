@@ -158,7 +158,10 @@ class Service:
         return None if self._standing_by is None or self._standing_by.is_over else self._standing_by
 
     def notes(self) -> list[str]:
-        return self._role.notes() if self._role is not None else []
+        """Facts for a person that report no trouble."""
+        if self._role is not None:
+            return self._role.notes()
+        return [] if self.registry.shipper is None else [self.registry.shipper.note()]
 
     def _lose_archive(self, error: QueratorError) -> None:
         """Stops all acknowledgements, because another daemon owns the archive, or because it is damaged."""

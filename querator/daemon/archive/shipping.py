@@ -237,6 +237,15 @@ class Shipper:
 
     # Shipping.
 
+    def note(self) -> str:
+        """How far the archive is, for a person."""
+        if not self.shipped_us:
+            return f"archive {self.config.url}: nothing is copied yet"
+        seconds = max(0, self._clock.now_us() - self.shipped_us) / limits.US_PER_SECOND
+        return (
+            f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number}, {seconds:.1f}s behind"
+        )
+
     def ask(self, must_put: bool = False) -> int:
         """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
         number that this returns. With `must_put`, this also proves that this daemon is still the owner.

@@ -309,9 +309,10 @@ class Health:
         if self._tls is not None:
             checks["tls:certificate"] = [self._tls.health() | {"time": now}]
         body: dict[str, Any] = {"status": status, "version": __version__, "checks": checks}
-        notes = [*self._service.notes(), *([warning] if (warning := self._access.warning()) else [])]
-        if notes:
-            body["notes"] = notes
+        if warning := self._access.warning():
+            body["notes"] = [warning]
+        if archive := self._service.notes():
+            body["archive"] = archive
         text = msgspec.json.encode(body) + b"\n"
         return Response(text, 200 if is_healthy else 503, media_type="application/health+json")
 
