@@ -242,6 +242,12 @@ TREND_ROUND_SECONDS_MAX = 0.1
 round begins with the queues that are left."""
 UPKEEP_SECONDS = 0.25
 """The time between two rounds of upkeep."""
+LOOK_AFTER_BYTES = 1_000_000
+"""A storage that has taken this many bytes is looked at without waiting for the next round."""
+BACK_PRESSURE_SECONDS = 0.005
+"""The time between two looks at whether producers that wait for a storage's files are let in."""
+BACK_PRESSURE_MEASURED_BYTES_MIN = 1_000_000
+"""A smaller apply says too little about how fast a storage's files catch up."""
 APPLY_IDLE_ROUNDS = 4
 """A storage that is idle for this many rounds of upkeep is applied to its files."""
 APPLY_RETRY_SECONDS_MAX = 30.0

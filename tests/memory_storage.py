@@ -221,11 +221,12 @@ class MemoryStorage:
     def write(self, taken: object, on_loop: bool = False) -> None:
         pass
 
-    def absorb(self, taken: object) -> None:
+    def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
         with self._staged.lock:
             for store, batch, _ in taken:
                 store.absorb_staged(batch, store.record_written + 1, 0)
+        return 0
 
     def drop(self, taken: object) -> None:
         """Forgets batches whose write a test lets fail."""

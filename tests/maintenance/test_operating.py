@@ -464,6 +464,18 @@ class TestError:
         assert house.run(look_after())
         assert house.begin_produce("y").result(5) is None
 
+    def test_files_catch_up_when_memory_holds_much_without_waiting_for_a_round(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(house.registry.upkeep, "_run_round", lambda: None)
+        house.registry.upkeep._timer.cancel()
+        house.registry.upkeep._unapplied_bytes_max = 1_500_000
+        house.create(partitions=1)
+        waiting = [house.begin_produce("x" * 1_000_000) for _ in range(6)]
+        assert [one.result(30) for one in waiting] == [None] * 6
+        storage = house.registry.turns.disks["default"].storage
+        house.until(lambda: storage.held_bytes < 1_500_000)
+
     def test_what_is_acknowledged_is_noted_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.daemon import priority
+from querator.daemon.engine.backpressure import BackPressure
 from querator.daemon.queue import Logical, Partition, Pass
 from querator.daemon.store import Storage
 from querator.items import Room
@@ -53,6 +55,13 @@ class Disk:
         self.due: deque[tuple[Logical, Partition]] = deque()
         """Partitions whose files catch up next, one after the other, so that a read waits for one file only."""
         self.catching_up = False
+        self.back_pressure = BackPressure()
+        self.absorbed_bytes = 0
+        """Journal bytes that the storage has taken since the start."""
+        self.look_at_bytes = 0
+        """Upkeep looks at the storage when it has taken this many bytes, without waiting for its next round."""
+        self.easing: asyncio.TimerHandle | None = None
+        """The next look at whether producers still wait."""
         self.seconds = 0.0
         self.seconds_mean = 0.0
         self.writes = 0

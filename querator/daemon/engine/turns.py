@@ -50,6 +50,8 @@ class Turns:
         self._several_answered = False
         self._in_flight: set[Logical] = set()
         self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
+        self.on_growth: Callable[[Disk], None] = lambda disk: None
+        """Called after a write, when the storage has taken much since upkeep looked at it."""
         self.gate: Turnstile | None = None
         """Holds answers back, if there is an archive."""
         self.gather_seconds = 0.0
@@ -172,9 +174,11 @@ class Turns:
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
                 if error is None and taken is not None:
-                    disk.storage.absorb(taken)
+                    disk.absorbed_bytes += disk.storage.absorb(taken)
             for flight in landed:
                 self._follow_up(flight)
+            if disk.absorbed_bytes >= disk.look_at_bytes:
+                self.on_growth(disk)
             COMMIT_SECONDS.observe(disk.seconds)
             if disk.flights:
                 self._write(disk)

@@ -17,7 +17,9 @@ from querator.items import Room
 from querator.limits import (
     APPLY_BYTES,
     APPLY_RETRY_SECONDS_MAX,
+    BACK_PRESSURE_SECONDS,
     FORGET_EVERY_US,
+    LOOK_AFTER_BYTES,
     RATE_SAMPLE_US,
     ROOM_CHECK_ROUNDS,
     UPKEEP_SECONDS,
@@ -34,9 +36,13 @@ class Upkeep:
         self._rounds = 0
         self._sampled_at_us = 0
         self._timer = self._loop.call_later(UPKEEP_SECONDS, self._run_round)
+        turns.on_growth = self.look_after
 
     def close(self) -> None:
         self._timer.cancel()
+        for disk in self._turns.disks.values():
+            if disk.easing is not None:
+                disk.easing.cancel()
 
     def _run_round(self) -> None:
         self._timer = self._loop.call_later(UPKEEP_SECONDS, self._run_round)
@@ -118,24 +124,35 @@ class Upkeep:
         file.
         """
         storage = disk.storage
-        congested = storage.held_bytes >= self._unapplied_bytes_max
-        holds_much = congested or storage.memory_bytes >= APPLY_BYTES
+        disk.look_at_bytes = disk.absorbed_bytes + LOOK_AFTER_BYTES
+        holds_much = storage.held_bytes >= self._unapplied_bytes_max or storage.memory_bytes >= APPLY_BYTES
         everyone = hurry or holds_much or disk.idle_rounds >= limits.APPLY_IDLE_ROUNDS
         lagging = storage.lagging()
         can_add = not disk.due
         for logical, partition in self._turns.partitions_on(disk):
-            if partition.health.congested and not congested:
-                self._turns.wake(logical)
-            partition.health.set_congested(congested)
             if can_add and (everyone or partition.placement.uuid in lagging):
                 disk.due.append((logical, partition))
         self._catch_up_next(disk)
+        self._admit(disk)
         if storage.wants_preparing and not disk.preparing:
             disk.preparing = True
             future = self._loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: _prepared(disk, done))
         if everyone and not storage.unapplied_bytes and disk.should_roll():
             disk.keeper.submit(_on_idle, storage)
+
+    def _admit(self, disk: Disk) -> None:
+        """Makes producers wait while too much is in memory, and lets them in again."""
+        is_closed = disk.back_pressure.is_closed(
+            disk.storage.held_bytes, self._unapplied_bytes_max, disk.absorbed_bytes, time.monotonic()
+        )
+        for logical, partition in self._turns.partitions_on(disk):
+            if partition.health.congested and not is_closed:
+                self._turns.wake(logical)
+            partition.health.set_congested(is_closed)
+        if disk.easing is not None:
+            disk.easing.cancel()
+        disk.easing = self._loop.call_later(BACK_PRESSURE_SECONDS, self._admit, disk) if is_closed else None
 
     def _catch_up_next(self, disk: Disk) -> None:
         while disk.due and not disk.catching_up:
@@ -158,6 +175,7 @@ class Upkeep:
 
         def failed(error: Exception) -> None:
             disk.catching_up = False
+            disk.back_pressure.ends(time.monotonic())
             self._catch_up_next(disk)
             if store.file_replaced():
                 logical.files.fail(partition, str(error))
@@ -172,9 +190,17 @@ class Upkeep:
 
         started = time.perf_counter()
         disk.catching_up = True
+        disk.back_pressure.begins(
+            store.unapplied_bytes,
+            disk.storage.held_bytes,
+            self._unapplied_bytes_max,
+            disk.absorbed_bytes,
+            time.monotonic(),
+        )
 
         def done(result: object) -> None:
             disk.catching_up = False
+            disk.back_pressure.ends(time.monotonic())
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             if forgets:
                 partition.health.old_keys_deleted(now_us)

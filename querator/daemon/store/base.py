@@ -316,9 +316,9 @@ class Storage(Protocol):
         Raises StorageError: none of the batches may be acknowledged then. Otherwise `absorb` must follow.
         """
 
-    def absorb(self, taken: object) -> None:
-        """Counts written batches as durable. Must come before the next flush or write. It is a step of its own because
-        clients need not wait for it."""
+    def absorb(self, taken: object) -> int:
+        """Counts written batches as durable, and returns how many bytes they have in the journal. Must come before the
+        next flush or write. It is a step of its own because clients need not wait for it."""
 
     @property
     def memory_bytes(self) -> int:

@@ -297,12 +297,13 @@ class DuckStorage:
             self._staged.drop(taken)
             raise
 
-    def absorb(self, taken: object) -> None:
+    def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
         batches: Taken = taken
         with self._staged.lock:
             for store, batch, payload in batches:
                 store.absorb_staged(batch, store.record_written + 1, len(payload) + RECORD_HEADER_BYTES)
+        return sum([len(payload) for _, _, payload in batches])
 
     # Upkeep.
 

@@ -1,0 +1,51 @@
+"""When producers wait because the files of a storage fall behind its journal.
+
+An apply frees its memory only at its end. If producers could fill the room that is left at once, all of them would then
+wait for that end, half a second or longer. So while a storage catches up that holds much, producers are let in evenly:
+as many bytes as the apply has probably done by now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from querator.limits import BACK_PRESSURE_MEASURED_BYTES_MIN
+
+SLACK_SHARE: Final = 16
+"""This part of the bound may come in at once when an apply begins."""
+SECONDS_PER_BYTE: Final = 50e-9
+"""The speed of an apply before the first one was measured: 20 MB/s."""
+WEIGHT: Final = 0.3
+"""The weight of the latest apply in the average."""
+
+
+class BackPressure:
+    """Decides for one storage whether producers wait. `absorbed` counts all bytes that the storage ever took."""
+
+    def __init__(self) -> None:
+        self._seconds_per_byte = SECONDS_PER_BYTE
+        self._began = 0.0
+        self._bytes = 0
+        self._room = 0
+        self._absorbed = 0
+        self._is_pacing = False
+
+    def begins(self, applied_bytes: int, held_bytes: int, bytes_max: int, absorbed: int, now: float) -> None:
+        """An apply of so many bytes begins, while memory holds `held_bytes` of at most `bytes_max`."""
+        self._began, self._bytes, self._absorbed = now, applied_bytes, absorbed
+        self._is_pacing = held_bytes >= bytes_max // 2
+        self._room = max(0, min(applied_bytes, bytes_max - held_bytes))
+
+    def ends(self, now: float) -> None:
+        if self._bytes >= BACK_PRESSURE_MEASURED_BYTES_MIN:
+            self._seconds_per_byte += WEIGHT * ((now - self._began) / self._bytes - self._seconds_per_byte)
+        self._is_pacing = False
+
+    def is_closed(self, held_bytes: int, bytes_max: int, absorbed: int, now: float) -> bool:
+        """Whether producers wait now."""
+        if held_bytes >= bytes_max:
+            return True
+        if not self._is_pacing:
+            return False
+        progress = (now - self._began) / (self._bytes * self._seconds_per_byte + 1e-9)
+        return absorbed - self._absorbed > bytes_max // SLACK_SHARE + self._room * min(1.0, progress)
