@@ -25,6 +25,7 @@ from querator.daemon.access.audit import AuditLog
 from querator.daemon.access.callers import Caller, CallerKind, Peer
 from querator.daemon.access.failed_attempts import FailedAttempts
 from querator.daemon.access.roles import Right
+from querator.daemon.access.web_pages import Headers, is_of_another_site, names_this_machine
 from querator.errors import Forbidden, QueratorError, Unauthorized
 from querator.items import Role, Token
 
@@ -39,6 +40,8 @@ INVALID_KEY: Final = "api key is invalid"
 UNKNOWN_KEY: Final = "api key does not exist"
 EXPIRED_KEY: Final = "api key has expired"
 NO_KEY: Final = "authentication required"
+OTHER_SITE: Final = f"{NO_KEY}; the request comes from a web page of another site"
+OTHER_HOST: Final = f"{NO_KEY}; without a token, use localhost or an IP address as the daemon's host name"
 ACCESS_DENIED: Final = "access denied"
 ROOT: Final = 0
 
@@ -111,18 +114,22 @@ class Access:
         """Whether a TCP client without a token may do everything."""
         return not self.needs_token or (self.config.insecure and not self.config.required)
 
-    def authenticate(self, peer: Peer, authorization: bytes | None) -> Caller:
-        """The caller who sent this Authorization header. Raises Unauthorized."""
-        if authorization is not None and (authorization := authorization.strip()):
-            if not authorization.startswith(BEARER):
-                raise Unauthorized(INVALID_HEADER)
-            if self.needs_token:
-                return self.caller_of_token(authorization[len(BEARER) :])
-        if peer.caller is not None:
-            return peer.caller
-        if self.admits_anonymous:
-            return self._anonymous
-        raise Unauthorized(NO_KEY)
+    def authenticate(self, peer: Peer, headers: Headers) -> Caller:
+        """The caller who sent a request with these headers, whose names are in lower case. Raises Unauthorized."""
+        given = [value.strip() for name, value in headers if name == b"authorization"]
+        if len(given) > 1 or (given and given[0] and not given[0].startswith(BEARER)):
+            raise Unauthorized(INVALID_HEADER)
+        if given and given[0] and self.needs_token:
+            return self.caller_of_token(given[0][len(BEARER) :])
+        caller = peer.caller or (self._anonymous if self.admits_anonymous else None)
+        if caller is None:
+            raise Unauthorized(NO_KEY)
+        # A browser lends the rights of its user to every web page, except those that need a token.
+        if is_of_another_site(headers):
+            raise Unauthorized(OTHER_SITE)
+        if caller is self._anonymous and not self.config.insecure and not names_this_machine(headers):
+            raise Unauthorized(OTHER_HOST)
+        return caller
 
     def caller_of_token(self, text: bytes) -> Caller:
         """The caller who owns this token. Raises Unauthorized."""

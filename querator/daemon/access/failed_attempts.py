@@ -6,7 +6,9 @@ the others out.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import time
 from typing import NamedTuple
 
 from querator import limits
@@ -21,6 +23,20 @@ class FailedAttempts:
     def __init__(self) -> None:
         self._counts: dict[str, _Count] = {}
         self._waiting: dict[str, int] = {}
+
+    async def hold_back(self, host: str) -> bool:
+        """Records a failure now, and waits if the address failed too often. Returns whether the failure may be
+        answered: false if too many answers to this address wait already.
+        """
+        if not self.failed(host, time.monotonic()):
+            return True
+        if not self.begin_wait(host):
+            return False
+        try:
+            await asyncio.sleep(limits.FAILED_ATTEMPT_WAIT_SECONDS)
+        finally:
+            self.end_wait(host)
+        return True
 
     def failed(self, host: str, now: float) -> bool:
         """Records a failure at `now`, in seconds. Returns whether the address failed too often, so that its answer must

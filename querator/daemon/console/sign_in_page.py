@@ -8,7 +8,7 @@ from querator.errors import Unauthorized
 
 
 async def show(visit: Visit) -> ConsolePage | Redirect:
-    error = ""
+    error = "" if visit.refusal is None else visit.refusal.message.partition("; ")[2]
     if visit.method == "POST":
         try:
             visit.visitor = await visit.sessions.sign_in(visit.get("secret"), visit.peer)

@@ -95,6 +95,8 @@ class Site:
             visit.take_form(body)
         elif visit.method not in ("GET", "HEAD"):
             raise Forbidden(f"{visit.method} is not used here")
+        if visit.refusal is not None and "authorization" in visit.headers:
+            await visit.sessions.record_failure(visit.peer, visit.refusal)
         if visit.caller is None and visit.path != SIGN_IN:
             return Redirect(address(SIGN_IN, to=visit.path if visit.method == "GET" else ""))
         return await handler(visit)

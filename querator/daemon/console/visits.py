@@ -6,15 +6,15 @@ a token that only a page of the same visitor knows. The next page reports the re
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Receive, Scope
 
@@ -69,15 +69,20 @@ class Visit:
         self.form: dict[str, list[str]] = {}
         self.is_secure = scope.get("scheme") == "https"
         self._receive = receive
-        self.cookie_name = f"querator_console_{urlsplit('//' + self.headers.get('host', '')).port or 80}"
+        port = re.search(r":([0-9]{1,5})$", self.headers.get("host", ""))
+        self.cookie_name = f"querator_console_{port[1] if port else 80}"
         """Cookies do not tell ports apart, and several daemons may run on a machine."""
         known = _cookies(self.headers.get("cookie", "")).get(self.cookie_name, "")
         self.is_new = not known
         self.visitor = known or secrets.token_urlsafe(24)
         self.caller: Caller | None = None
         """Who the visitor is. None for somebody who has to sign in first."""
-        with contextlib.suppress(Unauthorized):
-            self.caller = sessions.caller_of(self.visitor, self.peer, self.headers.get("authorization"))
+        self.refusal: Unauthorized | None = None
+        """Why there is no caller."""
+        try:
+            self.caller = sessions.caller_of(self.visitor, self.peer, scope["headers"])
+        except Unauthorized as error:
+            self.refusal = error
         self.api = Api(scope, receive, Peer(self.peer.address, self.caller))
 
     def may_operate(self, queue: str = "") -> bool:
@@ -124,7 +129,7 @@ class Visit:
         if not self._is_same_origin():
             raise Forbidden("this change does not come from a page of this console")
         self.form = _parameters(body)
-        if self.is_new or not hmac.compare_digest(self.get("token"), self.token):
+        if self.is_new or not hmac.compare_digest(self.get("token").encode(), self.token.encode()):
             raise Forbidden("this page is out of date: go back, load it again, and repeat what you did")
 
     def _is_same_origin(self) -> bool:
@@ -133,7 +138,7 @@ class Visit:
             return False
         if site is not None and site != "same-origin":
             return False
-        return origin is None or urlsplit(origin).netloc == self.headers.get("host")
+        return origin is None or origin.partition("://")[2] == self.headers.get("host")
 
 
 def address(path: str, **fields: object) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Sequence
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from querator import __version__, limits
+from querator import __version__
 from querator.daemon.access import Access, Caller, Peer, Right
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
 from querator.daemon.http.routes import LEASE, PAGES, PREFIX
@@ -173,15 +173,8 @@ async def hold_back(access: Access, scope: Scope, error: QueratorError) -> None:
     access.audit.denied(None, peer, scope["path"].removeprefix(PREFIX), (), error)
     if not any(name == b"authorization" for name, _ in scope["headers"]):
         return
-    attempts, host = access.failed_attempts, peer.host
-    if not attempts.failed(host, monotonic()):
-        return
-    if not attempts.begin_wait(host):
+    if not await access.failed_attempts.hold_back(peer.host):
         raise CutOff("too many failed attempts to come in from this address", is_unread=True)
-    try:
-        await asyncio.sleep(limits.FAILED_ATTEMPT_WAIT_SECONDS)
-    finally:
-        attempts.end_wait(host)
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int, codec: Codec = content.JSON) -> bytes:
@@ -282,8 +275,11 @@ class Page:
         started = perf_counter()
         path, peer, access = scope["path"], scope["state"]["peer"], self._calls.access
         try:
-            # Before there are tokens, pages ignore the header, as the wire contract says.
-            caller = self._calls.caller_of(scope["headers"] if access.needs_token else (), peer)
+            headers = scope["headers"]
+            if not access.needs_token:
+                # Before there are tokens, pages ignore a token, as the wire contract says.
+                headers = [(name, value) for name, value in headers if name != b"authorization"]
+            caller = access.authenticate(peer, headers)
             access.admit(caller, peer, path, PAGES[path])
             await (await self._content(caller))(scope, receive, send)
         except QueratorError as error:

@@ -7,11 +7,11 @@ order of the wire contract: Accept, method, who is calling, path, body size, Con
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-from querator.daemon.access import INVALID_HEADER, Access, Caller, Peer
+from querator.daemon.access import Access, Caller, Headers, Peer
 from querator.daemon.http.routes import Route, over_limit_text
 from querator.daemon.metrics import Durations, HttpMetrics
 from querator.errors import (
@@ -29,7 +29,6 @@ from querator.wire.messages import Reply
 
 log = logging.getLogger("querator.transport")
 
-Headers = Iterable[tuple[bytes, bytes]]
 Respond = Callable[[Any], None]
 Abandon = Callable[[], None]
 
@@ -134,16 +133,9 @@ class Calls:
         if method != "POST":
             raise Refused(InvalidRequest(f"http method '{method}' not allowed; only POST"), codec)
         try:
-            return codec, _text(content_type), self.caller_of(headers, peer)
+            return codec, _text(content_type), self.access.authenticate(peer, headers)
         except Unauthorized as error:
             raise Refused(error, codec) from None
-
-    def caller_of(self, headers: Headers, peer: Peer) -> Caller:
-        """Who sent a head. Raises Unauthorized."""
-        given = [value for name, value in headers if name == b"authorization"]
-        if len(given) > 1:
-            raise Unauthorized(INVALID_HEADER)
-        return self.access.authenticate(peer, given[0] if given else None)
 
     def start(self, call: Call, body: bytes, respond: Respond, peer: Peer) -> Abandon | None:
         """Passes the decoded body to the service. Never raises. Returns a function that abandons a waiting call."""
