@@ -16,7 +16,7 @@ from tests.daemons import clean_environment
 from tests.docs.pages import INDENTED, Block
 
 SHELL = ("sh", "bash", "console", INDENTED)
-PAGE_SECONDS_MAX = 840
+PAGE_SECONDS_MAX = 240
 
 
 class Command(NamedTuple):
