@@ -2,6 +2,8 @@
 
     python -m bench.hotpath [--rounds 300] [--count] [SHAPE ...]        shapes are items x clients: 1x1 1x32 100x4
 
+A third number spreads the clients over so many queues: 1x200x50.
+
 The real protocol, service, engine and store run in this process, without sockets and with an fdatasync that does
 nothing. So only Python's work is measured, which varies little on a busy machine. `--count` counts bytecodes instead of
 microseconds. Their number is the same in every run, so a test checks it.
@@ -75,7 +77,7 @@ class Client(asyncio.Transport):
 
 
 class Bench:
-    def __init__(self, server: DaemonServer, batch: int, clients: int) -> None:
+    def __init__(self, server: DaemonServer, batch: int, clients: int, queues: int = 1) -> None:
         config = server.config
         config.load()
         state = ServerState()
@@ -83,16 +85,19 @@ class Bench:
         make = config.http_protocol_class
         self._clients = [Client(make(config=config, server_state=state, app_state={})) for _ in range(clients)]  # type: ignore[call-arg]
         self._batch = batch
+        self._queues = [f"bench-{number % queues}" for number in range(clients)]
+        """The queue of each client."""
         self.token = ""
         """The token that every request carries, if any."""
 
-    async def create_queue(self) -> None:
+    async def create_queues(self) -> None:
         settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": 1}
         client = self._clients[0]
-        client.send(self._request("queues.create", settings))
-        while not client.replies or not client.replies[-1].endswith(b"}"):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        client.reply()
+        for queue in dict.fromkeys(self._queues):
+            client.send(self._request("queues.create", queue, settings))
+            while not client.replies or not client.replies[-1].endswith(b"}"):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            client.reply()
 
     async def step(self, requests: list[bytes]) -> list[bytes]:
         """Sends a request on every connection, and waits for all answers."""
@@ -104,23 +109,29 @@ class Bench:
 
     def produces(self) -> list[bytes]:
         items = [{"utf8": PAYLOAD}] * self._batch
-        return [self._request("queue.produce", {"request_timeout": "30s", "items": items})] * len(self._clients)
+        fields = {"request_timeout": "30s", "items": items}
+        return [self._request("queue.produce", queue, fields) for queue in self._queues]
 
     def leases(self, completed: list[list[str]] | None = None) -> list[bytes]:
         wanted = {"batch_size": self._batch, "request_timeout": "30s"}
         brought = completed or [[] for _ in self._clients]
         return [
             self._request(
-                "queue.lease", {"client_id": f"bench-{number}", **wanted, **({"complete_ids": ids} if ids else {})}
+                "queue.lease",
+                queue,
+                {"client_id": f"bench-{number}", **wanted, **({"complete_ids": ids} if ids else {})},
             )
-            for number, ids in enumerate(brought)
+            for number, (queue, ids) in enumerate(zip(self._queues, brought, strict=True))
         ]
 
     def completes(self, replies: list[bytes]) -> list[bytes]:
-        return [self._request("queue.complete", {"request_timeout": "30s", "ids": ids}) for ids in map(_ids, replies)]
+        return [
+            self._request("queue.complete", queue, {"request_timeout": "30s", "ids": _ids(reply)})
+            for queue, reply in zip(self._queues, replies, strict=True)
+        ]
 
-    def _request(self, call: str, fields: dict[str, Any]) -> bytes:
-        body = msgspec.json.encode({"queue_name": "bench", **fields})
+    def _request(self, call: str, queue: str, fields: dict[str, Any]) -> bytes:
+        body = msgspec.json.encode({"queue_name": queue, **fields})
         head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         head += f"Authorization: Bearer {self.token}\r\n" if self.token else ""
         return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -186,15 +197,17 @@ class Bytecodes:
         return self._count
 
 
-async def measure(directory: Path, batch: int, clients: int, rounds: int, count: bool, token: bool) -> dict[str, float]:
+async def measure(
+    directory: Path, batch: int, clients: int, rounds: int, count: bool, token: bool, queues: int
+) -> dict[str, float]:
     """The cost of one request of each step, in microseconds of CPU or in bytecodes."""
     config = daemon_config(data=directory, log_level="warning", environ={})
     service = Service(config, SystemClock())
     server = DaemonServer(config, service, service.registry.clock)
     await service.start()
     try:
-        bench = Bench(server, batch, clients)
-        await bench.create_queue()
+        bench = Bench(server, batch, clients, queues)
+        await bench.create_queues()
         if token:
             made = await service.registry.access.create("bench", "operator", ["ben*"], 0, "bench")
             bench.token = made.text
@@ -218,13 +231,15 @@ def no_disk() -> Iterator[None]:
         yield
 
 
-def run(batch: int, clients: int, rounds: int, count: bool, *, token: bool = False) -> dict[str, float]:
+def run(
+    batch: int, clients: int, rounds: int, count: bool, *, token: bool = False, queues: int = 1
+) -> dict[str, float]:
     with (
         no_disk(),
         tempfile.TemporaryDirectory(prefix="querator-bench-") as scratch,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(measure(Path(scratch), batch, clients, rounds, count, token))
+        return runner.run(measure(Path(scratch), batch, clients, rounds, count, token, queues))
 
 
 def main() -> None:
@@ -235,9 +250,9 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'per request':10}", *(f"{name:>10}" for name in STEPS))
     for shape in options.shapes:
-        batch, clients = map(int, shape.split("x"))
+        batch, clients, queues = (*map(int, shape.split("x")), 1)[:3]
         rounds = max(5, options.rounds * 32 // (batch * clients + 31))
-        costs = run(batch, clients, rounds, options.count)
+        costs = run(batch, clients, rounds, options.count, queues=queues)
         print(f"{shape:11}", *(f"{costs[name]:10,.1f}" for name in STEPS), flush=True)
 
 

@@ -34,3 +34,12 @@ def test_an_item_costs_little_when_it_comes_with_others():
     alone, together = hotpath.run(1, 4, 4, count=True), hotpath.run(100, 4, 4, count=True)
     for step in hotpath.STEPS:
         assert together[step] < 8 * alone[step], step
+
+
+def test_a_request_to_a_queue_of_its_own_costs_a_pass_and_nothing_that_grows_with_the_queues():
+    """Each active queue has a pass per turn. What a pass costs must not depend on how many queues there are."""
+    together, apart, many = (hotpath.run(1, 32, 4, count=True, queues=queues) for queues in (1, 8, 32))
+    for step in hotpath.STEPS:
+        per_pass = (apart[step] - together[step]) / (8 / 32)
+        assert many[step] < together[step] + 1.6 * per_pass, step
+        assert many[step] < 4 * together[step], step
