@@ -341,7 +341,7 @@ class Service:
         warnings += registry.upkeep.storage_warnings()
         if registry.access.audit.failure:
             warnings.append("the audit log cannot be written")
-        partitions = (partition for logical in registry.logicals.values() for partition in logical.partitions)
+        partitions = [partition for logical in registry.logicals.values() for partition in logical.partitions]
         return health.judge(partitions, warnings, lambda queue: caller.may(Right.VIEW, queue))
 
     def rooms(self) -> Mapping[str, Room]:

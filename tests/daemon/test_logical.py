@@ -10,7 +10,6 @@ import pytest
 from querator import limits
 from querator.config_file import LimitsConfig
 from querator.daemon.queue import lifecycle
-from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
@@ -913,7 +912,7 @@ class TestFailures:
         logical = d.create()
         d.produce(["a"])
         with monkeypatch.context() as broken:
-            broken.setattr(Contents, "stage", lambda contents: 1 / 0)
+            broken.setattr(MemoryStore, "commit", lambda store, batch: 1 / 0)
             answer = d.lease(run=False)
             with pytest.raises(ZeroDivisionError):
                 logical.plan(d.now_us, d.now_ns)

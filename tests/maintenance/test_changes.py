@@ -167,8 +167,8 @@ class TestPartitions:
             raise StorageError("the disk is gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "write", fails)
-            patch.setattr(storage, "open", fails)
+            patch.setattr(type(storage), "write", fails)
+            patch.setattr(type(storage), "open", fails)
             waiting = house.begin_produce("b")
             house.until(lambda: house.states() == ["error"])
             failed = house.statuses()[0].since

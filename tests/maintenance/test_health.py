@@ -6,7 +6,6 @@ import pytest
 
 from querator.daemon import health
 from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.storage_health import StorageHealth
 from querator.items import Placement, Room
 from tests.maintenance.house import OPERATOR, House
 
@@ -59,12 +58,17 @@ class TestHealth:
         status = house.statuses()[0]
         assert (status.state, status.reason) == ("error", "No space left on device")
 
-    def test_congestion_alone_shows_why_nothing_is_taken(self, house: House, monkeypatch: pytest.MonkeyPatch):
+    def test_congestion_alone_shows_why_nothing_is_taken(self, house: House):
         house.create()
-        # A patched property, because upkeep would end a real congestion at once.
-        monkeypatch.setattr(StorageHealth, "congested", property(lambda _: True, lambda *_: None))
+        house.run(until_upkeep_ends(house))  # its next round would end the congestion
+        house.partition().health.set_congested(True)
         status = house.statuses()[0]
         assert status.state == "available" and status.reason.startswith("takes no new items until")
+
+
+async def until_upkeep_ends(house: House) -> None:
+    house.registry.upkeep.close()
+    await house.registry.turns.until_idle()
 
 
 def test_many_reasons_are_cut_short():

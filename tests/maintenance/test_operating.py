@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import duckdb
 import pytest
 
@@ -11,7 +13,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.journal.head import Head
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed, RetryRequest
 from querator.wire import messages as m
-from tests.maintenance.house import SECOND, House
+from tests.maintenance.house import OPERATOR, SECOND, House
 
 
 class TestPause:
@@ -509,16 +511,29 @@ class TestError:
 
     def test_a_defect_behind_an_answer_loses_nothing_of_what_was_answered(self, house: House):
         house.create(partitions=1)
-        logical = house.logical()
-        settle = logical.settle
+        house.produce("dies")
+        (dying,) = house.lease()
+        answers: list[object] = []
 
-        def break_off(this, failed):
-            logical.settle = settle
-            settle(this, failed)
+        def break_off(record: logging.LogRecord) -> bool:
             raise RuntimeError("a defect")
 
-        logical.settle = break_off
-        house.produce("a")
+        async def produce_beside_a_death() -> None:
+            """One pass answers both requests, and then tells the log of the death."""
+            items = [m.QueueProduceItem(utf8="a")]
+            produce = m.QueueProduceRequest(queue_name="q", request_timeout="1m", items=items)
+            retry = m.QueueRetryRequest(queue_name="q", items=[m.QueueRetryItem(id=dying.id, dead=True)])
+            house.service.call("queue.produce", produce, answers.append, OPERATOR)
+            house.service.call("queue.retry", retry, answers.append, OPERATOR)
+
+        deaths = logging.getLogger("querator.deaths")
+        deaths.addFilter(break_off)
+        try:
+            house.run(produce_beside_a_death())
+            house.until(lambda: len(answers) == 2)
+        finally:
+            deaths.removeFilter(break_off)
+        assert answers == [None, None]
         house.produce("b")
         house.restart()
         assert sorted(item.payload for item in house.lease(10)) == [b"a", b"b"]

@@ -26,7 +26,6 @@ from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import records
-from querator.daemon.store.journal.books import Books
 from querator.items import ZERO_TIME_US
 from tests import ROOT
 from tests.store.store_making import (
@@ -842,13 +841,14 @@ def test_recovery_reads_the_journal_once(tmp_path: Path, monkeypatch: pytest.Mon
         write(storage, other, added(2))
         """,
     )
-    reads = []
-    original = Books.history
-    monkeypatch.setattr(Books, "history", lambda books: (reads.append(1), original(books))[1])
+    reads: list[str] = []
+    original = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (reads.append(path.suffix), original(path))[1])
     with opened(tmp_path) as storage:
+        assert reads.count(".seg") == 1
         assert ready_seqs(storage.open(UUID, "orders")) == [1]
         assert ready_seqs(storage.open(OTHER_UUID, "orders")) == [2]
-    assert reads == []
+        assert reads.count(".seg") == 1
 
 
 def _raise(error: Exception) -> None:

@@ -206,7 +206,7 @@ class Turns:
             for logical, partition in self.partitions_on(disk):
                 if partition.store is not None:
                     logical.files.fail(partition, str(error))
-        disk.report_room((partition for _, partition in self.partitions_on(disk)), self.clock.now_us())
+        disk.report_room([partition for _, partition in self.partitions_on(disk)], self.clock.now_us())
 
     def fail_partitions(self, reason: str) -> None:
         """Puts every partition in error. They recover when their stores can be opened again."""

@@ -49,7 +49,7 @@ class ReplyHeads:
             text = "OK" if status == 200 else BY_CODE[status].code_text
             lines = [
                 f"HTTP/1.1 {status} {text}".encode(),
-                *(name + b": " + value for name, value in self.dated or ()),
+                *[name + b": " + value for name, value in self.dated or ()],
                 b"content-type: " + codec.content_type.encode(),
                 b"x-content-type-options: nosniff",
                 b"content-length: ",

@@ -87,6 +87,8 @@ def _length_digits(head: bytes) -> tuple[int, int] | None:
         return None
     start += 18
     end = head.find(b"\r\n", start)
+    if end < 0:
+        return None
     digits = head[start:end]
     if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX:
         return None

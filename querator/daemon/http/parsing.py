@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import re
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -44,17 +44,17 @@ class Phase(enum.IntEnum):
     GONE = 5
 
 
-HEAD, HOT_BODY, PARSED_BODY, ANSWER, LINGER, GONE = (int(phase) for phase in Phase)
+HEAD, HOT_BODY, PARSED_BODY, ANSWER, LINGER, GONE = [int(phase) for phase in Phase]
 
 
 class ParsingConnection(HttpToolsProtocol):
     """A connection. `_phase` says what the bytes that arrive next belong to."""
 
-    gate: ClassVar[Gate]
+    gate: Gate
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = _LingeringTransport(self, transport)
+        self.transport = _LingeringTransport(self, transport)  # type: ignore[assignment]
         self._raw = transport
         self._peer = peer_of(transport, self.gate.calls.access)
         self._heads = self.gate.heads[self._peer.caller]
@@ -257,15 +257,14 @@ class ParsingConnection(HttpToolsProtocol):
             self._raw.write(body)
 
 
-class _LingeringTransport(asyncio.Transport):
-    """The transport that uvicorn sees. It leaves closing to the protocol, which may have to linger."""
+class _LingeringTransport:
+    """What uvicorn uses of a transport. It leaves closing to the protocol, which may have to linger."""
 
     def __init__(self, protocol: ParsingConnection, transport: asyncio.Transport) -> None:
-        super().__init__()
         self._protocol = protocol
         self._transport = transport
-        self.write = transport.write  # type: ignore[method-assign]
-        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
+        self.write = transport.write
+        self.get_extra_info = transport.get_extra_info
 
     def close(self) -> None:
         self._protocol.end()

@@ -40,9 +40,15 @@ class QueratorProtocol(ParsingConnection):
     """A connection that answers hot calls itself, and passes everything else to the parser."""
 
     @classmethod
-    def behind(cls, gate: Gate) -> type[QueratorProtocol]:
-        """A class whose connections share `gate`. uvicorn creates the connections, so the class carries the gate."""
-        return type("QueratorProtocol", (cls,), {"gate": gate})
+    def behind(cls, gate: Gate) -> Any:
+        """What uvicorn calls in place of a protocol class. All its connections share `gate`."""
+
+        def connect(*args: Any, **settings: Any) -> QueratorProtocol:
+            connection = cls(*args, **settings)
+            connection.gate = gate
+            return connection
+
+        return connect
 
     # The connection as such
 
@@ -152,12 +158,12 @@ class QueratorProtocol(ParsingConnection):
                 self._hold(data, at)
                 return
             end = data.find(_END, at) + 4
-            head = data[at:end]
+            head = data[at:end] if end > 3 else b""
             known = heads.whole.get(head) or heads.find(head)
             if known is None:
                 if data.startswith(b"\r\n", at):
                     at += 2  # old clients add a line end to a body and do not count it
-                elif end == 3:
+                elif not head:
                     self._hold_head(data[at:])
                     return
                 else:

@@ -104,7 +104,7 @@ class Contents:
         batch = self.changes()
         batch.lost_seqs += [item.seq for item in items]
         batch.lost_births += [item.birth or item.seq for item in items]
-        until = [now_us, *(item.expire_deadline for item in items if stay)]
+        until = [now_us, *[item.expire_deadline for item in items if stay]]
         batch.lost_until = max(batch.lost_until, max(until) + LOST_LEASE_KEPT_US)
 
     # -- items come
@@ -220,7 +220,7 @@ class Contents:
             self.schedule.clear()
         self.departing.clear(ready=ready, leased=leased, scheduled=scheduled)
         if ready:
-            left = [*self.departing.items.values(), *(lease.item for lease in self.leases.by_id.values())]
+            left = [*self.departing.items.values(), *[lease.item for lease in self.leases.by_id.values()]]
             self.created_sum = sum([item.created_at for item in left])
 
     # -- scheduled items

@@ -18,7 +18,7 @@ from querator.daemon.queue.requests import (
     EXACT_PREFIXES,
     MOVE_PREFIXES,
 )
-from querator.daemon.store import Fingerprints, fingerprint
+from querator.daemon.store import DroppedFingerprints, Fingerprints, fingerprint
 from querator.limits import (
     BULK_REQUEST_ID_KEPT_US,
     EXACT_KEYS_CHECKED_EVERY_US,
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
 _DROPPED: Final = "dropped"
 """Stands in place of a partition's UUID."""
-
-
-class _Dropped(Fingerprints):
-    """Stands for fingerprints that there was no room for: any key may be among them."""
-
-    def __contains__(self, value: int) -> bool:
-        return True
 
 
 class _Keys:
@@ -159,7 +152,7 @@ class Remembered:
 
     def may_have(self, keys: Iterable[str]) -> bool:
         """Whether one of the files that have been read may remember one of these keys."""
-        older = [*self._in_files.values(), *(one for kind in self._kinds for one in kind.older)]
+        older = [*self._in_files.values(), *[one for kind in self._kinds for one in kind.older]]
         if not older:
             return False
         return any(value in one for value in map(fingerprint, keys) for one in older)
@@ -177,7 +170,7 @@ class Remembered:
 
     def _drop_excess(self) -> None:
         """Drops the oldest fingerprints beyond the maximum. Until their keys expire, every key is looked up."""
-        groups = [*self._in_files.values(), *(one for kind in self._kinds for one in kind.older)]
+        groups = [*self._in_files.values(), *[one for kind in self._kinds for one in kind.older]]
         excess = sum(map(len, groups)) - limits.FINGERPRINTS_MAX
         if excess <= 0:
             return
@@ -187,7 +180,7 @@ class Remembered:
                 excess -= len(group)
                 until = group.until
                 for kind in self._kinds:
-                    kind.older = deque(one for one in kind.older if one is not group)
+                    kind.older = deque([one for one in kind.older if one is not group])
                 self._in_files = {uuid: one for uuid, one in self._in_files.items() if one is not group}
         dropped = self._in_files.get(_DROPPED)
-        self._in_files[_DROPPED] = _Dropped(until=max(until, dropped.until if dropped else 0))
+        self._in_files[_DROPPED] = DroppedFingerprints(until=max(until, dropped.until if dropped else 0))

@@ -7,7 +7,6 @@ monotonic clock. All other times of a queue are on the queue's clock.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
@@ -52,12 +51,11 @@ class AnswerInParts:
     def __init__(self, known: list[Message], rest: AsyncGenerator[Message, None]) -> None:
         self._known, self._rest = known, rest
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        async with aclosing(self._rest) as rest:
-            while self._known:
-                yield self._known.pop(0)
-            async for part in rest:
-                yield part
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        return self._known.pop(0) if self._known else await anext(self._rest)
 
 
 class Request:
@@ -138,7 +136,7 @@ class Columns(NamedTuple):
 class Intake(Produce):
     """A chunk of a bulk stream: items that lack only their sequences and times."""
 
-    if_repeated = None
+    if_repeated: Reply | None = None
 
     def __init__(
         self,
@@ -260,7 +258,7 @@ class Delivery(NamedTuple):
     leases: list[Lease]
 
 
-class Read(NamedTuple):
+class Read:
     """Blocking work with a partition's storage.
 
     The driver runs `work` in a worker thread, one at a time per partition. Then it calls `done` with the result, or
@@ -268,12 +266,23 @@ class Read(NamedTuple):
     request waits for `upkeep`: it runs one at a time per storage, because more would take the processor from the loop.
     """
 
-    partition: Partition
-    flush: Store | None
-    work: Callable[[], Any]
-    done: Callable[[Any], None]
-    failed: Callable[[Exception], None]
-    upkeep: bool = False
+    __slots__ = ("done", "failed", "flush", "partition", "upkeep", "work")
+
+    def __init__(
+        self,
+        partition: Partition,
+        flush: Store | None,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        upkeep: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.flush = flush
+        self.work = work
+        self.done = done
+        self.failed = failed
+        self.upkeep = upkeep
 
 
 class Move:

@@ -48,7 +48,7 @@ class Schedule:
     def _shorten(self) -> None:
         """Keeps the items that are due first. The others are read again later."""
         entries = sorted((item.enqueue_at, seq) for seq, item in self.items.items())
-        sizes = accumulate(len(self.items[seq].payload) for _, seq in entries)
+        sizes = accumulate([len(self.items[seq].payload) for _, seq in entries])
         fitting = bisect_right(list(sizes), limits.SCHEDULED_WINDOW_BYTES_MAX)
         self._horizon = entries[min(fitting, SCHEDULED_WINDOW_ITEMS_MAX)][0]
         self._keep([self.items[seq] for enqueue_at, seq in entries if enqueue_at < self._horizon])

@@ -48,7 +48,7 @@ HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False,
 
 def restricted(allows: Allows, overlay: Allows) -> Allows:
     """Whatever both allow."""
-    return Allows(*(a and b for a, b in zip(allows, overlay, strict=True)))
+    return Allows(*[a and b for a, b in zip(allows, overlay, strict=True)])
 
 
 class Event(enum.StrEnum):

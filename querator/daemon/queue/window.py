@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
 from operator import attrgetter
 
 from querator.config_file import LimitsConfig
@@ -19,6 +19,7 @@ from querator.items import Item
 from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
 
 _payload_of = attrgetter("payload")
+_created_at_of = attrgetter("created_at")
 
 
 class ItemChunk:
@@ -79,8 +80,11 @@ class Window:
 
     def oldest(self) -> int | None:
         """When the oldest item near the head was created. Items that come back stand behind younger ones."""
-        head = islice((item.created_at for item in self.ready if item.seq not in self.gone), OLDEST_AMONG_ITEMS_MAX)
-        return min(head, default=None)
+        head = islice(filterfalse(self._is_gone, self.ready), OLDEST_AMONG_ITEMS_MAX)
+        return min(map(_created_at_of, head), default=None)
+
+    def _is_gone(self, item: Item) -> bool:
+        return item.seq in self.gone
 
     def has_next(self) -> bool:
         """Whether the next item is in memory."""

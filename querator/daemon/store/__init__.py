@@ -36,7 +36,13 @@ from querator.daemon.store.duck import (
     schemas,
 )
 from querator.daemon.store.files import open_regular, private, replace_file, sync_directory
-from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending, fingerprint
+from querator.daemon.store.fingerprints import (
+    FINGERPRINT_SQL,
+    DroppedFingerprints,
+    Fingerprints,
+    ascending,
+    fingerprint,
+)
 from querator.daemon.store.journal import (
     Feed,
     FeedChunk,
@@ -54,6 +60,7 @@ __all__ = [
     "ITEMS",
     "SCHEDULED",
     "Batch",
+    "DroppedFingerprints",
     "Due",
     "Feed",
     "FeedChunk",

@@ -110,7 +110,7 @@ class Books:
         """The partitions that have, or had, a record in the journal."""
         with self.lock:
             return set(self._kept.numbers).union(
-                self._trimmed.numbers, *(segment.partitions for segment in self.segments)
+                self._trimmed.numbers, *[segment.partitions for segment in self.segments]
             )
 
     def applied(self, partition: bytes, number: int) -> None:

@@ -112,7 +112,7 @@ def _places(path: Path) -> list[tuple[int, Segments]]:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    places = (_decode(data[at : at + _PLACE.size + _CRC.size]) for at in (0, _PLACE_BYTES))
+    places = [_decode(data[at : at + _PLACE.size + _CRC.size]) for at in (0, _PLACE_BYTES)]
     return [place for place in places if place is not None]
 
 

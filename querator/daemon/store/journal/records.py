@@ -199,8 +199,9 @@ def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previ
         written.add(at // _SECTOR_BYTES)
     for sector in range(at // _SECTOR_BYTES, (min(at + size, len(data)) - 1) // _SECTOR_BYTES + 1):
         # An old tail record may extend a little into the sectors of the append.
-        begin = max(sector * _SECTOR_BYTES, at + RECORD_HEADER_BYTES)
-        is_changed = begin >= blank_from and any(data[begin : (sector + 1) * _SECTOR_BYTES])
+        end = (sector + 1) * _SECTOR_BYTES
+        begin = min(max(sector * _SECTOR_BYTES, at + RECORD_HEADER_BYTES), end)
+        is_changed = begin >= blank_from and any(data[begin:end])
         if sector not in written and not is_changed:
             return True
     return False

@@ -261,10 +261,7 @@ class Journal:
         """
         there = os.fstat(self._fd).st_size
         for wanted in (max(size, limits.SEGMENT_BYTES_MAX), max(size, limits.SEGMENT_ALLOCATION_BYTES), size):
-            if wanted <= there:
-                break
-            with contextlib.suppress(OSError):
-                os.posix_fallocate(self._fd, there, wanted - there)
+            if wanted <= there or _has_extended(self._fd, there, wanted):
                 break
         return os.fstat(self._fd).st_size
 
@@ -347,3 +344,12 @@ def _lock(path: Path) -> int:
         os.close(fd)
         raise StorageError(f"journal {path.parent} is in use by another process") from error
     return fd
+
+
+def _has_extended(fd: int, size: int, wanted: int) -> bool:
+    """Allocates space behind a file's `size` bytes, up to `wanted`. False if there is not enough."""
+    try:
+        os.posix_fallocate(fd, size, wanted - size)
+    except OSError:
+        return False
+    return True
