@@ -99,7 +99,6 @@ class Service:
         self._calls_by_caller = {**admin.CALLS_BY_CALLER, **jobs.CALLS_BY_CALLER, **trends.CALLS_BY_CALLER}
 
     async def _serve(self, promotion: Promotion | None) -> None:
-        self._offer_calls()
         registry = self.registry
         shipper = registry.shipper = _shipper_of(registry, self._lose_archive)
         if shipper is not None:
@@ -146,6 +145,8 @@ class Service:
         registry.run(registry.access.keep_time())
         if shipper is not None and shipper.config.wait:
             catalog.committed = shipper.wait_for_all
+        # Last, because a standby's connections are open: a call must meet the tokens and queues that were just loaded.
+        self._offer_calls()
 
     def promote(self, force: bool = False) -> None:
         """Makes a standby take over from the owner of the archive."""

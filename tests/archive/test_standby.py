@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from querator.config import ArchiveConfig
+from querator.daemon.catalog import Catalog
 from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
@@ -60,6 +61,21 @@ def test_a_standby_refuses_calls_and_names_the_owner_and_its_lag(live: House, st
     assert isinstance(error, QueratorError)
     assert error.message.startswith("standby of ") and "objects behind" in error.message
     assert standby.service.health(OPERATOR)[0]
+
+
+def test_a_promoted_standby_offers_no_call_before_it_has_loaded_the_tokens(live: House, standby: House) -> None:
+    followed(live, standby)
+    access, offered = standby.service.registry.access, []
+    load = access.load
+
+    def watched(catalog: Catalog) -> None:
+        load(catalog)
+        offered.append(dict(standby.service._hot))
+
+    access.load = watched  # type: ignore[method-assign]
+    promoted(standby)
+    assert offered == [{}]
+    standby.produce("served")
 
 
 def test_a_promoted_standby_has_everything_and_the_owner_is_replaced(live: House, standby: House) -> None:
