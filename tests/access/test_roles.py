@@ -250,3 +250,15 @@ def test_paths_of_the_machine_are_for_admins(daemon: Guarded) -> None:
 
     assert directories(daemon.tokens["admin"]) == [str(daemon.data / "partitions")]
     assert directories(daemon.tokens["operator"]) == [""]
+
+
+def test_storages_count_only_partitions_that_the_caller_may_see(daemon: Guarded) -> None:
+    def partitions(token: str) -> int:
+        return sum(one.get("partitions", 0) for one in daemon.ask("/v1/storages.list", {}, token).json["items"])
+
+    settings = {"lease_timeout": "1m", "expire_timeout": "1h", "requested_partitions": 3}
+    daemon.admin("/v1/queues.create", {"queue_name": "hidden-wide", **settings})
+    before = partitions(daemon.tokens["operator of mine"])
+    assert partitions(daemon.tokens["operator"]) >= before + 3
+    daemon.admin("/v1/queues.delete", {"queue_name": "hidden-wide"})
+    assert partitions(daemon.tokens["operator of mine"]) == before

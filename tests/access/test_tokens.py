@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import string
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from querator import times
-from querator.daemon.access import token_text
+from querator.clock import ManualClock
+from querator.config import AccessConfig
+from querator.daemon.access import Access, token_text
+from querator.daemon.catalog import Catalog
 from tests.access.guarded import MINE, Answer, Guarded
 from tests.transport.front import Wire
 from tests.waiting import PATIENCE_SECONDS, until
@@ -180,6 +184,17 @@ class TestEnds:
         assert error(clocked.ask("/v1/tokens.whoami", b"{}", token)) == refused("api key has expired")
         states = {one["name"]: one["state"] for one in clocked.admin("/v1/tokens.list", {})["items"]}
         assert states[f"brief-{way}"] == "expired"
+
+    def test_expired_tokens_are_looked_for_when_the_next_one_expires(self, tmp_path: Path) -> None:
+        clock = ManualClock()
+        access, catalog = Access(AccessConfig(), clock, tmp_path), Catalog(tmp_path / "catalog.duckdb")
+        access.load(catalog)
+        assert access.seconds_until_check() == 1.0
+        for name, seconds in (("soon", 0.25), ("later", 3_600.0)):
+            ends_at = clock.now_us() + int(seconds * 1_000_000)
+            asyncio.run(access.create(name, "viewer", [], ends_at, "test"))
+        assert access.seconds_until_check() == 0.25
+        catalog.close()
 
     def test_a_body_that_arrives_after_its_token_ended_is_not_carried_out(self, daemon: Guarded) -> None:
         host, _, port = daemon.http.rpartition(":")

@@ -268,9 +268,15 @@ class Access:
     async def keep_time(self) -> None:
         """Ends expired tokens and saves times of last use, until cancelled."""
         while True:
-            await asyncio.sleep(limits.TOKENS_CHECKED_EVERY_SECONDS)
+            await asyncio.sleep(self.seconds_until_check())
             if self.tick():
                 await self.save_last_used()
+
+    def seconds_until_check(self) -> float:
+        """The time until the next token expires, but at most a second: the clock may jump, and tokens may be added."""
+        now_us = self._clock.now_us()
+        left_us = [known.token.expires_at - now_us for known in self._by_digest.values()]
+        return min([limits.TOKENS_CHECKED_EVERY_SECONDS, *[us / limits.US_PER_SECOND for us in left_us if us > 0]])
 
     async def save_last_used(self) -> None:
         """Saves when each token was last used, if that has changed."""

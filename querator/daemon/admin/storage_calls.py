@@ -22,9 +22,10 @@ UNUSABLE: Final = "it cannot be used; the log says why"
 async def list_(
     registry: Registry, request: messages.StoragesListRequest, caller: Caller
 ) -> messages.StoragesListResponse:
-    """Lists the storages. Only admins see paths of the daemon's machine: directories, and reasons with a path."""
+    """Lists the storages. Only admins see paths of the daemon's machine: directories, and reasons with a path. The
+    partitions of queues that the caller may not see do not count."""
     placed = [partition.placement for logical in registry.logicals.values() for partition in logical.partitions]
-    partitions = Counter(placement.storage for placement in placed)
+    partitions = Counter(placement.storage for placement in placed if caller.may(Right.VIEW, placement.queue))
     files = {file_name(placement) for placement in placed}
     items = await registry.blocking(lambda: [_look(one, files) for one in registry.config.storages])
     for item in items:
