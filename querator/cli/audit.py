@@ -39,9 +39,10 @@ def audit(
     ] = 1_000,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new entries until interrupted.")] = False,
 ) -> None:
-    """Show the audit log: changes of queues, partitions, jobs and tokens, deleted items, and denials.
+    """Show who changed what, and who was denied.
 
-    Without --since, the command shows the latest entries. Entries never contain payloads or secrets.
+    The audit log has an entry for every change of queues, partitions, jobs and tokens, for deleted items, and for
+    denials. Without --since, the command shows the latest entries. Entries never contain payloads or secrets.
     """
     from querator.limits import NS_PER_US
 

@@ -30,9 +30,10 @@ def console(
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Local port. Default: a free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
-    """Open the daemon's web console in a browser. Ends with Ctrl-C.
+    """Open the web console of the daemon in a browser.
 
-    It also works for a daemon without TCP: a local port, which only the printed address opens, leads to its socket.
+    The command ends with Ctrl-C. It also works for a daemon without TCP: a local port, which only the printed address
+    opens, leads to its socket.
     """
     from querator.client import parse_address
 

@@ -44,7 +44,9 @@ class Site:
         return Daemon(directory, "--config", str(self.config), *options)
 
     def add_standby(self) -> None:
-        self.standby = self.machine("--standby")
+        """Adds a standby that could be promoted: it has compared its clock with the owner's."""
+        standby = self.standby = self.machine("--standby")
+        until(lambda: "compared" not in standby.client.health()["archive"][0], "the standby sees no heartbeats")
 
     def lose_owner(self) -> None:
         self.owner.kill()

@@ -132,7 +132,7 @@ def test_bytes_are_not_searched_for_fields_in_vain(client: Client, queue: str, c
 
 
 def test_an_arrow_that_takes_the_whole_comparison_is_reported(client: Client, queue: str) -> None:
-    with pytest.raises(InvalidRequest, match="put it in brackets"):
+    with pytest.raises(InvalidRequest, match="add parentheses"):
         client.sql(queue, "select id from items where text->'n'->>'m' = '5'")
 
 

@@ -11,6 +11,7 @@ import pytest
 from querator import Client
 from querator.client import catalogue
 from querator.client.connection import ConnectionPool, parse_address
+from querator.config import SYSTEM_TLS
 from tests.cli.command_line import TERMINAL, CommandLine, fresh_name
 from tests.daemons import Daemon
 
@@ -142,7 +143,7 @@ def test_list_and_show_have_the_same_fields_of_the_same_types(cli: CommandLine, 
 
 
 def test_clients_of_the_original_get_no_field_that_they_do_not_know(daemon: Daemon, queue: str) -> None:
-    pool = ConnectionPool(parse_address(f"unix:{daemon.socket}"), {})
+    pool = ConnectionPool(parse_address(f"unix:{daemon.socket}"), {}, SYSTEM_TLS)
     for path, body in (("queues.info", f'{{"queue_name": "{queue}"}}'), ("queues.list", "{}")):
         answer = pool.exchange("POST", f"/v1/{path}", body.encode(), {"Content-Type": "application/json"}, 30)
         assert answer.status == 200

@@ -83,6 +83,8 @@ class StandingBy:
         """The notes of a standby in `/health`."""
         lag = self.standby.lag()
         note = f"standby of {lag.owner}, {lag.seconds:.1f}s and {lag.objects} objects behind"
+        if self.standby.skew_us() is None:
+            note += "; it has not compared its clock with the owner's yet"
         return [note, f"not promoted: {self.standby.refusal}"] if self.standby.refusal else [note]
 
     def health(self) -> tuple[bool, str]:
