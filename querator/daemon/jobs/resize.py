@@ -8,7 +8,7 @@ and lost leases that a removed one remembered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import msgspec
@@ -106,6 +106,8 @@ async def _take_over(registry: Registry, logical: Logical, remaining: Sequence[P
         while page := await registry.blocking(next, pages, None):
             await change(logical, [keeper], partial(_remember, logical, keeper, page))
     except RetryRequest:
+        # The error keeps `pages` alive, and `pages` keeps the file attached, which then could not be opened again.
+        await registry.blocking(pages.close)
         return False
     return True
 
@@ -114,7 +116,7 @@ def _remember(logical: Logical, keeper: Partition, page: list[tuple[str, int]], 
     logical.remember(keeper, [key for key, _ in page], [until for _, until in page])
 
 
-def _remembered(registry: Registry, partition: Partition) -> Iterator[list[tuple[str, int]]]:
+def _remembered(registry: Registry, partition: Partition) -> Generator[list[tuple[str, int]]]:
     """Blocking. Yields the keys that a closed file remembers, with their expiry. A lost lease is a key, too."""
     placement = partition.placement
     yield from request_ids_in_file(registry, placement)
