@@ -147,7 +147,8 @@ def test_a_daemon_that_stood_still_and_was_replaced_answers_nothing_more(tmp_pat
             assert old.process.wait(30) == 8
             over.set()
             thread.join(30)
-            assert [moment for moment in answered if moment > continued] == []
+            # At most the answer that the process was about to send when it was stopped.
+            assert len([moment for moment in answered if moment > continued]) <= 1
             assert len(answered) <= before + 1
             assert "was replaced by" in old.output
             assert new.client.health()["status"] == "pass"
