@@ -51,8 +51,8 @@ def ask_as(user: str, group: str, path: Path, call: str, body: dict[str, object]
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A directory that other users can enter, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as directory:
+    """A directory that other users can enter, unlike pytest's own and the temporary directory of `make test`."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
 
