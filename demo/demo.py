@@ -90,10 +90,13 @@ class Demo:
 
 
 class Producer(threading.Thread):
-    """Produces one item after another until it is stopped, and records the slowest answer."""
+    """Produces one item after another until it is stopped, and records the slowest answer.
+
+    An interrupted demo does not wait for the thread, which may be retrying a request to a daemon that has ended.
+    """
 
     def __init__(self, socket: Path, queue: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.acknowledged = 0
         self.refused = 0
         self.slowest_seconds = 0.0
@@ -143,17 +146,15 @@ def maintenance(demo: Demo) -> None:
     demo.title("Partitions are paused, drained, reloaded and moved to another disk while a producer is at work")
     producer = Producer(demo.socket, "orders")
     producer.start()
-    try:
-        demo.show("querator partitions pause orders 0")
-        demo.show("querator partitions list orders")
-        demo.show("querator partitions resume orders 0")
-        demo.show("querator partitions drain orders 1")
-        demo.show("querator partitions resume orders 1")
-        demo.show("querator partitions reload orders --all")
-        demo.show("querator partitions migrate orders 0 --to-storage archive --wait --timeout 60s")
-        demo.show("querator partitions list orders")
-    finally:
-        producer.stop()
+    demo.show("querator partitions pause orders 0")
+    demo.show("querator partitions list orders")
+    demo.show("querator partitions resume orders 0")
+    demo.show("querator partitions drain orders 1")
+    demo.show("querator partitions resume orders 1")
+    demo.show("querator partitions reload orders --all")
+    demo.show("querator partitions migrate orders 0 --to-storage archive --wait --timeout 60s")
+    demo.show("querator partitions list orders")
+    producer.stop()
     print(
         f"the producer: {producer.acknowledged:,} items acknowledged, {producer.refused} refused, "
         f"slowest answer {producer.slowest_seconds * 1_000:,.0f} ms",

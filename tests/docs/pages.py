@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,7 @@ def links(page: Path) -> Iterator[Link]:
                 yield Link(page, _line(token), str(target))
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Names of the headings as GitHub makes them."""
     tokens = _tokens(page)
@@ -65,6 +67,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@cache
 def _tokens(page: Path) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text())
 
