@@ -10,6 +10,7 @@ import ast
 import importlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,14 @@ SHELLS = ("querator", "querator.daemon")
 """Packages whose own `__init__` imports nothing at run time."""
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path) -> Iterator[str]:
     """Every module that a file imports, at the top or inside a function, except imports for the type checker."""
-    for node in _run_time_nodes(ast.parse(path.read_text())):
+    for node in _run_time_nodes(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -141,7 +147,7 @@ def test_others_import_of_a_closed_package_only_what_it_offers(package: str) -> 
     offered = set(importlib.import_module(package).__all__)
     for module, path in MODULES.items():
         if not fits(module, package):
-            assert list(_private_uses(ast.parse(path.read_text()), package, offered)) == [], module
+            assert list(_private_uses(parsed(path), package, offered)) == [], module
 
 
 def _private_uses(tree: ast.AST, package: str, offered: set[str]) -> Iterator[str]:
@@ -186,7 +192,7 @@ def test_a_package_that_offers_modules_has_them(package: str) -> None:
 
 @pytest.mark.parametrize("package", [module for module, path in MODULES.items() if path.name == "__init__.py"])
 def test_a_package_says_what_lives_in_it(package: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[package].read_text()))
+    assert ast.get_docstring(parsed(MODULES[package]))
 
 
 @pytest.mark.parametrize("prefix", MAY_IMPORT)
@@ -215,7 +221,7 @@ def test_no_two_modules_of_a_layer_share_a_name(layer: str) -> None:
 
 
 def _classes(path: Path) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+    return (node for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -286,7 +292,7 @@ OUTSIDE_QUEUE = [
 
 @pytest.mark.parametrize("module", OUTSIDE_QUEUE)
 def test_only_the_queue_package_changes_the_state_of_a_queue(module: str) -> None:
-    assert list(_written(ast.parse(MODULES[module].read_text()))) == []
+    assert list(_written(parsed(MODULES[module]))) == []
 
 
 def test_a_logical_keeps_nothing_under_a_public_name() -> None:
@@ -295,7 +301,7 @@ def test_a_logical_keeps_nothing_under_a_public_name() -> None:
 
 @pytest.mark.parametrize("module", OUTSIDE_QUEUE)
 def test_only_the_queue_package_reads_its_private_names(module: str) -> None:
-    nodes = [node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Attribute)]
+    nodes = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Attribute)]
     private = [node for node in nodes if node.attr.startswith("_") and node.attr in QUEUE_STATE]
     assert [ast.unparse(node) for node in private if ast.unparse(node.value) != "self"] == []
 
