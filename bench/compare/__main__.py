@@ -39,6 +39,7 @@ class System(NamedTuple):
     partitions: int = 1
     dialect: str = "json"
     transaction: bool = False
+    is_asyncio: bool = False
 
 
 # Systems that are compared run one after another, so that the machine is equally busy for both.
@@ -47,6 +48,8 @@ SYSTEMS = (
     System("redis tcp", Redis, "tcp"),
     System("querator unix, 1 partition", Querator, "unix"),
     System("redis unix", Redis, "unix"),
+    System("querator unix, asyncio client", Querator, "unix", is_asyncio=True),
+    System("redis unix, asyncio client", Redis, "unix", is_asyncio=True),
     System("querator unix, 8 partitions", Querator, "unix", partitions=8),
     System("querator tcp, 8 partitions", Querator, "tcp", partitions=8),
     System("querator unix, 1 partition, protobuf", Querator, "unix", dialect="protobuf"),
@@ -138,7 +141,8 @@ class Contender:
             server_pid=self.server.pid,
             dialect=system.dialect,
             transaction=system.transaction,
-            with_in_one=isinstance(self.server, Querator),
+            is_asyncio=system.is_asyncio,
+            with_in_one=isinstance(self.server, Querator) and not system.is_asyncio,
             payload_bytes=PAYLOAD_BYTES,
             round_seconds=round_seconds,
             fsync_file=str(counter.file) if counter.works else "",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from bench.compare import drive
+from bench.compare.asyncio_clients import AsyncioClients
 from bench.compare.drive import Phase
 from bench.compare.sqlite_threads import SqliteWorkers
 from bench.compare.wire import Address, Connection
@@ -34,6 +35,8 @@ class CellSpec(msgspec.Struct, kw_only=True):
     queues: tuple[str, ...] = ("bench",)
     """For Querator: the number of queues. Connection i uses queue i modulo this number."""
     dialect: str = "json"
+    is_asyncio: bool = False
+    """For Querator and Redis: use asyncio clients, instead of raw sockets with requests that are encoded in advance."""
     transaction: bool = False
     """For Redis: send a batch between MULTI and EXEC."""
     with_in_one: bool = False
@@ -65,6 +68,10 @@ def open_phases(spec: CellSpec) -> Phases:
     if spec.peer == "sqlite":
         workers = SqliteWorkers(Path(spec.path), spec.batch, spec.clients, spec.payload_bytes)
         return Phases(workers.produce, workers.consume, None, workers.close)
+    if spec.is_asyncio:
+        address = Address(path=spec.path, port=spec.port)
+        clients = AsyncioClients(spec.peer, address, spec.batch, spec.clients, spec.payload_bytes)
+        return Phases(clients.produce, clients.consume, None, clients.close)
     connections = [_connect(spec, index) for index in range(spec.clients)]
 
     def shares(phase: Phase) -> Iterator[Phase]:

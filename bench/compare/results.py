@@ -67,32 +67,54 @@ class Figure(NamedTuple):
         return self.value <= self.bound if self.is_ceiling else self.value >= self.bound
 
 
-REACH = {"1×1": (0.8, 1.2), "1×32": (0.8, 1.2), "100×4": (1.2, 0.0), "1000×2": (1.5, 0.0)}
-"""By shape, the targets as shares of Redis: in, out, and out with complete and lease in one request (0: no target)."""
+class Reach(NamedTuple):
+    """Targets of a shape, as shares of Redis. 0: no target."""
 
+    inward: float
+    outward: float
+    in_one: float = 0.0
+    """Out, with the complete on the next lease."""
+    asyncio: float = 0.0
+    """In and out, with asyncio clients for both."""
+
+
+REACH = {
+    "1×1": Reach(0.9, 0.9, in_one=1.5),
+    "1×32": Reach(1.2, 1.0, in_one=1.7, asyncio=0.9),
+    "100×4": Reach(1.8, 1.8, asyncio=1.3),
+    "1000×2": Reach(2.0, 2.0, asyncio=1.5),
+}
 AHEAD_OF_ALL = ("1×32", "100×4", "1000×2")
-MANY_PARTITIONS_SHARE = 0.8
-CPU_US_MAX = 15.0
+MANY_PARTITIONS_SHARE = 0.85
 PRODUCE_P99_MS_MAX = 10.0
+PRODUCE_P99_OF_REDIS_MAX = 1.5
 
 
 def figures(run: Run) -> list[Figure]:
     """Every target for which this run has cells. Unix sockets are compared with Unix sockets, and TCP with TCP."""
-    return [*_against_redis(run), *_against_others(run), *_partitions(run), *_absolute(run)]
+    return [*_against_redis(run), *_with_asyncio(run), *_against_others(run), *_partitions(run), *_costs(run)]
 
 
 def _against_redis(run: Run) -> Iterator[Figure]:
-    for shape, (share, share_in_one) in REACH.items():
+    for shape, reach in REACH.items():
         for transport in ("tcp", "unix"):
             ours, redis = run.find(f"querator {transport}, 1 partition", shape), run.find(f"redis {transport}", shape)
             if ours is None or redis is None:
                 continue
             label = f"Redis, {transport}"
-            yield _ratio(shape, f"in, of {label}", ours.inward, redis.inward, share)
-            yield _ratio(shape, f"out, of {label}", ours.outward, redis.outward, share)
-            if share_in_one and ours.in_one is not None:
-                what = f"out with complete_ids, of {label}"
-                yield _ratio(shape, what, ours.in_one, redis.outward, share_in_one)
+            yield _ratio(shape, f"in, of {label}", ours.inward, redis.inward, reach.inward)
+            yield _ratio(shape, f"out, of {label}", ours.outward, redis.outward, reach.outward)
+            if reach.in_one and ours.in_one is not None:
+                yield _ratio(shape, f"out with complete_ids, of {label}", ours.in_one, redis.outward, reach.in_one)
+
+
+def _with_asyncio(run: Run) -> Iterator[Figure]:
+    for shape, reach in REACH.items():
+        ours = run.find("querator unix, asyncio client", shape)
+        redis = run.find("redis unix, asyncio client", shape)
+        if ours is not None and redis is not None and reach.asyncio:
+            yield _ratio(shape, "in, of Redis, asyncio clients", ours.inward, redis.inward, reach.asyncio)
+            yield _ratio(shape, "out, of Redis, asyncio clients", ours.outward, redis.outward, reach.asyncio)
 
 
 def _against_others(run: Run) -> Iterator[Figure]:
@@ -108,7 +130,7 @@ def _against_others(run: Run) -> Iterator[Figure]:
             if cell.shape == shape
             and cell.result
             and cell.peer != "querator"
-            and cell.system not in ("redis tcp", "redis unix")
+            and cell.system not in ("redis tcp", "redis unix", "redis unix, asyncio client")
         ]
         if ours is None or not others:
             continue
@@ -131,16 +153,23 @@ def _partitions(run: Run) -> Iterator[Figure]:
             yield _ratio(shape, f"out, {label}", many.outward, one.outward, MANY_PARTITIONS_SHARE)
 
 
-def _absolute(run: Run) -> Iterator[Figure]:
+def _costs(run: Run) -> Iterator[Figure]:
+    """The CPU time per item and the p99 of a produce, as shares of those of Redis."""
     for transport in ("unix", "tcp"):
-        system = f"querator {transport}, 1 partition"
-        batches, single = run.find(system, "100×4"), run.find(system, "1×32")
-        if batches is not None:
-            cpu = cpu_us(batches.inward) + cpu_us(batches.outward)
-            yield Figure("100×4", f"server CPU, µs per item, in and out, {transport}", cpu, CPU_US_MAX, is_ceiling=True)
-        if single is not None and "produce" in single.inward.latencies_us:
-            p99 = single.inward.latencies_us["produce"][1] / 1000
-            yield Figure("1×32", f"p99 of a produce, ms, {transport}", p99, PRODUCE_P99_MS_MAX, is_ceiling=True)
+        ours, redis = f"querator {transport}, 1 partition", f"redis {transport}"
+        our_batches, their_batches = run.find(ours, "100×4"), run.find(redis, "100×4")
+        if our_batches is not None and their_batches is not None:
+            share = _life_cpu_us(our_batches) / _life_cpu_us(their_batches)
+            yield Figure("100×4", f"server CPU per item, of Redis, {transport}", share, 1.0, is_ceiling=True)
+        our_single, their_single = run.find(ours, "1×32"), run.find(redis, "1×32")
+        if our_single is not None and their_single is not None:
+            share = our_single.inward.latencies_us["produce"][1] / their_single.inward.latencies_us["produce"][1]
+            what = f"p99 of a produce, of Redis, {transport}"
+            yield Figure("1×32", what, share, PRODUCE_P99_OF_REDIS_MAX, is_ceiling=True)
+
+
+def _life_cpu_us(result: CellResult) -> float:
+    return cpu_us(result.inward) + cpu_us(result.outward)
 
 
 def cpu_us(direction: Direction) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.compare.asyncio_clients import AsyncioClients
 from bench.compare.cell import run_cell
 from bench.compare.drive import Phase, run
 from bench.compare.phases import CellSpec
@@ -75,6 +76,17 @@ def test_a_cell_measures_every_direction(daemon: FakeDaemon) -> None:
     assert result.inward.latencies_us.keys() == {"produce"}
     assert result.outward.latencies_us.keys() == {"lease", "complete"}
     assert not daemon.waiting and not daemon.leased
+
+
+def test_asyncio_clients_produce_lease_and_complete_every_item_once(daemon: FakeDaemon) -> None:
+    clients = AsyncioClients("querator", daemon.address, batch=10, clients=3, payload_bytes=200)
+    inward, outward = Phase(120, 10), Phase(120, 10)
+    clients.produce(inward)
+    clients.consume(outward)
+    clients.close()
+    assert len(daemon.completed) == 120
+    assert not daemon.waiting and not daemon.leased
+    assert len(inward.latencies_ns["produce"]) == len(outward.latencies_ns["complete"]) == 12
 
 
 def test_filling_produces_exactly_what_was_asked_for(daemon: FakeDaemon) -> None:

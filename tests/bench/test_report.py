@@ -26,9 +26,18 @@ def direction(rate: float, cpu_us: float = 5.0, p99_us: int = 2_000) -> Directio
     )
 
 
-def cell(system: str, batch: int, clients: int, rate_in: float, rate_out: float, rate_in_one: float = 0.0) -> Cell:
+def cell(
+    system: str,
+    batch: int,
+    clients: int,
+    rate_in: float,
+    rate_out: float,
+    rate_in_one: float = 0.0,
+    cpu_us: float = 5.0,
+) -> Cell:
     one = direction(rate_in_one) if rate_in_one else None
-    result = CellResult(inward=direction(rate_in), outward=direction(rate_out), in_one=one, peak_memory_bytes=10**7)
+    inward, outward = direction(rate_in, cpu_us), direction(rate_out, cpu_us)
+    result = CellResult(inward=inward, outward=outward, in_one=one, peak_memory_bytes=10**7)
     return Cell(system=system, peer=system.split()[0].rstrip(","), batch=batch, clients=clients, result=result)
 
 
@@ -60,8 +69,18 @@ def test_ratios_are_against_redis_on_the_same_transport() -> None:
     assert found == {
         "in, of Redis, tcp": (0.9, True),
         "out, of Redis, tcp": (0.5, False),
-        "out with complete_ids, of Redis, tcp": (1.3, True),
+        "out with complete_ids, of Redis, tcp": (1.3, False),
     }
+
+
+def test_asyncio_clients_are_compared_with_asyncio_clients() -> None:
+    run = run_of(
+        cell("querator unix, asyncio client", 100, 4, 1_500, 1_000),
+        cell("redis unix, asyncio client", 100, 4, 1_000, 1_000),
+        cell("redis unix", 100, 4, 9_000, 9_000),
+    )
+    found = {figure.what: (figure.value, figure.is_reached) for figure in figures(run)}
+    assert found == {"in, of Redis, asyncio clients": (1.5, True), "out, of Redis, asyncio clients": (1.0, False)}
 
 
 def test_ahead_of_all_others_means_ahead_of_the_best_of_them_in_each_direction() -> None:
@@ -75,9 +94,12 @@ def test_ahead_of_all_others_means_ahead_of_the_best_of_them_in_each_direction()
 
 
 def test_a_ceiling_is_reached_from_below() -> None:
-    run = run_of(cell("querator unix, 1 partition", 100, 4, 1_000, 1_000))
-    (cpu,) = figures(run)
-    assert cpu.value == pytest.approx(10.0)
+    run = run_of(
+        cell("querator unix, 1 partition", 100, 4, 1_000, 1_000, cpu_us=5.0),
+        cell("redis unix", 100, 4, 1_000, 1_000, cpu_us=10.0),
+    )
+    cpu = figures(run)[-1]
+    assert cpu.value == pytest.approx(0.5)
     assert cpu.is_reached
 
 
