@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import random
+import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,6 +111,40 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(status, [], b"")
         return True
 
+    def half_sent(self, body: bytes) -> None:
+        """The server gets the head, which says how long the body is, and half of the body."""
+        with socket.create_connection(("127.0.0.1", int(self.upstream.rpartition(":")[2]))) as upstream:
+            lines = [f"{self.command} {self.path} HTTP/1.1", *(f"{k}: {v}" for k, v in self.headers.items())]
+            upstream.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body[: len(body) // 2])
+
+    def half_answered(self, body: bytes) -> bool:
+        """The client gets the head, which says how long the answer is, and half of the answer."""
+        status, headers, answer = self.passed_on(body)
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer[: len(answer) // 2])
+        return self.hang_up()
+
+    @property
+    def is_list(self) -> bool:
+        return self.command == "GET" and "list-type=2" in self.path
+
+    def answer_without(self, body: bytes, hidden: Collection[str]) -> bool:
+        """Answers a list without the objects whose names end like one of `hidden`."""
+        status, headers, answer = self.passed_on(body)
+        shown = re.sub(
+            r"<Contents>.*?</Contents>",
+            lambda found: "" if any(f"{name}</Key>" in found.group() for name in hidden) else found.group(),
+            answer.decode(),
+            flags=re.DOTALL,
+        )
+        self.answer(status, headers, shown.encode())
+        return True
+
     def hang_up(self) -> bool:
         """Ends the connection without an answer."""
         self.close_connection = True
@@ -117,3 +153,39 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+class BadWeather:
+    """A fault that makes requests fail at random, in every way in which an object store fails.
+
+    A list that lags does not show the objects that were written last.
+    """
+
+    def __init__(self, chance: random.Random, share: float = 0.3, lag: int = 5) -> None:
+        self._chance = chance
+        self._share = share
+        self._lag = lag
+        self._written: list[str] = []
+        self.faults: dict[str, int] = {}
+
+    def __call__(self, handler: Handler, body: bytes) -> bool:
+        is_put = handler.command == "PUT"
+        if is_put:
+            self._written.append("/".join(handler.path.partition("?")[0].split("/")[3:]))
+        if handler.is_list and self._lag:
+            return handler.answer_without(body, self._written[-self._lag :])
+        if self._chance.random() > self._share:
+            return False
+        kinds = ["refused", "dropped", "carried out and refused", "carried out and dropped"]
+        kinds += ["torn", "in conflict"] if is_put else ["half answered"]
+        kind = self._chance.choice(kinds)
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+        if kind == "half answered":
+            return handler.half_answered(body)
+        if kind == "torn":
+            handler.half_sent(body)
+        if kind.startswith("carried out"):
+            handler.passed_on(body)
+        if kind == "in conflict":
+            return handler.refuse(409)
+        return handler.refuse() if kind.endswith("refused") else handler.hang_up()

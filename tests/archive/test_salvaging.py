@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ OpenHouse = Callable[..., House]
 
 
 def test_salvage_lists_what_a_replaced_daemon_had_not_shipped(open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    archive = dataclasses.replace(archive, heartbeat=60)
     house = open_house("live", archive=archive)
     house.create()
     house.produce("shipped")

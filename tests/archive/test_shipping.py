@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 from collections.abc import Callable
@@ -308,6 +309,7 @@ def test_a_directory_that_claims_an_archive_it_does_not_continue_gets_fresh_base
 def test_a_daemon_whose_next_number_is_taken_was_replaced(
     open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
 ) -> None:
+    archive = dataclasses.replace(archive, heartbeat=60)
     house = open_house("live", archive=archive)
     house.create()
     house.produce("1")

@@ -94,8 +94,9 @@ def _upload(shipper: Shipper, snapshot: FileSnapshot, since: int, path: Path) ->
     """Blocking."""
     try:
         written = copies.write_snapshot(snapshot, path, lambda done: None)
-        name = f"base/{written.uuid}/{shipper.ledger.epoch:08d}-{since:016d}-{written.applied}.duckdb"
         size, sha256 = path.stat().st_size, copies.file_hash(path)
+        # The hash is in the name, because an upload that seemed to fail may still arrive, after the next attempt.
+        name = f"base/{written.uuid}/{shipper.ledger.epoch:08d}-{since:016d}-{written.applied}-{sha256[:16]}.duckdb"
         shipper.bucket.upload(name, path)
         shipper.add_base(Base(written.uuid, written.queue, written.applied, since, name, sha256, size))
         log.info("base was taken", extra={"partition": written.uuid, "bytes": size})

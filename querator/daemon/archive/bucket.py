@@ -62,6 +62,8 @@ class Bucket:
         if there is None:
             raise Away(f"{name} exists and cannot be read")
         if there == data:
+            with self._failures():
+                self._sync(name)
             return None
         if len(there) < len(data) and data.startswith(there):
             self.replace(name, data)
@@ -117,9 +119,13 @@ class Bucket:
         yield from sorted(found)
 
     def delete(self, names: list[str]) -> None:
-        with self._failures(), contextlib.suppress(self._errors.NotFoundError, FileNotFoundError):
-            for at in range(0, len(names), limits.ARCHIVE_DELETES_MAX):
-                self._library.delete(self._store, names[at : at + limits.ARCHIVE_DELETES_MAX])
+        """Deletes objects. An object that is gone already, because somebody else deletes too, is no error."""
+        # A directory reports a missing file, and does not delete the files after it.
+        count = limits.ARCHIVE_DELETES_MAX if self._directory is None else 1
+        with self._failures():
+            for at in range(0, len(names), count):
+                with contextlib.suppress(self._errors.NotFoundError, FileNotFoundError):
+                    self._library.delete(self._store, names[at : at + count])
 
     def _sync(self, name: str) -> None:
         if self._directory is None:

@@ -14,7 +14,6 @@ from querator.daemon.archive.bucket import ArchiveError, Bucket
 from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log
 from querator.daemon.archive.objects import (
     HEARTBEAT,
-    Base,
     DamagedObject,
     Heartbeat,
     Owner,
@@ -47,7 +46,7 @@ def status(bucket: Bucket) -> Status:
     ledger = latest(bucket)
     found = indexes(bucket)
     oldest = [one.time for one in found]
-    if (first := read_log(bucket, 1)) is not None:
+    if first_number(bucket) == 1 and (first := read_log(bucket, 1)) is not None:
         oldest.append(first.head.time)
     beat = heartbeat(bucket)
     placed = placements_in(ledger.catalog) if ledger.catalog else {}
@@ -126,26 +125,24 @@ def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, t
     sizes = {entry.name: entry.size for entry in bucket.entries("")}
     total, done = sum(sizes.values()), 0
     first = first_number(bucket)
-    starts = {index.number: index for index in indexes(bucket)}
+    found = [ledger for index in indexes(bucket) if (ledger := index.read(bucket)) is not None]
+    # A point before the first index that was left by pruning cannot be restored. Its bases may be gone.
+    oldest_point = found[0].number if first > 1 and found else 0
+    bases = {line.base.name: line.base for one in found for line in one.lines.values() if line.base and line.base.name}
     ledger = Ledger(number=first - 1)
-    bases: dict[str, Base] = {}
     number = first
     while number and (one := read_log(bucket, number)) is not None:
         ledger.advance(one)
         records_in(one)
         if one.catalog:
             placements_in(one.catalog)
-        bases |= {base.name: base for base in one.head.bases if base.name}
+        bases |= {base.name: base for base in one.head.bases if base.name and number > oldest_point}
         done += one.size
         progress(done, total)
         number += 1
     beyond = [name for name in sizes if name.startswith("log/") and name > log_name(number)]
     if beyond:
         raise DamagedObject(f"{log_name(number)} is missing")
-    for index in starts.values():
-        found = index.read(bucket)
-        if found is not None:
-            bases |= {line.base.name: line.base for line in found.lines.values() if line.base and line.base.name}
     for base in bases.values():
         if base.name not in sizes and base.uuid not in ledger.lines:
             continue  # pruned: no point that is left needs it
@@ -169,18 +166,19 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     """Blocking. Deletes the objects that no point after a moment needs.
 
     The oldest point that stays is an index at or before that moment. Indexes are deleted first, so that no reader
-    begins at one whose log objects are gone.
+    begins at one whose log objects are gone. Claims stay for ever: a daemon that was replaced while it was suspended
+    must find its next number taken, even if that was long ago.
     """
     found = indexes(bucket)
     oldest, ledger = _oldest_kept(bucket, found, before_us)
     if oldest is None or ledger is None:
         return Pruned(0, 0, found[0].time if found else 0)
     doomed = []
-    needed = ledger.oldest_needed()
+    needed, claims = ledger.oldest_needed(), set(ledger.claims)
     for entry in bucket.entries(""):
         kind, _, rest = entry.name.partition("/")
         is_index = kind == "index" and Index(entry.name).number < oldest.number
-        is_log = kind == "log" and int(rest) < needed
+        is_log = kind == "log" and int(rest) < needed and int(rest) not in claims
         if is_index or is_log or (kind == "base" and not _is_needed(rest, ledger)):
             doomed.append(entry)
     if not dry_run:

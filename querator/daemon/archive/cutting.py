@@ -16,7 +16,7 @@ from querator.clock import Clock
 from querator.daemon.archive.ledger import Ledger
 from querator.daemon.archive.objects import LOG, Base, JournalPart, LogHead, LogObject, Owner, sealed_log
 from querator.daemon.catalog import Catalog, leftovers_in, placements_in
-from querator.daemon.store import FeedChunk, HoldLost, News, Opening, Position, Storage, survey
+from querator.daemon.store import FeedChunk, News, Opening, Position, Storage, survey, take_together
 
 log = logging.getLogger("querator.archive")
 
@@ -29,8 +29,6 @@ class Piece(NamedTuple):
     """With the names of their storages."""
     is_last: bool
     openings: list[Opening] = []
-    lost: list[str] = []
-    """Storages whose journals no longer have what comes next: their partitions need new bases."""
     catalog: bytes = b""
     bases: list[Base] = []
 
@@ -56,6 +54,8 @@ class Cutter:
         """Partitions that the cut under way found closed."""
         self._gaps: set[str] = set()
         """Partitions whose records in the cut under way do not follow those in the archive."""
+        self._lost: set[str] = set()
+        """Storages whose journals no longer have what belongs to the cut under way: their partitions need new bases."""
         self._judged: set[str] = set()
         """Partitions that were opened in this run."""
 
@@ -77,7 +77,7 @@ class Cutter:
         next cut."""
         self._hold(ledger)
         time_us = self._clock.now_us()
-        self._changes_seen, catalog, (news, lost) = self._catalog.copied(self._changes_seen, self._news)
+        self._changes_seen, catalog, news = self._catalog.copied(self._changes_seen, self._news)
         if catalog:
             self.placements = placements_in(catalog)
         groups: list[list[tuple[str, FeedChunk]]] = [[]]
@@ -90,36 +90,51 @@ class Cutter:
                 groups[-1].append((name, chunk))
                 size += chunk.end - chunk.begin
         openings = [opening for one in news.values() for opening in one.openings]
-        if not (groups[0] or openings or lost or catalog or bases or must_put):
+        if not (groups[0] or openings or self._lost or catalog or bases or must_put):
             return []
         return [
             *(Piece(time_us, group, is_last=False) for group in groups[:-1]),
-            Piece(time_us, groups[-1], True, openings, lost, catalog, bases),
+            Piece(time_us, groups[-1], True, openings, catalog, bases),
         ]
 
-    def _news(self) -> tuple[dict[str, News], list[str]]:
+    def _news(self) -> dict[str, News]:
+        feeds = {name: (self._storages[name].feed, position) for name, position in self._positions.items()}
         news: dict[str, News] = {}
-        lost: list[str] = []
-        for name, position in self._positions.items():
-            feed = self._storages[name].feed
-            try:
-                news[name] = feed.take(position)
-            except HoldLost as error:
-                log.error("archive starts over from fresh bases", extra={"storage": name, "reason": str(error)})
-                lost.append(name)
-                self._positions[name] = feed.end()
-                feed.hold(self._positions[name])
-                news[name] = feed.take(self._positions[name])
-        return news, lost
+        for name, found in take_together(feeds).items():
+            if isinstance(found, News):
+                news[name] = found
+            else:
+                self._start_over(name, found)
+                openings = self._storages[name].feed.take(self._positions[name]).openings
+                self._gaps |= {opening.uuid for opening in openings}
+                news[name] = News([], openings)
+        return news
+
+    def _start_over(self, name: str, reason: Exception) -> None:
+        """The archive gets no more of this storage's journal until now, and new bases of its partitions instead."""
+        log.error("archive starts over from fresh bases", extra={"storage": name, "reason": str(reason)})
+        self._lost.add(name)
+        feed = self._storages[name].feed
+        self._positions[name] = feed.end()
+        feed.hold(self._positions[name])
 
     def made(self, piece: Piece, ledger: Ledger, owner: Owner) -> tuple[LogObject, bytes]:
-        """Blocking. The next log object, and its bytes. Raises OSError or ValueError if the journal cannot be read."""
+        """Blocking. The next log object, and its bytes.
+
+        A segment may be gone by now, if the archive was away for long enough since the cut.
+        """
         body: list[bytes] = []
         parts: list[JournalPart] = []
         records: dict[str, int] = {}
         for name, chunk in piece.chunks:
-            data = chunk.read()
-            found = survey(chunk.segment, data)
+            if name in self._lost:
+                continue
+            try:
+                data = chunk.read()
+                found = survey(chunk.segment, data)
+            except (OSError, ValueError) as error:
+                self._start_over(name, error)
+                continue
             for partition, last in found.numbers.items():
                 uuid = str(UUID(bytes=partition))
                 line = ledger.lines.get(uuid)
@@ -164,7 +179,7 @@ class Cutter:
 
     def _judge(self, piece: Piece, ledger: Ledger, closed: set[str], gaps: set[str]) -> tuple[list[str], list[Base]]:
         """Which partitions need new bases after this cut, and which are new and need none."""
-        void = gaps | {uuid for uuid, (_, storage) in self.placements.items() if storage in piece.lost}
+        void = gaps | {uuid for uuid, (_, storage) in self.placements.items() if storage in self._lost}
         if self.is_stranger:
             void |= ledger.lines.keys()
         born: dict[str, Base] = {}
@@ -187,5 +202,8 @@ class Cutter:
     def shipped(self, piece: Piece) -> None:
         """Called when the archive has this piece. The journals need not hold its segments any longer."""
         for name, chunk in piece.chunks:
-            self._positions[name] = position = Position(chunk.segment, chunk.end)
-            self._storages[name].feed.hold(position)
+            if name not in self._lost:
+                self._positions[name] = position = Position(chunk.segment, chunk.end)
+                self._storages[name].feed.hold(position)
+        if piece.is_last:
+            self._lost.clear()

@@ -56,6 +56,8 @@ class Ledger(msgspec.Struct, kw_only=True):
     """How far the journal of each storage of the owner was copied."""
     catalog: bytes = b""
     """The last catalog that was in a log object."""
+    claims: list[int] = []
+    """The log objects with which an owner has claimed the archive."""
 
     def position(self, storage: str) -> Position | None:
         found = self.positions.get(storage)
@@ -70,6 +72,7 @@ class Ledger(msgspec.Struct, kw_only=True):
             if self.owner is None or self.owner.data != head.owner.data:
                 self.positions = {}
             self.epoch, self.owner, self.claimed_at = head.epoch, head.owner, head.time
+            self.claims.append(head.number)
         for part in head.journal:
             self.positions[part.storage] = (part.segment, part.begin + part.size)
         for uuid, number in head.records.items():
@@ -131,10 +134,17 @@ def indexes(bucket: Bucket) -> list[Index]:
 
 
 def first_number(bucket: Bucket) -> int:
-    """The oldest log object that is still there; 0 if there is none."""
+    """The log object from which on all are there; 0 if there is none. Claims before it are there too."""
+    found = indexes(bucket)
+    oldest = found[0].read(bucket) if found else None
+    claims = set(oldest.claims) if oldest is not None else set()
+    start, last = 0, -1
     for entry in bucket.entries("log/"):
-        return int(entry.name.removeprefix("log/"))
-    return 0
+        number = int(entry.name.removeprefix("log/"))
+        start, last = start if number == last + 1 else number, number
+        if number not in claims:
+            break
+    return start
 
 
 def read_log(bucket: Bucket, number: int) -> LogObject | None:

@@ -14,8 +14,8 @@ from uuid import uuid4
 import msgspec
 
 from querator import __version__
-from querator.daemon.archive.bucket import Bucket
-from querator.daemon.archive.ledger import Ledger
+from querator.daemon.archive.bucket import Away, Bucket
+from querator.daemon.archive.ledger import Ledger, indexes
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Replaced
@@ -67,7 +67,12 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
 
 
 def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
-    """Blocking. Writes the next object in the name of a new owner. False if another daemon has written it."""
+    """Blocking. Writes the next object in the name of a new owner. False if another daemon has written it.
+
+    Raises Away if the next number was used and deleted: then `ledger` is not the end of the log.
+    """
+    if _was_deleted(bucket, ledger.number + 1):
+        raise Away(f"{log_name(ledger.number + 1)} was deleted, and the log goes on after it")
     head = LogHead(
         number=ledger.number + 1,
         epoch=ledger.epoch + 1,
@@ -82,3 +87,14 @@ def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
         return False
     ledger.advance(claimed)
     return True
+
+
+def _was_deleted(bucket: Bucket, number: int) -> bool:
+    """Whether a log object that cannot be read was pruned. Its name could be created again, but is no longer the end.
+
+    A reader gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
+    """
+    is_later = any(bucket.entries("log/", after=log_name(number))) or any(
+        index.number >= number for index in indexes(bucket)
+    )
+    return is_later and bucket.read(log_name(number)) is None

@@ -16,7 +16,7 @@ from querator import limits
 from querator.clock import Clock
 from querator.config import ArchiveConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
-from querator.daemon.archive.care import try_store
+from querator.daemon.archive.care import heartbeat, try_store
 from querator.daemon.archive.cutting import Cutter
 from querator.daemon.archive.ledger import Ledger, latest, save_index
 from querator.daemon.archive.objects import (
@@ -150,17 +150,17 @@ class Shipper:
             self._patiently(self._claim)
             self._claimed.set()
             while True:
-                is_last = bool(self._stop_at)
+                is_last, begun = bool(self._stop_at), time.monotonic()
                 if self._cutter is not None:
                     self._ship(self._cutter)
                 self._beat(is_last)
                 if is_last:
                     return
-                self._wake.wait(self.config.interval)
+                self._wake.wait(max(0.0, begun + self.config.interval - time.monotonic()))
                 self._wake.clear()
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
-        except (QueratorError, DamagedObject, OSError, ValueError) as error:
+        except (QueratorError, DamagedObject) as error:
             self._refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
             self.trouble = str(self._refusal)
             log.critical("archive is lost", extra={"reason": self.trouble})
@@ -231,6 +231,9 @@ class Shipper:
             self.ledger.epoch, self.owner, now_us, self.ledger.number, self._beats, every, self.config.wait
         )
         try:
+            there = heartbeat(self.bucket)
+            if there is not None and there.epoch > self.ledger.epoch:
+                self.ask(must_put=True)  # we seem to be replaced, and only a put tells
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
         except Away as error:
             log.debug("no heartbeat", extra={"reason": str(error)})

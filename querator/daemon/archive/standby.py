@@ -70,6 +70,8 @@ class Standby:
         """Why the archive cannot be read at present; empty if it works."""
         self.refusal = ""
         """Why the last promotion was refused; empty if none was."""
+        self._before: Before | None = None
+        """What was there before our last attempt to claim the archive."""
         self._data = data
         self._directories = {storage.name: storage.directory for storage in storages}
         self._clock = clock
@@ -279,10 +281,12 @@ class Standby:
         epoch = self._ledger.epoch
         while True:
             while self._follow_one():
-                if self._ledger.owner == self.owner:
-                    raise Conflict("another attempt to take over has succeeded already")
-                if self._ledger.epoch != epoch:
-                    raise Conflict(f"{self._ledger.owner} was faster: it owns the archive now")
+                pass
+            last = self._pending[-1].head if self._pending else self._ledger
+            if self._before and last.owner == self.owner:
+                return self._before  # an earlier attempt has succeeded, although it looked like a failure
+            if last.epoch != epoch:
+                raise Conflict(f"{last.owner} was faster: it owns the archive now")
             # An owner that died in the middle of a cut leaves an incomplete cut. Its records were never acknowledged.
             end = Ledger(
                 number=self._ledger.number + len(self._pending),
@@ -291,6 +295,6 @@ class Standby:
                 time=self._ledger.time,
                 is_point=not self._pending,
             )
-            before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
+            self._before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
-                return before
+                return self._before

@@ -53,6 +53,7 @@ from querator.daemon.store.journal import (
     records_left,
     records_of,
     survey,
+    take_together,
 )
 
 __all__ = [
@@ -98,4 +99,5 @@ __all__ = [
     "schemas",
     "survey",
     "sync_directory",
+    "take_together",
 ]

@@ -13,6 +13,7 @@ from querator.daemon.store.journal.feed import (
     records_left,
     records_of,
     survey,
+    take_together,
 )
 from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES
@@ -33,4 +34,5 @@ __all__ = [
     "records_left",
     "records_of",
     "survey",
+    "take_together",
 ]

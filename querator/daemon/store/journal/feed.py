@@ -7,7 +7,8 @@ they are neither trimmed nor overwritten. An archive that falls too far behind l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,19 +96,40 @@ class Feed:
     def take(self, position: Position) -> News:
         """Everything durable after a position. Each opening is reported once. Raises HoldLost."""
         with self._books.lock:
-            later = [segment for segment in self._books.segments if segment.number >= position.segment]
-            is_there = position.segment > self._books.last_number or any(
-                one.number == position.segment and one.bytes >= position.offset for one in later
-            )
-            if not is_there:
-                raise HoldLost(f"segment {position.segment} is gone")
-            chunks = []
-            for one in later:
-                begin = position.offset if one.number == position.segment else SEGMENT_HEADER_BYTES
-                if one.bytes > begin:
-                    chunks.append(FeedChunk(one.number, begin, one.bytes, one.path))
-            openings, self._openings = self._openings, []
+            return self._take(position)
+
+    def _take(self, position: Position) -> News:
+        later = [segment for segment in self._books.segments if segment.number >= position.segment]
+        is_there = position.segment > self._books.last_number or any(
+            one.number == position.segment and one.bytes >= position.offset for one in later
+        )
+        if not is_there:
+            raise HoldLost(f"segment {position.segment} is gone")
+        chunks = []
+        for one in later:
+            begin = position.offset if one.number == position.segment else SEGMENT_HEADER_BYTES
+            if one.bytes > begin:
+                chunks.append(FeedChunk(one.number, begin, one.bytes, one.path))
+        openings, self._openings = self._openings, []
         return News(chunks, openings)
+
+
+def take_together(feeds: Mapping[str, tuple[Feed, Position]]) -> dict[str, News | HoldLost]:
+    """What `take` finds in several journals, all at one moment.
+
+    An item that moves between storages is produced in one journal, and then removed in another. If the moments
+    differed, a copy could have the removal and not the item.
+    """
+    found: dict[str, News | HoldLost] = {}
+    with ExitStack() as locks:
+        for name in sorted(feeds):
+            locks.enter_context(feeds[name][0]._books.lock)
+        for name, (feed, position) in feeds.items():
+            try:
+                found[name] = feed._take(position)
+            except HoldLost as lost:
+                found[name] = lost
+    return found
 
 
 def records_of(segment: int, data: bytes) -> list[tuple[Record, bytes]]:
