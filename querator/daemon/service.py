@@ -87,6 +87,7 @@ class Service:
             "queue.lease": self._lease,
             "queue.complete": self._complete,
             "queue.retry": self._retry,
+            "queue.release": self._retry,
             "queue.extend": self._extend,
         }
         self._calls = {

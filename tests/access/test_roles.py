@@ -24,7 +24,7 @@ OPERATORS = frozenset(("operator", "admin"))
 ADMINS = frozenset(("admin",))
 NEEDS: dict[str, frozenset[str]] = {
     "queue.produce": PRODUCERS,
-    **dict.fromkeys(("queue.lease", "queue.complete", "queue.retry", "queue.extend"), CONSUMERS),
+    **dict.fromkeys(("queue.lease", "queue.complete", "queue.retry", "queue.release", "queue.extend"), CONSUMERS),
     **dict.fromkeys(
         (
             "queue.stats",
