@@ -157,7 +157,7 @@ _HINTS = {
     "api key is invalid": "the token is mistyped or cut off: copy it again",
     "api key does not exist": "the token was revoked or replaced, or it is for another daemon: querator config show"
     " tells which token and daemon you use",
-    "api key has expired": "an admin revokes it and creates another one: querator tokens revoke, querator tokens create",
+    "api key has expired": "an admin revokes it and creates another one: querator tokens --help",
     "access denied": "querator tokens whoami shows what you may do",
 }
 """What to try after an error, by its text. The daemon sends no hints."""

@@ -75,4 +75,4 @@ def network_of(host: str) -> str:
         return host
     if address.version == 4:
         return str(address)
-    return str(ipaddress.ipnetwork_of((address, 64), strict=False))
+    return str(ipaddress.ip_network((address, 64), strict=False))
