@@ -36,6 +36,7 @@ CALLS: dict[str, Summary] = {
     ),
     "queue.complete": Summary("Complete items. Safe to repeat; the ids can be of several partitions."),
     "queue.retry": Summary("Return leased items to the queue: now, at a time, or straight to the dead queue."),
+    "queue.release": Summary("The same for an operator who takes items from a consumer. It is audited."),
     "queue.extend": Summary("Extend the leases of items, all of them or none.", m.QueueExtendResponse),
     "queue.stats": Summary("Counts by partition, and the requests that wait.", m.QueueStatsResponse),
     "queue.clear": Summary("Delete ready items, scheduled ones, or with `destructive` leased ones too."),

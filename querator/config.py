@@ -575,6 +575,11 @@ def client_settings(
         ask = _Resolver({}, environ, file, path.value)
         _, local_socket = ask.data_and_socket()
         address = Setting(f"unix:{local_socket}", ask.settings["socket"].origin)
+    elif address.origin != from_file:
+        # A stored token is only for the daemon it was stored with. Any other address could be a stranger's.
+        client = {}
+        if address.origin != from_context:
+            chosen = Context()
 
     def file_setting(name: str, flag: str | None, variable: str) -> Setting:
         levels = (

@@ -148,12 +148,16 @@ def from_wire(code: int, message: str) -> QueratorError:
             return NotFound(message)
         if subject in ("reload is already running", "partition is busy") or message.endswith("already exists"):
             return Conflict(message)
-    return BY_CODE.get(code, QueratorError)(message, hint=_HINTS.get(code, ""))
+    return BY_CODE.get(code, QueratorError)(message, hint=_HINTS.get(message.partition(";")[0], ""))
 
 
 _HINTS = {
-    Unauthorized.code: "a token comes from --token-file, QUERATOR_TOKEN_FILE or QUERATOR_TOKEN; an admin makes one with"
-    " querator tokens create",
-    Forbidden.code: "querator tokens whoami shows what you may do",
+    "authentication required": "a token comes from --token-file, QUERATOR_TOKEN_FILE or QUERATOR_TOKEN; an admin makes"
+    " one with querator tokens create",
+    "api key is invalid": "the token is mistyped or cut off: copy it again",
+    "api key does not exist": "the token was revoked or replaced, or it is for another daemon: querator config show"
+    " tells which token and daemon you use",
+    "api key has expired": "an admin revokes it and creates another one: querator tokens --help",
+    "access denied": "querator tokens whoami shows what you may do",
 }
-"""What to try after an error. The daemon sends no hints."""
+"""What to try after an error, by its text. The daemon sends no hints."""

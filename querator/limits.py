@@ -78,9 +78,13 @@ FAILED_ATTEMPTS_ADDRESSES_MAX = 10_000
 """Addresses whose failures are counted. When there are more, the one that failed longest ago is forgotten."""
 AUDIT_FILE_BYTES = 16_000_000
 """An audit log of this size is renamed, and the next line begins a new one."""
-AUDIT_DENIALS_MAX = 20
 AUDIT_DENIALS_EVERY_US = 60 * US_PER_SECOND
-"""Denials that are recorded within this time. Further ones are only counted, and the next line has their number."""
+AUDIT_DENIALS_PER_SOURCE_MAX = 10
+"""Denials of one caller, or of one address without a caller, that are recorded within this time. Further ones are only
+counted, and the next line has their number.
+"""
+AUDIT_DENIALS_MAX = 30
+"""The same for all callers together, and for all addresses without a caller together."""
 AUDIT_LINES_KEPT_MAX = 1_000
 """Lines that could not be written are kept in memory and tried again. When there are more, the oldest are dropped."""
 AUDIT_LIST_MAX = 10_000

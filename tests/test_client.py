@@ -371,3 +371,13 @@ def test_addresses_are_understood(text: str, address: Address) -> None:
 def test_other_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://joe:secret@h:1", "http://secret@h", "joe:secret@h:2319", "http://h:x@secret:y", "https://h/?t=secret"],
+)
+def test_an_address_with_a_secret_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(UsageError, match="no user, password or query") as caught:
+        parse_address(text)
+    assert "secret" not in f"{caught.value.message} {caught.value.hint}"

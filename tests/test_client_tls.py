@@ -202,6 +202,10 @@ def test_a_certificate_outside_of_its_time_is_reported(
             {"client_cert": "client.crt", "client_key": "server.key"},
             "client key server.key does not belong to client.crt",
         ),
+        (
+            {"client_cert": "client.crt", "client_key": "shared.key"},
+            "client key shared.key can be read by other users",
+        ),
     ],
 )
 @every_client
@@ -209,7 +213,9 @@ def test_files_that_cannot_be_used_are_named(
     pki: Pki, monkeypatch: pytest.MonkeyPatch, ask: Ask, files: dict[str, str], message: str
 ) -> None:
     monkeypatch.chdir(pki.directory)
-    Path("empty").touch()
+    Path("empty").touch(0o600)
+    Path("shared.key").write_bytes(Path("client.key").read_bytes())
+    Path("shared.key").chmod(0o644)
     with pytest.raises(ConfigError) as raised:
         ask("https://localhost:1", ClientTls(**files))
     assert raised.value.message == message

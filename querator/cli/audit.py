@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from querator.cli.shell.options import command
-from querator.cli.terminal.render import message_record
+from querator.cli.terminal.render import Format, message_record
 from querator.cli.terminal.session import Session
 from querator.errors import UsageError
 
@@ -29,10 +29,18 @@ def audit(
         typer.Option("--since", metavar="DURATION", help="Show entries that are at most this old, such as 1h or 7d."),
     ] = None,
     who: Annotated[
-        str, typer.Option("--who", metavar="NAME", help="Show entries about this token or user, or names that match.")
+        str,
+        typer.Option(
+            "--who",
+            metavar="NAME",
+            help="Show what this token, user or certificate did. The name can be a pattern, such as team-*.",
+        ),
     ] = "",
     queue: Annotated[
-        str, typer.Option("--queue", metavar="QUEUE", help="Show entries about this queue, or queues that match.")
+        str,
+        typer.Option(
+            "--queue", metavar="QUEUE", help="Show entries about this queue. The name can be a pattern, such as mail-*."
+        ),
     ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="Show at most this many.")
@@ -46,6 +54,8 @@ def audit(
     """
     from querator.limits import NS_PER_US
 
+    if follow and session.format is Format.JSON:
+        raise UsageError("--follow has no end, so it cannot be one JSON document", hint="-o ndjson prints line by line")
     begin_us = None if since is None else time.time_ns() // NS_PER_US - _age_us(since)
     entries = session.client.list_audit(since=begin_us, who=who, queue=queue, limit=limit)
     session.output.records(map(_record, entries), COLUMNS, name="at", empty="" if follow else "no entries")
@@ -65,7 +75,9 @@ def _end(entries: list[AuditEntry], otherwise_us: int) -> int:
 
 
 def _record(entry: AuditEntry) -> dict[str, Any]:
-    return message_record(entry, "at")
+    import msgspec
+
+    return message_record(entry, "at") | {"asked": msgspec.json.decode(entry.asked) if entry.asked else None}
 
 
 def _age_us(text: str) -> int:

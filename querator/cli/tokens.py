@@ -72,7 +72,7 @@ def show(session: Session, name: Name) -> None:
     """Show a token: its role, its queues, and when it was last used."""
     found = [token for token in session.client.list_tokens() if token.name == name]
     if not found:
-        raise NotFound(f"token does not exist; no such token '{name}'", hint="querator tokens list")
+        raise NotFound(f"token does not exist; no such token '{name}'")
     session.output.record(_record(found[-1]), name="name")
 
 

@@ -156,7 +156,7 @@ def retry(
     """Return leased items now, at a time, or to the dead queue. With `unused` the attempt does not count.
 
     `reason` says why the attempt failed. The items keep it. A reason that is too long is cut. `purpose` is for
-    operators who take items from a consumer: the daemon logs it.
+    operators who take items from a consumer: the daemon then logs and audits the call.
     """
     retry_at = None if at is None else time_us(at)
     wanted = list(ids)
@@ -164,7 +164,8 @@ def retry(
     items = [m.QueueRetryItem(id=id, retry_at=retry_at, dead=dead, unused=unused, reason=short_reason) for id in wanted]
     request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items, purpose=purpose)
     # Not repeatable: if the first request arrived, the second one would find the leases lost.
-    return Call("queue.retry", request, _nothing, repeatable=False, timeout=timeout)
+    call = "queue.release" if purpose else "queue.retry"
+    return Call(call, request, _nothing, repeatable=False, timeout=timeout)
 
 
 def _cut(text: str, bytes_max: int) -> str:

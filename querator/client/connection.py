@@ -52,6 +52,9 @@ def parse_address(text: str) -> Address:
     """Read `http://host:port`, `https://…`, `unix:/path`, or just the path of a socket."""
     if text.startswith(("/", "./", "../", "~")):
         return Address(text)
+    if not text.startswith(UNIX_SCHEMES) and any(character in text for character in "@?#"):
+        # The error does not show the text, which may contain a secret.
+        raise UsageError("an endpoint contains no user, password or query", hint=f"{_ENDPOINT_HINT}; {_TOKEN_HINT}")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -69,6 +72,7 @@ def parse_address(text: str) -> Address:
 
 
 _ENDPOINT_HINT: Final = "an endpoint looks like http://localhost:2319 or unix:/run/querator/querator.sock"
+_TOKEN_HINT: Final = "a token comes from --token-file, QUERATOR_TOKEN_FILE or QUERATOR_TOKEN"
 
 
 def unreachable(address: Address, tls: ClientTls, error: Exception) -> Unreachable:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
 from typing import TYPE_CHECKING, Final
 
 from querator.config import ClientTls
@@ -43,11 +44,16 @@ def client_context(tls: ClientTls) -> ssl.SSLContext:
 def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
     for path in filter(None, (cert, key)):
         try:
-            open(path, "rb").close()
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
         except OSError as error:
             raise ConfigError(
                 f"client certificate: {path} cannot be read: {error.strerror}", hint=_SETTINGS_HINT
             ) from None
+    # The last file has the key. A group may read a key that belongs to root, as with the key of a daemon.
+    allowed = 0o640 if status.st_uid == 0 else 0o600
+    if stat.S_IMODE(status.st_mode) & 0o077 & ~allowed:
+        raise ConfigError(f"client key {path} can be read by other users", hint=f"chmod {allowed:o} {path}")
     try:
         context.load_cert_chain(cert, key or None, password=lambda: "")
     except ssl.SSLError as error:

@@ -39,7 +39,7 @@ from querator.daemon.queue import (
     key_of,
 )
 from querator.daemon.registry import SHUTTING_DOWN, Calls, CallsByCaller, Registry
-from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
+from querator.errors import Conflict, InternalError, InvalidRequest, QueratorError, RequestFailed
 from querator.items import Placement, Room, State
 from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
@@ -87,6 +87,7 @@ class Service:
             "queue.lease": self._lease,
             "queue.complete": self._complete,
             "queue.retry": self._retry,
+            "queue.release": self._retry,
             "queue.extend": self._extend,
         }
         self._calls = {
@@ -206,6 +207,7 @@ class Service:
         try:
             if hot is not None:
                 return hot(request, respond, caller)
+            respond = _readable_errors(respond, caller)
             if (by_caller := self._calls_by_caller.get(route)) is not None:
                 self.registry.run(by_caller(self.registry, request, caller), respond)
             elif (call := self._calls.get(route)) is not None:
@@ -350,6 +352,18 @@ class Service:
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: admin.statistics_of(logical) for name, logical in self.registry.logicals.items()}
+
+
+def _readable_errors(respond: Respond, caller: Caller) -> Respond:
+    """Removes paths of the daemon's machine from errors, unless the caller is an admin."""
+
+    def readable(result: Any) -> None:
+        # Other errors are about the request, and repeat parts of it.
+        if isinstance(result, RequestFailed | Conflict):
+            result = type(result)(caller.readable(result.message))
+        respond(result)
+
+    return readable
 
 
 def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Shipper | None:

@@ -154,8 +154,8 @@ class QueueRetryRequest(Message):
     partition: Int32 = 0
     items: list[QueueRetryItem] = []
     purpose: str = ""
-    """Why an operator hands the items back, for the daemon's log; at most 256 characters are kept. A consumer leaves it
-    empty, and its retries are not logged."""
+    """Why an operator takes the items back with `queue.release`, for the daemon's log. At most 256 characters are kept.
+    A consumer leaves it empty, and its retries are not logged."""
 
 
 class QueueExtendRequest(Message):

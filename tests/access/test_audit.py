@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from querator import limits, times
-from querator.client import BulkClient
+from querator.client import BulkClient, Client
 from querator.clock import ManualClock
 from querator.config import AccessConfig
 from querator.daemon.access import Access, Caller, CallerKind, Peer
@@ -106,6 +107,18 @@ class TestCalls:
         daemon.client.complete(MINE, [item.id for item in items])
         assert lines(daemon)[before:] == []
 
+    def test_an_operator_who_takes_items_from_a_consumer_is_audited(self, daemon: Guarded) -> None:
+        daemon.client.produce(MINE, ["x", "y"])
+        items = daemon.client.lease(MINE, 2, client_id="worker-7").items
+        client = Client(f"http://{daemon.http}", token=daemon.tokens["operator"])
+        client.retry(MINE, [items[0].id])
+        client.retry(MINE, [items[1].id], unused=True, purpose="release of worker-7")
+        last = lines(daemon)[-1]
+        assert (last["call"], last["who"], last["queue"]) == ("queue.release", "operator-all", MINE)
+        assert last["asked"] == {"items_count": 1, "purpose": "release of worker-7"}
+        assert "queue.retry" not in [line["call"] for line in lines(daemon)]
+        daemon.admin("/v1/queue.clear", {"queue_name": MINE, "queue": True})
+
     def test_only_the_daemon_can_read_the_file(self, daemon: Guarded) -> None:
         assert stat.S_IMODE((daemon.data / "audit.log").stat().st_mode) == 0o600
 
@@ -144,7 +157,7 @@ class TestDenials:
         for _ in range(5):
             denying.ask("/v1/queues.list", b"{}", times=20)
         size = len(lines(denying))
-        assert size <= 20 + 20 * limits.AUDIT_DENIALS_MAX  # a slow machine may need some minutes for this
+        assert size <= 20 + 20 * limits.AUDIT_DENIALS_PER_SOURCE_MAX  # a slow machine may need some minutes for this
 
 
 class TestFile:
@@ -209,13 +222,39 @@ class TestFile:
             await access.audit.close()
             access.audit._is_closed = False
 
-        asyncio.run(deny(limits.AUDIT_DENIALS_MAX + 7))
+        asyncio.run(deny(limits.AUDIT_DENIALS_PER_SOURCE_MAX + 7))
         clock.set(clock.now_us() + limits.AUDIT_DENIALS_EVERY_US)
         access = _again(access, clock, tmp_path)
         asyncio.run(deny(1))
         found = access.audit.read(0, 100, lambda line: True, oldest=True)
-        assert [line.unrecorded for line in found] == [0] * limits.AUDIT_DENIALS_MAX + [7]
+        assert [line.unrecorded for line in found] == [0] * limits.AUDIT_DENIALS_PER_SOURCE_MAX + [7]
         assert len(found[0].queue) == limits.QUEUE_NAME_BYTES_MAX
+
+    def test_a_flood_of_one_source_hides_no_other(self, tmp_path: Path, clock: ManualClock) -> None:
+        access = Access(AccessConfig(), clock, tmp_path)
+        flood, error = limits.AUDIT_DENIALS_MAX * 2, Forbidden("access denied")
+        other = Caller(CallerKind.TOKEN, "other", Role.VIEWER)
+
+        async def deny() -> None:
+            for _ in range(flood):
+                access.audit.denied(None, HERE, "sql", (), error)
+                access.audit.denied(SOMEBODY, HERE, "sql", (), error)
+            access.audit.denied(None, Peer("10.0.0.8:1"), "sql", (), error)
+            for number in range(flood):
+                access.audit.denied(None, Peer(f"10.0.1.{number}:1"), "sql", (), error)
+            access.audit.denied(other, HERE, "sql", (), error)
+            done = asyncio.get_running_loop().create_future()
+            request = m.QueuesDeleteRequest(queue_name="q")
+            access.audit.changed(other, HERE, "queues.delete", request, None, 0, lambda: done.set_result(None))
+            await done
+
+        asyncio.run(deny())
+        found = access.audit.read(0, 1_000, lambda line: True, oldest=True)
+        lines_by = Counter(line.who or line.address for line in found)
+        assert lines_by["10.0.0.7:1"] == lines_by["somebody"] == limits.AUDIT_DENIALS_PER_SOURCE_MAX
+        assert lines_by["10.0.0.8:1"] == 1 and lines_by["other"] == 2
+        assert sum(not line.who for line in found) == limits.AUDIT_DENIALS_MAX
+        assert len(found) + sum(line.unrecorded for line in found) == 3 * flood + 3
 
 
 def _again(access: Access, clock: ManualClock, data: Path) -> Access:

@@ -6,6 +6,7 @@ found.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ OPERATORS = frozenset(("operator", "admin"))
 ADMINS = frozenset(("admin",))
 NEEDS: dict[str, frozenset[str]] = {
     "queue.produce": PRODUCERS,
-    **dict.fromkeys(("queue.lease", "queue.complete", "queue.retry", "queue.extend"), CONSUMERS),
+    **dict.fromkeys(("queue.lease", "queue.complete", "queue.retry", "queue.release", "queue.extend"), CONSUMERS),
     **dict.fromkeys(
         (
             "queue.stats",
@@ -262,3 +263,22 @@ def test_storages_count_only_partitions_that_the_caller_may_see(daemon: Guarded)
     assert partitions(daemon.tokens["operator"]) >= before + 3
     daemon.admin("/v1/queues.delete", {"queue_name": "hidden-wide"})
     assert partitions(daemon.tokens["operator of mine"]) == before
+
+
+def test_a_reason_shows_its_path_only_to_admins(tmp_path: Path) -> None:
+    with Guarded(tmp_path) as daemon:
+        daemon.admin("/v1/partitions.offline", {"queue_name": MINE})
+        (partition,) = daemon.admin("/v1/partitions.list", {"queue_name": MINE})["items"]
+        file = daemon.data / "partitions" / partition["file"]
+        file.write_bytes(b"no database" * 1_000)
+        answers = {}
+        for role in ("operator", "admin"):
+            reload = daemon.ask("/v1/partitions.reload", {"queue_name": MINE}, daemon.tokens[role])
+            listed = daemon.ask("/v1/partitions.list", {"queue_name": MINE}, daemon.tokens[role])
+            overview = daemon.ask("/v1/queues.overview", {"contains": MINE}, daemon.tokens[role])
+            health = daemon.ask("/health", token=daemon.tokens[role])
+            status = daemon.ask("/v1/daemon.status", {}, daemon.tokens[role])
+            answers[role] = [one.body.decode() for one in (reload, listed, overview, health, status)]
+            assert file.name in listed.json["items"][0]["reason"], listed
+        assert all(str(daemon.data) in body for body in answers["admin"])
+        assert not any(str(daemon.data) in body for body in answers["operator"])

@@ -50,10 +50,13 @@ def test_a_token_from_its_creation_to_its_end(daemon: Guarded) -> None:
     rotated = json.loads(run(daemon, "tokens", "rotate", "joe", "--grace", "0", "-o", "json").stdout)
     assert rotated["token"] != token
     refused = run(daemon, "queues", "list", *tcp, ok=False, QUERATOR_TOKEN=token)
-    assert "api key does not exist" in refused.stderr and "hint: a token comes from" in refused.stderr
+    assert "api key does not exist" in refused.stderr and "hint: the token was revoked" in refused.stderr
     run(daemon, "tokens", "revoke", "joe")
     assert run(daemon, "tokens", "show", "joe", ok=False).returncode == 4
-    audited = [line["call"] for line in json.loads(run(daemon, "audit", "--since", "1h", "-o", "json").stdout)]
+    audit = json.loads(run(daemon, "audit", "--since", "1h", "-o", "json").stdout)
+    audited = [line["call"] for line in audit]
+    assert audit[-1]["asked"] == {"name": "joe"}
+    assert run(daemon, "audit", "--follow", "-o", "json", ok=False).returncode == 2
     changes = [call for call in audited if call.startswith("tokens.")]
     assert changes[-3:] == ["tokens.create", "tokens.rotate", "tokens.revoke"]
 

@@ -173,6 +173,28 @@ def test_flag_environment_context_file_in_that_order(tmp_path: Path, environ: di
     assert ask(endpoint="http://flag:3").address == Setting("http://flag:3", "flag")
 
 
+def test_a_stored_token_goes_only_to_the_daemon_it_was_stored_with(tmp_path: Path, environ: dict[str, str]) -> None:
+    file = write(tmp_path, '[client]\nendpoint = "http://file:1"\ntoken_file = "/of-file"\nclient_key = "/key-of-file"')
+    contexts = Contexts("prod", {"prod": Context(endpoint="http://context:2", token_file="/of-prod", client_cert="/c")})
+    contexts.by_name |= {"bare": Context(endpoint="http://bare:2"), "unplaced": Context(token_file="/of-unplaced")}
+    config.save_contexts(contexts, environ)
+
+    def files(**more: str) -> tuple[str, str, str]:
+        found = config.client_settings(config=file, environ=environ, **more)
+        return found.token_file.value, found.client_cert.value, found.client_key.value
+
+    assert files() == ("/of-prod", "/c", "")
+    assert files(endpoint="http://elsewhere:3") == ("", "", "")
+    assert files(socket="/s") == ("", "", "")
+    assert files(endpoint="http://elsewhere:3", token_file="/of-flag") == ("/of-flag", "", "")
+    assert files(context="bare") == ("", "", "")
+    assert files(context="unplaced") == ("/of-unplaced", "", "/key-of-file")
+    environ["QUERATOR_ENDPOINT"] = "http://elsewhere:4"
+    assert files() == ("", "", "")
+    environ["QUERATOR_TOKEN_FILE"] = "/of-variable"
+    assert files() == ("/of-variable", "", "")
+
+
 def test_an_endpoint_and_a_socket_exclude_each_other(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="both an endpoint and a socket"):
         config.client_settings(endpoint="http://h:1", socket="/s", environ=environ)

@@ -131,6 +131,10 @@ def hint_for(error: QueratorError) -> str:
         return "querator partitions list QUEUE shows why"
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
+    if subject == "token does not exist":
+        return "querator tokens list"
+    if subject.startswith("token '") and subject.endswith("already exists"):
+        return "querator tokens rotate NAME gives it a new secret"
     if subject == "job does not exist":
         return "querator partitions jobs"
     if subject in ("partition is busy", "backup is already running"):

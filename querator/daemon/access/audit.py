@@ -21,6 +21,7 @@ import msgspec
 from querator import limits, times
 from querator.clock import Clock
 from querator.daemon.access.callers import Caller, Peer
+from querator.daemon.access.denials import DenialLimits
 from querator.errors import QueratorError
 
 log = logging.getLogger("querator.audit")
@@ -48,7 +49,7 @@ class AuditLine(msgspec.Struct, omit_defaults=True):
     """`done`, or the code and the text of the error."""
     ms: float = 0.0
     unrecorded: int = 0
-    """Denials that were left out before this one, because there were too many."""
+    """Denials that were left out before this line, because there were too many."""
 
 
 class AuditLog:
@@ -63,8 +64,8 @@ class AuditLog:
         self._is_writing = self._is_closed = False
         self._idle = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="querator-audit")
-        self._denials_since_us = 0
-        self._denials = self._unrecorded = 0
+        self._denials = DenialLimits(clock)
+        self._unrecorded = 0
 
     # -- lines
 
@@ -75,16 +76,12 @@ class AuditLog:
         self._write(self._line(caller, peer, call, request, result, seconds), then)
 
     def denied(self, caller: Caller | None, peer: Peer, call: str, queues: Sequence[str], error: QueratorError) -> None:
-        """Records a call that was denied. The number of lines per minute is limited, because anybody who reaches the
-        port can cause them.
+        """Records a call that was denied, unless there are too many. Those are counted, and the next line has their
+        number.
         """
-        now_us = self._clock.now_us()
-        if abs(now_us - self._denials_since_us) >= limits.AUDIT_DENIALS_EVERY_US:
-            self._denials_since_us, self._denials = now_us, 0
-        if self._denials >= limits.AUDIT_DENIALS_MAX:
+        if not self._denials.admit(caller, peer):
             self._unrecorded += 1
             return
-        self._denials += 1
         line = AuditLine(
             at=self._moment(),
             who=caller.name if caller else "",
@@ -93,9 +90,7 @@ class AuditLog:
             call=call[:_TEXT_CHARACTERS_MAX],
             queue=",".join(queues)[: limits.QUEUE_NAME_BYTES_MAX],
             outcome=f"{error.code} {error.message}",
-            unrecorded=self._unrecorded,
         )
-        self._unrecorded = 0
         self._write(line, lambda: None)
 
     def _line(self, caller: Caller, peer: Peer, call: str, request: Any, result: Any, seconds: float) -> AuditLine:
@@ -124,6 +119,7 @@ class AuditLog:
         if self._is_closed:
             then()  # the daemon has stopped, and refuses the remaining calls
             return
+        line.unrecorded, self._unrecorded = self._unrecorded, 0
         self._waiting.append((msgspec.json.encode(line) + b"\n", then))
         if not self._is_writing:
             self._is_writing = True

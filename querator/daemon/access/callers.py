@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from querator import limits
 from querator.daemon.access.roles import EVERY_QUEUE, RIGHTS, Right, compiled
 from querator.items import Role
+from querator.texts import without_paths
 
 
 class CallerKind(enum.StrEnum):
@@ -53,6 +54,10 @@ class Caller:
     def token(self) -> str:
         """The name of the token; empty if the caller came in without one."""
         return self.name if self.kind is CallerKind.TOKEN else ""
+
+    def readable(self, text: str) -> str:
+        """A text for this caller: only admins see paths of the daemon's machine."""
+        return text if self.may(Right.ADMIN) else without_paths(text)
 
     def may(self, right: Right, queue: str | None = None) -> bool:
         """Whether the caller has a right, on this queue or on any queue. The queue need not exist."""

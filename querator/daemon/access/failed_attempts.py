@@ -42,7 +42,7 @@ class FailedAttempts:
         """Records a failure at `now`, in seconds. Returns whether the address failed too often, so that its answer must
         wait.
         """
-        network = _network(host)
+        network = network_of(host)
         count = self._counts.pop(network, None)
         if count is None or now - count.since >= limits.FAILED_ATTEMPTS_SECONDS:
             count = _Count(now, 0)
@@ -53,7 +53,7 @@ class FailedAttempts:
 
     def begin_wait(self, host: str) -> bool:
         """Whether one more answer to this address may wait. If not, the connection ends without an answer."""
-        network = _network(host)
+        network = network_of(host)
         waiting = self._waiting.get(network, 0)
         if waiting >= limits.FAILED_ATTEMPTS_WAITING_MAX:
             return False
@@ -61,14 +61,14 @@ class FailedAttempts:
         return True
 
     def end_wait(self, host: str) -> None:
-        network = _network(host)
+        network = network_of(host)
         self._waiting[network] -= 1
         if not self._waiting[network]:
             del self._waiting[network]
 
 
-def _network(host: str) -> str:
-    """One customer usually has a whole /64 of IPv6 addresses, so they count as one."""
+def network_of(host: str) -> str:
+    """What an address counts as. One customer usually has a whole /64 of IPv6 addresses, so they count as one."""
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:

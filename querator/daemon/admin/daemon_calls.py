@@ -17,7 +17,7 @@ from querator.wire import messages
 
 
 async def status(registry: Registry, request: messages.DaemonStatusRequest, caller: Caller) -> messages.DaemonStatus:
-    """Only admins get the directory and all warnings. Others learn only of queues that they may see."""
+    """Only admins get the directory and all warnings. Others get warnings of queues that they may see, without paths."""
     is_admin = caller.may(Right.ADMIN)
     commits = COMMIT_SECONDS.count
     shown = [logical for name, logical in registry.logicals.items() if caller.may(Right.VIEW, name)]
@@ -36,7 +36,12 @@ async def status(registry: Registry, request: messages.DaemonStatusRequest, call
         commit_mean_us=round(COMMIT_SECONDS.seconds / commits * US_PER_SECOND) if commits else 0,
         commit_p99_us=round(COMMIT_SECONDS.quantile(0.99) * US_PER_SECOND) if commits else 0,
         warnings=[
-            messages.LoggedWarning(at=one.at_us, level=one.level, message=one.message, fields=dict(one.fields))
+            messages.LoggedWarning(
+                at=one.at_us,
+                level=one.level,
+                message=one.message,
+                fields={name: caller.readable(text) for name, text in one.fields.items()},
+            )
             for one in logs.recent_warnings.latest()
             if is_admin or ("queue" in one.fields and caller.may(Right.VIEW, one.fields["queue"]))
         ],

@@ -255,12 +255,13 @@ async def list_(
     found = [(logical, partition) for logical in logicals for partition in logical.partitions]
     placements = [partition.placement for _, partition in found]
     bytes_ = await registry.blocking(file_sizes, registry, placements)
-    return messages.PartitionsListResponse(
-        items=[
-            describe(partition, size, registry.jobs.on(logical.queue.name, partition.number))
-            for (logical, partition), size in zip(found, bytes_, strict=True)
-        ]
-    )
+    items = [
+        describe(partition, size, registry.jobs.on(logical.queue.name, partition.number))
+        for (logical, partition), size in zip(found, bytes_, strict=True)
+    ]
+    for item in items:
+        item.reason = caller.readable(item.reason)
+    return messages.PartitionsListResponse(items=items)
 
 
 def describe(partition: Partition, size_bytes: int, job: Job | None) -> PartitionStatus:

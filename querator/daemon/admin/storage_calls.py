@@ -38,7 +38,7 @@ async def list_(
             item.unapplied_bytes = storage.unapplied_bytes
         if not caller.may(Right.ADMIN):
             item.directory = ""
-            item.reason = UNUSABLE if "/" in item.reason else item.reason
+        item.reason = caller.readable(item.reason)
     return messages.StoragesListResponse(items=items)
 
 

@@ -42,7 +42,7 @@ async def _run_retry(visit: Visit) -> Remark:
     queue, item_id = visit.get("name"), visit.get("id")
     items = [m.QueueRetryItem(id=item_id, unused=True)]
     request = m.QueueRetryRequest(queue_name=queue, partition=visit.number("partition"), items=items, purpose="console")
-    await visit.api.call("queue.retry", request, m.Reply)
+    await visit.api.call("queue.release", request, m.Reply)
     return Remark("good", f"Item {item_id} is ready again, with a new id.")
 
 
@@ -152,21 +152,34 @@ async def _run_release(visit: Visit) -> Remark:
         f"select id, partition from leases where client_id = {literal(client_id)} and {HELD} order by partition, id"
         f" limit {BATCH_ITEMS_MAX}",
     )
-    released = 0
+    by_partition: dict[int, list[str]] = {}
     for row in rows:
-        # One by one: an id that was completed or expired since it was listed is refused, and the others must still be
-        # handed back.
-        items = [m.QueueRetryItem(id=row["id"], unused=True)]
-        request = m.QueueRetryRequest(
-            queue_name=queue, partition=row["partition"], items=items, purpose=f"release of {client_id}"
-        )
-        try:
-            await visit.api.call("queue.retry", request, m.Reply)
-            released += 1
-        except InvalidRequest:
-            continue
+        by_partition.setdefault(row["partition"], []).append(row["id"])
+    released = 0
+    for partition, ids in by_partition.items():
+        released += await _release(visit, queue, partition, ids, f"release of {client_id}")
     more = " There may be more: repeat it." if len(rows) == BATCH_ITEMS_MAX else ""
     return Remark("good", f"{number(released)} items of '{client_id}' are ready again.{more}")
+
+
+async def _release(visit: Visit, queue: str, partition: int, ids: list[str], purpose: str) -> int:
+    """Hands items back, and returns how many. The daemon stops at an item that was completed or expired since it was
+    listed, and names it. The items after it are sent again.
+    """
+    released = 0
+    while ids:
+        items = [m.QueueRetryItem(id=id, unused=True) for id in ids]
+        request = m.QueueRetryRequest(queue_name=queue, partition=partition, items=items, purpose=purpose)
+        try:
+            await visit.api.call("queue.release", request, m.Reply)
+            return released + len(ids)
+        except InvalidRequest as error:
+            stopped_at = next((at for at, id in enumerate(ids) if id in error.message), None)
+            if stopped_at is None:
+                raise
+            released += stopped_at
+            ids = ids[stopped_at + 1 :]
+    return released
 
 
 async def _plan_cancel(visit: Visit) -> Plan:

@@ -300,7 +300,7 @@ class Health:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         check = {"componentType": "datastore", "status": status, "time": now}
         if status != "pass":
-            check["output"] = output
+            check["output"] = caller.readable(output)
         checks: dict[str, list[dict[str, Any]]] = {"queues:storage": [check]}
         if self._tls is not None:
             checks["tls:certificate"] = [self._tls.health() | {"time": now}]
@@ -308,7 +308,7 @@ class Health:
         if warning := self._access.warning():
             body["notes"] = [warning]
         if archive := self._service.notes():
-            body["archive"] = archive
+            body["archive"] = [caller.readable(note) for note in archive]
         text = msgspec.json.encode(body) + b"\n"
         return Response(text, 200 if is_healthy else 503, media_type="application/health+json")
 

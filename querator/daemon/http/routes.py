@@ -75,6 +75,7 @@ _TABLE: Final[tuple[Route, ...]] = (
     Route("queue.retry", messages.QueueRetryRequest, _BODY, _CONSUME, hot=True),
     Route("queue.extend", messages.QueueExtendRequest, _BODY, _CONSUME, hot=True),
     # One queue
+    _change("queue.release", messages.QueueRetryRequest, _CONSUME),
     Route("queue.stats", messages.QueueStatsRequest, _SMALL, _VIEW),
     _change("queue.clear", messages.QueueClearRequest, body_bytes_max=_SMALL),
     _change("queue.reload", messages.QueueReloadRequest, body_bytes_max=_SMALL),

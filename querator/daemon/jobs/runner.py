@@ -230,10 +230,8 @@ async def cancel(registry: Registry, request: messages.JobRequest, caller: Calle
 
 
 def _for_caller(job: Job, caller: Caller) -> messages.Job:
-    """The job as this caller may see it: only admins see paths of the daemon's machine."""
     shown = describe(job)
-    if "/" in shown.reason and not caller.may(Right.ADMIN):
-        shown.reason = "the log says why"
+    shown.reason = caller.readable(shown.reason)
     return shown
 
 

@@ -137,7 +137,7 @@ async def overview(
         leased=sum([one.leased for one in found]),
         scheduled=sum([one.scheduled for one in found]),
         items=[
-            _row(registry, one, samples[one.name], one.name in dead_queues, now_us)
+            _row(registry, one, caller.readable(one.reason), samples[one.name], one.name in dead_queues, now_us)
             for one in fresh
             if one.name in registry.queues
         ],
@@ -145,7 +145,7 @@ async def overview(
 
 
 def _row(
-    registry: Registry, one: LatestSample, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
+    registry: Registry, one: LatestSample, reason: str, samples: Sequence[Sample], is_dead_queue: bool, now_us: int
 ) -> messages.QueueOverview:
     logical = registry.logicals[one.name]
     done = logical.last_minute(now_us)
@@ -153,7 +153,7 @@ def _row(
     return messages.QueueOverview(
         queue_name=one.name,
         state=one.state,
-        reason=one.reason,
+        reason=reason,
         ready=one.ready,
         leased=one.leased,
         scheduled=one.scheduled,
