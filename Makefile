@@ -27,7 +27,7 @@ MADE_FOR_WORK := $(VENV)/.made-for-work$(SPARK_NAME)
 IN_TEMPORARY_DIRECTORY = directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && trap 'exit 130' INT TERM && \
     TMPDIR="$$directory"
 
-.PHONY: help demo test test-slow lint format generate check-generated picture bench bench-scale dist clean
+.PHONY: help demo test test-slow compiled plain lint format generate check-generated picture bench bench-scale dist clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +44,12 @@ test-slow: $(MADE_FOR_WORK) ## what `make test` leaves out: maintenance under lo
 	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest --timeout 7200 -m slow $(PYTEST_ARGS)
 	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_TORTURE_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --timeout 7200 tests/torture
 	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_LOST_ROUNDS=50 $(BIN)/python -m pytest --timeout 7200 tests/archive/test_machine_lost.py
+
+compiled: $(MADE_FOR_WORK) ## compile the hot path into this checkout, or copy it from the cache; tests then run on it
+	@$(BIN)/python packaging/compiling.py
+
+plain: ## remove the compiled modules from this checkout
+	@find querator -name '*.so' -delete
 
 lint: $(MADE_FOR_WORK) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -71,10 +77,10 @@ bench: $(MADE_FOR_WORK) ## the life of an item against Redis, PostgreSQL, Rabbit
 bench-scale: $(MADE_FOR_WORK) ## this daemon as queues, partitions and payloads grow; 10 minutes
 	$(BIN)/python -m bench.scale --docs docs
 
-dist: $(MADE_FOR_WORK) ## the wheel, in dist/
+dist: $(MADE_FOR_WORK) ## the wheel, in dist/; compiled, unless QUERATOR_PURE=1
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
-clean: ## remove all that was made here, the virtual environment included
+clean: plain ## remove all that was made here, the virtual environment included
 	rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:

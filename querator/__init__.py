@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client", "ClientTls", "__version__"]
 __version__ = "0.1.0"
+
+if os.environ.get("QUERATOR_PURE", "0") not in ("", "0"):
+    from querator import build
+
+    build.use_plain_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -53,8 +53,9 @@ affinity = 0
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """The environment of a command: ours without Querator's settings, and with a home of its own."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("QUERATOR_", "XDG_"))}
+    """The environment of a command: ours without Querator's settings, and with a home of its own. The build is ours."""
+    settings = ("QUERATOR_", "XDG_")
+    inherited = {k: v for k, v in os.environ.items() if k == "QUERATOR_PURE" or not k.startswith(settings)}
     return inherited | {"HOME": str(home), "PYTHONPATH": str(ROOT)}
 
 

@@ -28,7 +28,7 @@ def _daemon(*names: str) -> tuple[str, ...]:
 
 
 GROUND = tuple(
-    f"querator.{name}" for name in ("clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
+    f"querator.{name}" for name in ("build", "clock", "durations", "errors", "ids", "items", "limits", "texts", "times")
 )
 SHARED = (*GROUND, "querator.config", "querator.config_file", "querator.look", "querator.wire")
 SMALL = _daemon(

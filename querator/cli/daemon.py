@@ -174,6 +174,7 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
         {
             "pid": found.pid,
             "version": found.version,
+            "build": health.get("releaseId"),
             "health": health.get("status"),
             "uptime": short_duration(uptime_seconds),
             "started_at": Moment(found.started_at),
@@ -207,6 +208,7 @@ def _status_elsewhere(session: Session) -> None:
         {
             "address": str(session.settings.address.value),
             "version": health.get("version"),
+            "build": health.get("releaseId"),
             "health": health.get("status"),
             "archive": "; ".join(health.get("archive", [])) or None,
             "certificate_days": certificate_days(health),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -14,11 +15,22 @@ def main() -> None:
     except KeyboardInterrupt:
         # Catches Ctrl-C while modules are imported. Later `tree.py` catches it.
         raise SystemExit(INTERRUPTED_EXIT_CODE) from None
+    except SystemExit as end:
+        if _runs_daemon() and isinstance(end.code, int | None):
+            # The daemon has closed everything. Clearing up the interpreter would only delay its end, and compiled
+            # modules keep references that duckdb reports as leaks on the way.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code or 0)
+        raise
+
+
+def _runs_daemon() -> bool:
+    return [word for word in sys.argv[1:] if not word.startswith("-")][:2] == ["daemon", "run"]
 
 
 def _main() -> None:
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if words[:2] == ["daemon", "run"] and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+    if _runs_daemon() and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         # SIGHUP must not end a daemon that is still importing its modules. The server sets the real handler. This one
         # is not SIG_IGN, because the server treats SIG_IGN as a request to outlive the terminal.
         signal.signal(signal.SIGHUP, lambda *_: None)

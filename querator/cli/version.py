@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import typer
 
-from querator import __version__
+from querator import __version__, build
 from querator.cli.shell.options import command
 from querator.cli.terminal.render import Format
 from querator.cli.terminal.session import Session
@@ -19,20 +20,32 @@ DAEMON_ANSWERS_SECONDS = 1.0
 
 @command(app, "version")
 def version(session: Session) -> None:
-    """Print the version."""
+    """Print the version, and whether this build is compiled or plain Python."""
     if session.format is Format.TABLE:
-        session.streams.stdout.write(f"querator {__version__}\n")
+        session.streams.stdout.write(f"{sentence()}\n")
         return
+    health = daemon_health(session)
     session.output.record(
-        {"version": __version__, "daemon_version": daemon_version(session), "python": platform.python_version()},
+        {
+            "version": __version__,
+            "build": build.name(),
+            "daemon_version": health.get("version"),
+            "daemon_build": health.get("releaseId"),
+            "python": platform.python_version(),
+        },
         name="version",
     )
 
 
-def daemon_version(session: Session) -> str | None:
+def sentence() -> str:
+    return f"querator {__version__} ({build.name()})"
+
+
+def daemon_health(session: Session) -> dict[str, Any]:
+    """What the daemon says about itself. Empty if it does not answer."""
     try:
         client = session.make_client()
         client.timeout = DAEMON_ANSWERS_SECONDS
-        return str(client.health().get("version"))
+        return client.health()
     except (QueratorError, OSError):
-        return None
+        return {}

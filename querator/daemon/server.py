@@ -24,7 +24,7 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
-from querator import __version__, limits
+from querator import __version__, build, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs, unneeded
@@ -114,6 +114,7 @@ async def _serve(
             "http": ",".join(http) or "off",
             "tls": "off" if tls is None else f"certificate for {tls.days_left:.1f} days",
             "python": platform.python_version(),
+            "build": build.name(),
             "seconds": round(time.monotonic() - started, 3),
         },
     )

@@ -11,7 +11,6 @@ import json
 import socket
 import ssl
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from querator.daemon.access import Access, Caller
 from querator.daemon.http import asgi, routes
 from querator.daemon.http.dispatch import Abandon, Calls, Respond
 from querator.daemon.http.gate import Gate
-from querator.daemon.http.heads import RememberedHeads
 from querator.daemon.http.protocol import QueratorProtocol
 from querator.daemon.metrics import Metrics
 from querator.daemon.tls import ServerTls
@@ -173,11 +171,6 @@ class _TellingServer(uvicorn.Server):
         self._ready.set()
 
 
-class Forgetful(RememberedHeads):
-    def learn(self, *_: Any) -> None:
-        pass
-
-
 class Front:
     """A running front. If `way` is "hot", known heads take the fast path. If it is "asgi", no request does. If it is
     "tls", known heads take the fast path, and both sockets speak TLS."""
@@ -187,10 +180,11 @@ class Front:
         self.service = StandIn()
         self.metrics = Metrics(dict, lambda: 0)
         self.access = Access(AccessConfig(), SystemClock(), directory)
-        self.calls = Calls(self.service, routes.routes_by_path(), self.metrics.http, self.access)
-        self.gate = Gate(self.calls)
+        by_path = routes.routes_by_path()
         if way == "asgi":
-            self.gate.heads = defaultdict(Forgetful)
+            by_path = {path: route._replace(hot=False) for path, route in by_path.items()}
+        self.calls = Calls(self.service, by_path, self.metrics.http, self.access)
+        self.gate = Gate(self.calls)
         self.seen_by_asgi = 0
         app = asgi.application(self.calls, self.metrics)
 

@@ -240,9 +240,9 @@ def root(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
-        from querator import __version__
+        from querator.cli.version import sentence
 
-        print(f"querator {__version__}")
+        print(sentence())
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

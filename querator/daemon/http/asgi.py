@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from querator import __version__
+from querator import __version__, build
 from querator.daemon.access import Access, Caller, Peer, Right
 from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
 from querator.daemon.http.routes import LEASE, PAGES, PREFIX
@@ -304,7 +304,7 @@ class Health:
         checks: dict[str, list[dict[str, Any]]] = {"queues:storage": [check]}
         if self._tls is not None:
             checks["tls:certificate"] = [self._tls.health() | {"time": now}]
-        body: dict[str, Any] = {"status": status, "version": __version__, "checks": checks}
+        body: dict[str, Any] = {"status": status, "version": __version__, "releaseId": build.name(), "checks": checks}
         if warning := self._access.warning():
             body["notes"] = [warning]
         if archive := self._service.notes():

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
+from mypy_extensions import mypyc_attr
+
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import Batch
 from querator.daemon.store.delta import Delta
@@ -46,6 +48,7 @@ class StagedBatches:
                 store.drop_staged(batch)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class UnappliedStore:
     """A store without its file. A subclass applies a Delta and reads."""
 
