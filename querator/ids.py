@@ -35,8 +35,10 @@ class Decoded(NamedTuple):
 
 
 def _number(prefix: int, seq: int) -> int:
-    # A KSUID can express 2014 to 2150. Other times take the nearest second; the sequence keeps the order.
-    seconds = min(max(0, seq // US_PER_SECOND - KSUID_EPOCH_SECONDS), _SECONDS_MAX)
+    seconds = seq // US_PER_SECOND - KSUID_EPOCH_SECONDS
+    if not 0 <= seconds <= _SECONDS_MAX:
+        # A KSUID can express 2014 to 2150. Other times take the nearest second; the sequence keeps the order.
+        seconds = 0 if seconds < 0 else _SECONDS_MAX
     return seconds << 128 | prefix << 64 | seq
 
 
@@ -55,7 +57,8 @@ def start_of_second(prefix: int, second: int) -> int:
 
 
 def encode(prefix: int, seq: int) -> str:
-    return encode_many(prefix, [seq])[0]
+    high, low = divmod(_number(prefix, seq), _LOW_SIZE)
+    return _high_text(high) + _LOW[low]
 
 
 def encode_many(prefix: int, seqs: list[int]) -> list[str]:

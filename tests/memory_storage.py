@@ -225,7 +225,7 @@ class MemoryStorage:
         assert isinstance(taken, list)
         with self._staged.lock:
             for store, batch, _ in taken:
-                store.absorb_staged(batch, store.record_written + 1, 0)
+                store.absorb_staged(batch, 0)
         return 0
 
     def drop(self, taken: object) -> None:

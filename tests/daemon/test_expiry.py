@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.expiry import ExpirySearch
-from querator.daemon.queue.schedule import NEVER
 
 
 def searching(expiry: int = 50) -> ExpirySearch:

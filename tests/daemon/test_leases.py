@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from querator import ids
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.leases import TO_DIE_US, Leases, write_leases
-from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Batch, Leased
 from querator.items import Hold, Item
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from querator.daemon.queue.schedule import NEVER, Schedule
+from querator.daemon.queue.agenda import NEVER
+from querator.daemon.queue.schedule import Schedule
 from querator.items import Item
 from querator.limits import SCHEDULED_WINDOW_ITEMS_MAX
 

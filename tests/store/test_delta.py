@@ -28,7 +28,7 @@ def lease(*seqs: int, deadline: int = 100) -> Batch:
 class TestItems:
     def test_an_item_that_came_and_went_leaves_nothing(self) -> None:
         delta = delta_of(Batch(add=[item(1)]), lease(1), Batch(remove=[1]))
-        assert (delta.added, delta.leases, delta.removed, delta.holds_items) == ({}, {}, {}, False)
+        assert not (delta.added or delta.rows or delta.leases or delta.removed or delta.scheduled)
 
     def test_the_removal_of_an_item_of_the_file_is_kept(self) -> None:
         delta = delta_of(Batch(add=[item(8)]), Batch(remove=[7, 8]))

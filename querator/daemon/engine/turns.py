@@ -18,7 +18,7 @@ from querator.clock import Clock, ManualClock
 from querator.daemon.engine.disks import Disk, Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
-from querator.daemon.queue import NEVER, Logical, Move, Partition, Pass
+from querator.daemon.queue import NEVER, Logical, Move, Partition
 from querator.daemon.store import Storage, StorageError
 
 log = logging.getLogger("querator.daemon.engine")
@@ -40,7 +40,7 @@ class Turns:
     def __init__(self, clock: Clock, storages: Iterable[Storage], deliver: Callable[[Logical, Move], None]) -> None:
         self.clock = clock
         self.disks = {storage.name: Disk(storage) for storage in storages}
-        self.logicals: set[Logical] = set()
+        self.logicals: dict[Logical, Flight] = {}
         self.loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._changed = asyncio.Event()
@@ -49,7 +49,6 @@ class Turns:
         self._turn_scheduled = False
         self._several_answered = False
         self._in_flight: set[Logical] = set()
-        self._timers: dict[Logical, tuple[int, asyncio.TimerHandle]] = {}
         self.on_growth: Callable[[Disk], None] = lambda disk: None
         """Called after a write, when the storage has taken much since upkeep looked at it."""
         self.gate: Turnstile | None = None
@@ -63,15 +62,14 @@ class Turns:
         self.disks[storage.name] = Disk(storage)
 
     def add(self, logical: Logical) -> None:
-        self.logicals.add(logical)
-        self.wake(logical)
+        self.logicals[logical] = Flight(logical)
+        logical.wake()
 
     def remove(self, logical: Logical) -> None:
-        self.logicals.discard(logical)
         self._dirty.pop(logical, None)
-        timer = self._timers.pop(logical, None)
-        if timer is not None:
-            timer[1].cancel()
+        flight = self.logicals.pop(logical, None)
+        if flight is not None:
+            flight.stop_timer()
 
     def partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:
@@ -82,7 +80,7 @@ class Turns:
     # -- a turn
 
     def wake(self, logical: Logical) -> None:
-        """Gives the queue a pass in the next turn."""
+        """Gives the queue a pass in the next turn. A queue calls this itself when it has work."""
         self._dirty[logical] = None
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -110,39 +108,48 @@ class Turns:
         started = time.perf_counter()
         now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
         dirty, self._dirty = self._dirty, {}
-        flights: list[Flight] = []
-        for logical in dirty:
-            if logical in self._in_flight:
-                self._dirty[logical] = None  # the queue plans again after its pass is settled
-            elif logical in self.logicals:
-                flights.append(Flight(logical, self._plan(logical, now_us, now_ns)))
-        planned = time.perf_counter()
+        in_flight, logicals = self._in_flight, self.logicals
         answers = 0
         touched: dict[str, Disk] = {}
-        for flight in flights:
-            answers += len(flight.plan.answers)
-            partitions = flight.plan.touched
-            for name in {partition.placement.storage for partition in partitions}:
-                disk = touched[name] = self.disks[name]
-                disk.flights.append(flight)
-                flight.disks_left += 1
-            if partitions:
-                self._in_flight.add(flight.logical)
+        unwritten: list[Flight] = []
+        for logical in dirty:
+            if logical in in_flight:
+                self._dirty[logical] = None  # the queue plans again after its pass is settled
+                continue
+            flight = logicals.get(logical)
+            if flight is None:
+                continue
+            try:
+                plan = logical.plan(now_us, now_ns)
+            except Exception:
+                log.exception("a pass broke off", extra={"queue": logical.queue.name})
+                plan = logical.give_up()
+            answers += len(plan.answers)
+            partitions = plan.touched
+            if not partitions:
+                unwritten.append(flight)
+                continue
+            in_flight.add(logical)
+            if len(partitions) == 1:
+                self._take_off(flight, partitions[0].placement.storage, touched)
             else:
-                flight.logical.settle(flight.plan, flight.failed)
-                self._follow_up(flight)
+                for name in {partition.placement.storage for partition in partitions}:
+                    self._take_off(flight, name, touched)
+        planned = time.perf_counter()
+        for flight in unwritten:
+            flight.logical.settle(flight.plan, flight.failed)
+            self._follow_up(flight)
         self._several_answered = answers > 1
         for disk in touched.values():
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
         self._changed.set()
 
-    def _plan(self, logical: Logical, now_us: int, now_ns: int) -> Pass:
-        try:
-            return logical.plan(now_us, now_ns)
-        except Exception:
-            log.exception("a pass broke off", extra={"queue": logical.queue.name})
-            return logical.give_up()
+    def _take_off(self, flight: Flight, storage_name: str, touched: dict[str, Disk]) -> None:
+        """Adds the pass to those that the next write of this storage makes durable."""
+        disk = touched[storage_name] = self.disks[storage_name]
+        disk.flights.append(flight)
+        flight.disks_left += 1
 
     def _write(self, disk: Disk) -> None:
         """Makes everything staged for this storage durable. While a write runs, the next one gathers."""
@@ -162,15 +169,15 @@ class Turns:
             disk.writing = False
             if error is not None:
                 self._write_failed(disk, flights, error)
-            for flight in flights:
-                flight.doubt = flight.doubt or doubt
-            landed = [flight for flight in flights if flight.disk_done()]
+            landed = []
             try:
-                for flight in landed:
-                    self._in_flight.discard(flight.logical)
-                    if flight.doubt:
-                        flight.logical.withhold(flight.plan, flight.doubt)
-                    flight.logical.settle(flight.plan, flight.failed)
+                for flight in flights:
+                    if doubt and not flight.doubt:
+                        flight.doubt = doubt
+                    flight.disks_left -= 1
+                    if not flight.disks_left:
+                        landed.append(flight)
+                        self._settle(flight)
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
                 if error is None and taken is not None:
@@ -193,6 +200,16 @@ class Turns:
         else:
             written(disk.write(taken, on_loop=True))
 
+    def _settle(self, flight: Flight) -> None:
+        logical, failed = flight.logical, flight.failed
+        self._in_flight.discard(logical)
+        if flight.doubt:
+            logical.withhold(flight.plan, flight.doubt)
+            flight.doubt = ""
+        if failed:
+            flight.failed = {}
+        logical.settle(flight.plan, failed)
+
     def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
         concerned = error.uuids if isinstance(error, StorageError) else frozenset()
@@ -214,13 +231,13 @@ class Turns:
             for partition in logical.partitions:
                 if partition.store is not None:
                     logical.files.fail(partition, reason)
-            self.wake(logical)
+            logical.wake()
 
     def end_back_offs(self) -> None:
         """Tries everything again that failed and waits."""
         for logical in self.logicals:
             logical.end_back_offs()
-            self.wake(logical)
+            logical.wake()
 
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
@@ -233,31 +250,32 @@ class Turns:
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)
-        self._arm_timer(logical)
+        agenda = plan.agenda
+        if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
+            self._arm_timer(flight)
 
     # -- time
 
-    def _arm_timer(self, logical: Logical) -> None:
+    def _arm_timer(self, flight: Flight) -> None:
         """Wakes the queue at its next event that needs no request."""
-        due_ns = logical.next_event_ns()
+        logical = flight.logical
+        due_ns, due_us = logical.next_event_ns(), NEVER
         if not isinstance(self.clock, ManualClock):
-            due_us = logical.next_event_us()
+            due_us = flight.plan.agenda.event_us = logical.next_event_us()
             if due_us < NEVER:
                 due_ns = min(due_ns, time.monotonic_ns() + (due_us + 1 - self.clock.now_us()) * 1_000)
-        if due_ns >= NEVER:
+        if due_ns >= flight.timer_ns or logical not in self.logicals:
+            # The earlier timer fires first, and the pass after it arms a new one.
+            flight.timer_us = min(flight.timer_us, due_us)
             return
-        timer = self._timers.get(logical)
-        if timer is not None:
-            if timer[0] <= due_ns:
-                return  # the earlier timer fires first, and the pass after it arms a new one
-            timer[1].cancel()
+        flight.stop_timer()
         delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
-        self._timers[logical] = due_ns, self.loop.call_later(delay, self._timer_fired, logical)
+        flight.timer = self.loop.call_later(delay, self._timer_fired, flight)
+        flight.timer_ns, flight.timer_us = due_ns, due_us
 
-    def _timer_fired(self, logical: Logical) -> None:
-        self._timers.pop(logical, None)
-        if logical in self.logicals:
-            self.wake(logical)
+    def _timer_fired(self, flight: Flight) -> None:
+        flight.stop_timer()
+        flight.logical.wake()
 
     # -- waiting
 
@@ -274,12 +292,12 @@ class Turns:
         def is_idle() -> bool:
             due = [logical for logical in self.logicals if logical.next_event_us() < now_us]
             for logical in due:
-                self.wake(logical)
+                logical.wake()
             is_working = self._dirty or self._in_flight or self.threads.busy_partitions()
             return not (due or is_working) and all(logical.is_idle() for logical in self.logicals)
 
         for logical in self.logicals:
-            self.wake(logical)
+            logical.wake()
         await self.until(is_idle)
 
     def is_busy(self, logical: Logical) -> bool:
@@ -291,8 +309,8 @@ class Turns:
         await self.until(lambda: not (self._in_flight or self.threads.busy_partitions() or self._turn_scheduled))
 
     def close(self) -> None:
-        for _, timer in self._timers.values():
-            timer.cancel()
+        for flight in self.logicals.values():
+            flight.stop_timer()
         self.threads.close()
         for disk in self.disks.values():
             disk.close()

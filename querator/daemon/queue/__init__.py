@@ -12,6 +12,7 @@ for later in `schedule`, the leased ones in `leases`, and those on their way to 
 """
 
 from querator.daemon.queue import lifecycle, states
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.logical import STOPPING, Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
@@ -39,7 +40,6 @@ from querator.daemon.queue.requests import (
     failing,
     key_of,
 )
-from querator.daemon.queue.schedule import NEVER
 from querator.daemon.queue.states import Event, Standing, refusal
 
 __all__ = [

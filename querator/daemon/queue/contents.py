@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from querator import ids
-from querator.config_file import LimitsConfig
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.departing import DepartingItems
 from querator.daemon.queue.expiry import ExpirySearch
 from querator.daemon.queue.leases import Lease, Leases
 from querator.daemon.queue.loading import Snapshot
-from querator.daemon.queue.schedule import NEVER, Schedule
+from querator.daemon.queue.schedule import Schedule
 from querator.daemon.queue.window import Window
 from querator.daemon.store import Batch, Due, Leased, Rows, Store
-from querator.items import Counts, Hold, Item
+from querator.items import Hold, Item
 from querator.limits import LOST_LEASE_KEPT_US
+
+if TYPE_CHECKING:
+    from querator.daemon.queue.partition import Partition
 
 _leased_seq_of = attrgetter("item.seq")
 _leased_created_at_of = attrgetter("item.created_at")
@@ -30,15 +34,17 @@ _leased_created_at_of = attrgetter("item.created_at")
 class Contents:
     """Empty and without a store while the partition is closed."""
 
-    def __init__(self, prefix: int, bounds: LimitsConfig, last_seq: int = 0) -> None:
+    def __init__(self, partition: Partition, last_seq: int = 0) -> None:
+        self._partition = partition
+        self._agenda = agenda = partition.agenda
         self.store: Store | None = None
         self.last_seq = last_seq
         """The highest sequence that was handed out."""
-        self.window = Window(bounds)
-        self.schedule = Schedule()
-        self.leases = Leases(prefix)
+        self.window = Window(partition.bounds)
+        self.schedule = Schedule(agenda)
+        self.leases = Leases(partition.prefix, agenda)
         self.departing = DepartingItems()
-        self.expiry = ExpirySearch()
+        self.expiry = ExpirySearch(agenda)
         self.created_sum = 0
         """The sum of the creation times of all items that are not scheduled."""
         self._batch: Batch | None = None
@@ -57,19 +63,23 @@ class Contents:
         self.schedule.count = summary.scheduled
         self.scheduled_loaded(snapshot.scheduled)
 
-    def counts(self) -> Counts:
-        """The number of items as storage has them after the batch."""
-        departing = self.departing
-        ready = self.window.waiting + len(departing.items) - len(departing.leased)
-        leased = len(self.leases.by_id) + len(departing.leased)
-        return Counts(ready, leased, self.schedule.count, self.created_sum)
+    def counts(self) -> tuple[int, int, int, int]:
+        """The fields of Counts, as storage has the items after the batch."""
+        ready, leased, departing = self.window.waiting, len(self.leases.by_id), self.departing
+        if departing.items:
+            ready += departing.waiting
+            leased += len(departing.leased)
+        return ready, leased, self.schedule.count, self.created_sum
 
     # -- the pass's batch
 
     def changes(self) -> Batch:
-        if self._batch is None:
-            self._batch = Batch()
-        return self._batch
+        """The pass's batch. Every change goes through here, so that no changed partition is missed by the pass."""
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = Batch()
+            self._agenda.changed.append(self._partition)
+        return batch
 
     @property
     def has_changes(self) -> bool:
@@ -77,11 +87,12 @@ class Contents:
 
     def stage(self) -> bool:
         """Hands the pass's batch to the store, which makes it durable with its next write. False if there is none."""
-        batch, self._batch = self._batch, None
-        if batch is None or self.store is None:
+        batch, store = self._batch, self.store
+        self._batch = None
+        if batch is None or store is None:
             return False
         batch.last_seq = self.last_seq
-        self.store.commit(batch)
+        store.commit(batch)
         return True
 
     def allocate(self, count: int, now_us: int) -> int:
@@ -113,9 +124,8 @@ class Contents:
         """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items."""
         self.changes().add += items
         self.created_sum += created_sum
-        expiry = self.expiry
-        if first_expiry < expiry.next_expiry:
-            expiry.next_expiry = first_expiry
+        if first_expiry < self.expiry.next_expiry:
+            self.expiry.expect(first_expiry)
         self.window.append(items, size_bytes)
 
     def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:

@@ -6,8 +6,8 @@ import heapq
 import itertools
 from typing import Final
 
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.requests import Request
-from querator.daemon.queue.schedule import NEVER
 
 ANSWERED_KEPT: Final = 1_000
 """The heap may hold this many answered requests, and as many again as there are waiting ones."""

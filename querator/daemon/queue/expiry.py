@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from querator.daemon.queue.schedule import NEVER
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.items import Item
 
 
@@ -19,9 +19,10 @@ class _Progress(enum.Enum):
 
 
 class ExpirySearch:
-    __slots__ = ("_progress", "found", "next_expiry")
+    __slots__ = ("_agenda", "_progress", "found", "next_expiry")
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda | None = None) -> None:
+        self._agenda = agenda or Agenda()
         self.next_expiry = NEVER
         """No waiting item expires before this, except those that a search under way finds."""
         self.found: list[tuple[list[Item], int | None]] = []
@@ -33,7 +34,9 @@ class ExpirySearch:
 
     def expect(self, expiry: int) -> None:
         """Notes that an item expires at this time."""
-        self.next_expiry = min(self.next_expiry, expiry)
+        if expiry < self.next_expiry:
+            self.next_expiry = expiry
+            self._agenda.expect(expiry)
 
     def begin(self) -> None:
         self._progress = _Progress.READING
@@ -48,12 +51,17 @@ class ExpirySearch:
         self._progress = _Progress.DEPARTING
 
     def nothing_found(self, next_expiry: int | None) -> None:
-        self._progress = _Progress.IDLE
         if next_expiry is not None:
             self.expect(next_expiry)
+        self._resume()
 
     def all_departed(self, now_us: int) -> None:
         """Searches again at once if the last search found something, because there may be more."""
         if self._progress is _Progress.DEPARTING:
-            self._progress = _Progress.IDLE
             self.expect(now_us - 1)
+            self._resume()
+
+    def _resume(self) -> None:
+        """Items that came during the search count from now on."""
+        self._progress = _Progress.IDLE
+        self._agenda.expect(self.next_expiry)

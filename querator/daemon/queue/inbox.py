@@ -31,26 +31,29 @@ def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
 
     Returns the produces, and the requests of clients that hold leases. Leases are parked.
     """
-    inbox = this.inbox
-    this.taken = [*this.held_up, *inbox]
-    held_up, this.held_up = this.held_up, deque()
-    # The files may have been read since these requests came.
-    produces = [request for request in held_up if not request.keys or repeats.may_enter(this, request)]
+    arrived = list(this.inbox)
+    this.inbox.clear()
+    produces: list[Produce | Arrival] = []
     completes: list[Request] = []
-    is_first = True
-    while inbox:
-        request = inbox.popleft()
+    if this.held_up:
+        this.taken = [*this.held_up, *arrived]
+        held_up, this.held_up = this.held_up, deque()
+        # The files may have been read since these requests came.
+        produces += [request for request in held_up if not request.keys or repeats.may_enter(this, request)]
+    else:
+        this.taken = arrived
+    for at, request in enumerate(arrived):
         if isinstance(request, Produce):
             if not request.request_id or repeats.may_enter(this, request):
                 produces.append(request)
         elif isinstance(request, LeaseItems):
             leasing.arrive(this, request)
         elif isinstance(request, Change):
-            if is_first:
+            if at == 0:
                 _change(this, request)
-            else:
-                inbox.appendleft(request)
-            if inbox:
+                at = 1
+            if at < len(arrived):
+                this.inbox.extend(arrived[at:])
                 this.wake()
             break
         elif isinstance(request, Arrival):
@@ -58,13 +61,13 @@ def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
                 produces.append(request)
         else:
             completes.append(request)
-        is_first = False
     if this.repeats.to_look_up:
         repeats.look_up(this)
     return produces, completes
 
 
 def _change(this: Pass, request: Change) -> None:
+    this.agenda.look_at_all = True
     for partition in request.partitions:
         if not partition.allows.storage:
             this.answer(request, RetryRequest(failing(partition.number)))

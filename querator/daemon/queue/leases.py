@@ -13,7 +13,7 @@ import msgspec
 
 from querator import ids
 from querator.daemon.queue import distribution, lifecycle
-from querator.daemon.queue.schedule import NEVER
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.daemon.store import Batch, Leased
 from querator.items import NOBODY, ZERO_TIME_US, Hold, Item
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
@@ -61,9 +61,10 @@ def write_leases(batch: Batch, leases: Sequence[Lease], deadline: int | None = N
 class Leases:
     """Keeps the leases in memory and adds every change to the batch. Planners take leases out of `by_id`."""
 
-    __slots__ = ("_ends", "_prefix", "by_id", "ends_ids")
+    __slots__ = ("_agenda", "_ends", "_prefix", "by_id", "ends_ids")
 
-    def __init__(self, prefix: int) -> None:
+    def __init__(self, prefix: int, agenda: Agenda | None = None) -> None:
+        self._agenda = agenda or Agenda()
         self._prefix = prefix
         self.by_id: dict[str, Lease] = {}
         self._ends: list[tuple[int, int, list[str]]] = []
@@ -84,6 +85,8 @@ class Leases:
         self, batch: Batch, items: Sequence[Item], sizes: Sequence[int], holds: Sequence[Hold], deadline: int
     ) -> list[list[Lease]]:
         """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
+        if len(items) == 1:
+            return [[self._deal_one(batch, items[0], holds[0], deadline)]]
         seqs = list(map(_seq_of, items))
         texts = ids.encode_many(self._prefix, seqs)
         attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
@@ -102,6 +105,19 @@ class Leases:
         batch.holds += holds
         batch.hold_counts += map(len, hands)
         return hands
+
+    def _deal_one(self, batch: Batch, item: Item, hold: Hold, deadline: int) -> Lease:
+        """Leases one item, which is the most common case."""
+        text = ids.encode(self._prefix, item.seq)
+        attempts = item.attempts + 1 if item.attempts < ATTEMPTS_MAX else item.attempts
+        lease = self.by_id[text] = Lease(text, item, attempts, deadline, hold)
+        self._expect_end(deadline, item.seq, [text])
+        batch.lease_seqs.append(item.seq)
+        batch.lease_attempts.append(attempts)
+        batch.lease_deadlines.append(deadline)
+        batch.holds.append(hold)
+        batch.hold_counts.append(1)
+        return lease
 
     def add(self, batch: Batch, leased: Sequence[Leased]) -> None:
         """Adds leases of items that are new here."""
@@ -156,6 +172,8 @@ class Leases:
 
     def _expect_end(self, deadline: int, seq: int, texts: list[str]) -> None:
         heapq.heappush(self._ends, (deadline, seq, texts))
+        if deadline < self._agenda.event_us:
+            self._agenda.event_us = deadline
         self.ends_ids += len(texts)
         if self.ends_ids > 2 * len(self.by_id) + LEASE_ENDS_IDS_MIN:
             # Most leases are completed long before their deadline. Their ids must not fill the heap until then.
@@ -168,3 +186,4 @@ class Leases:
         self._ends = [(deadline, 0, texts) for deadline, texts in by_deadline.items()]
         heapq.heapify(self._ends)
         self.ends_ids = len(self.by_id)
+        self._agenda.expect(self.next_end())

@@ -33,12 +33,19 @@ def arrive(this: Pass, request: LeaseItems) -> None:
 
 def serve(this: Pass) -> None:
     """Leases waiting items to parked requests, in the order of arrival."""
-    for partition, requests in _assign(this):
-        _deal(this, partition, requests)
     parked = this.parked
-    for request in parked.newly_parked:
-        if request.order in parked.waiting:
-            this.deadlines.watch(request)
+    if len(this.order) == 1:
+        partition = this.order[0]
+        waiting = partition.contents.window.waiting
+        if waiting and partition.allows.lease:
+            _deal(this, partition, list(islice(parked.waiting.values(), waiting)))
+    else:
+        for partition, requests in _assign(this):
+            _deal(this, partition, requests)
+    if parked.waiting:
+        for request in parked.newly_parked:
+            if request.order in parked.waiting:
+                this.deadlines.watch(request)
     parked.newly_parked.clear()
 
 

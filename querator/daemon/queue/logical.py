@@ -16,13 +16,13 @@ import msgspec
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue import completing, distribution, inbox, leasing, moves, producing, settling, timers
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.loading import empty_snapshot
 from querator.daemon.queue.opening import PartitionFiles
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.passes import Counters, Death, Pass
 from querator.daemon.queue.recent import Done, Recent
 from querator.daemon.queue.requests import Arrival, Change, Delivery, LeaseItems, Move, Request
-from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Fingerprints, Store
 from querator.errors import Conflict, InternalError, RequestFailed, RetryRequest
 from querator.items import Counts, Placement, Queue, State
@@ -46,10 +46,11 @@ class Logical:
     ) -> None:
         """`wake` asks the driver for a pass. The other calls are explained where they are kept."""
         self._wake = wake
-        self._files = PartitionFiles(queue.name, placements, bounds, wake, open_store, release_store, noted_keys)
+        self._files = PartitionFiles(queue.name, placements, bounds, self.wake, open_store, release_store, noted_keys)
+        self._agenda = self._files.agenda
         self._partitions = self._files.partitions
         self._remembered = self._files.remembered
-        self._pass = Pass(queue, self._files, wake, died, resumed)
+        self._pass = Pass(queue, self._files, self.wake, died, resumed)
         self._inbox = self._pass.inbox
         self._parked = self._pass.parked
         self._moves = self._pass.moves
@@ -82,26 +83,22 @@ class Logical:
     def _take_back(self, result: Any) -> None:
         if isinstance(result, Delivery):
             self._pass.undelivered.append(result)
-            self._wake()
+            self.wake()
 
     # -- the pass
 
     def plan(self, now_us: int, now_ns: int) -> Pass:
         """Decides everything that can be decided now. The caller commits `touched` and then calls `settle`."""
-        this = self._pass
+        this, agenda = self._pass, self._agenda
         this.begin(now_us, now_ns)
-        if self._remembered.unread:
-            self._remembered.loaded_at = self._remembered.loaded_at or now_us
         if this.deadlines.heap:
             inbox.time_out(this)
-        self._files.open_due(now_us, now_ns)
-        if this.undelivered:
-            completing.take_back_undelivered(this)
-        if self._moves.has_news:
-            moves.finish_moves(this)
-        timers.run(this)
+        if agenda.look_at_all:
+            self._look_at_all()
+        elif agenda.event_us < now_us:
+            timers.run(this)
         produces, completes = inbox.collect(this)
-        if len(this.order) > 1:
+        if len(this.order) > 1 and (produces or self._parked.waiting):
             distribution.sort(this.order)
         if produces:
             producing.place(this, produces)
@@ -111,15 +108,34 @@ class Logical:
             completing.proceed(this, request)
         for partition in self._partitions:
             contents = partition.contents
-            if contents.store is not None and contents.window.wants_loading():
+            window = contents.window
+            has_more = window.waiting != len(window.ready) or window.gone
+            if has_more and contents.store is not None and window.wants_loading():
                 self._files.load_window(partition)
-            if contents.stage():
+        for partition in agenda.changed:
+            if partition.contents.stage():
                 this.touched.append(partition)
+        agenda.changed.clear()
         if self._parked.waiting and any(p.allows.lease and p.contents.window.has_next() for p in self._partitions):
             self._wake()
         if self._remembered.is_used:
             self._remembered.forget(now_us)
         return this
+
+    def _look_at_all(self) -> None:
+        """Handles everything that is no request."""
+        this = self._pass
+        self._agenda.look_at_all = False
+        if self._remembered.unread:
+            self._remembered.loaded_at = self._remembered.loaded_at or this.now_us
+        self._files.open_due(this.now_ns)
+        if this.undelivered:
+            completing.take_back_undelivered(this)
+        if self._moves.ended or self._moves.waiting:
+            moves.finish_moves(this)
+            if self._moves.waiting:
+                self._agenda.look_at_all = True
+        timers.run(this)
 
     def settle(self, this: Pass, failed: dict[Partition, str]) -> None:
         """Answers the requests of a pass, whose batches are durable except in the partitions that failed."""
@@ -143,28 +159,31 @@ class Logical:
         for partition in self._partitions:
             if partition.store is not None:
                 self._files.fail(partition, "internal error")
+        self._agenda.changed.clear()
+        self._agenda.look_at_all = True
         this.begin(this.now_us, this.now_ns)
+        this.forget_counts()
         return this
 
     def end_move(self, move: Move, result: Any) -> None:
         """Ends a move with the destination's answer: a QueratorError, or anything else if the items have arrived."""
         self._moves.end(move, result)
-        self._wake()
+        self.wake()
 
     def end_back_offs(self) -> None:
         """Makes the next pass retry everything that failed and waits for its back-off."""
         self._moves.end_back_offs()
         for partition in self._partitions:
             partition.health.retry_at_ns = 0
+        self._agenda.look_at_all = True
 
     def next_event_us(self) -> int:
         """When, on the queue's clock, there is something to do without a request."""
-        resumes = [p.placement.resume_at for p in self._partitions if p.placement.resume_at]
-        return min([partition.next_event_us() for partition in self._partitions] + resumes, default=NEVER)
+        return timers.next_event_us(self._partitions)
 
     def next_event_ns(self) -> int:
         """The same on the monotonic clock: time-outs and back-offs."""
-        times = [self._files.next_try_ns()]
+        times = [self._files.next_try_ns()] if self._agenda.look_at_all else [NEVER]
         if self._pass.deadlines.heap:
             times.append(self._pass.deadlines.next_ns())
         if self._moves.waiting:
@@ -181,6 +200,11 @@ class Logical:
     @property
     def queue(self) -> Queue:
         return self._pass.queue
+
+    @property
+    def current_pass(self) -> Pass:
+        """The one object that all passes use."""
+        return self._pass
 
     @property
     def partitions(self) -> Sequence[Partition]:
@@ -231,13 +255,14 @@ class Logical:
     # -- what operators, jobs and the engine ask for
 
     def wake(self) -> None:
-        """Asks for a pass."""
+        """Asks for a pass that looks at all partitions, because something happened that is no request."""
+        self._agenda.look_at_all = True
         self._wake()
 
     def configure(self, queue: Queue) -> None:
         """Uses these settings from the next pass on."""
         self._pass.queue = queue
-        self._wake()
+        self.wake()
 
     def open_new(self, stores: Iterable[Store], now_us: int) -> None:
         """Opens all partitions of a queue that was created just now. Their files are empty."""
@@ -250,7 +275,7 @@ class Logical:
         partition = self._files.add(placement)
         partition.opened(store, empty_snapshot(), now_us)
         self._pass.order.append(partition)
-        self._wake()
+        self.wake()
 
     def remove_partition(self, partition: Partition) -> None:
         """Removes the last partition, which is closed and empty. Called while planning."""

@@ -6,22 +6,23 @@ import heapq
 from collections.abc import Container
 from typing import Any
 
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Move, Retry, failing
-from querator.daemon.queue.schedule import NEVER
 from querator.errors import RetryRequest
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
 
 
 class MovesUnderWay:
-    __slots__ = ("_ended", "_open", "outgoing", "retrying", "waiting")
+    __slots__ = ("_open", "ended", "outgoing", "retrying", "waiting")
 
     def __init__(self) -> None:
         self.outgoing: list[Move] = []
         """Moves for the driver."""
         self.retrying: set[Retry] = set()
         """Retries whose items are on their way to another queue or partition."""
-        self._ended: list[tuple[Move, Any]] = []
+        self.ended: list[tuple[Move, Any]] = []
+        """Moves with the destination's answer, for the next pass."""
         self.waiting: list[tuple[int, int, Move]] = []
         """A heap of the moves that failed, by the time of their next attempt."""
         self._open = 0
@@ -41,10 +42,10 @@ class MovesUnderWay:
         return moves
 
     def end(self, move: Move, result: Any) -> None:
-        self._ended.append((move, result))
+        self.ended.append((move, result))
 
     def take_ended(self) -> list[tuple[Move, Any]]:
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         self._open -= len(ended)
         return ended
 
@@ -79,13 +80,9 @@ class MovesUnderWay:
         self.outgoing = stay
 
     @property
-    def has_news(self) -> bool:
-        return bool(self._ended or self.waiting)
-
-    @property
     def are_idle(self) -> bool:
         """Whether no move is to be sent or has ended. A move that waits for its next attempt does not count."""
-        return not (self.outgoing or self._ended)
+        return not (self.outgoing or self.ended)
 
     @property
     def are_over(self) -> bool:

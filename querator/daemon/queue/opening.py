@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from querator.config_file import LimitsConfig
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.daemon.queue.loading import Snapshot, read_snapshot
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.requests import Read
-from querator.daemon.queue.schedule import NEVER
 from querator.daemon.store import Store
 from querator.items import Item, Placement
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS, US_PER_SECOND
@@ -36,7 +36,8 @@ class PartitionFiles:
         release_store: Callable[[Placement], None],
         noted_keys: Callable[[Placement, list[str]], Iterable[str]],
     ) -> None:
-        self.partitions = [Partition(placement, bounds) for placement in placements]
+        self.agenda = Agenda()
+        self.partitions = [Partition(placement, bounds, self.agenda) for placement in placements]
         self.by_prefix = {partition.prefix: partition for partition in self.partitions}
         self.remembered = Remembered(self.partitions)
         self.bounds = bounds
@@ -55,11 +56,10 @@ class PartitionFiles:
         self._opening: set[Partition] = set()
         self._unwanted: dict[Partition, Store] = {}
         """Stores that finished opening after their partition was closed. Closing the partition closes them."""
-        self._now_us = self._now_ns = 0
 
     def add(self, placement: Placement) -> Partition:
         """Adds a partition, which is closed at first."""
-        partition = Partition(placement, self.bounds)
+        partition = Partition(placement, self.bounds, self.agenda)
         self.partitions.append(partition)
         self.by_prefix[partition.prefix] = partition
         return partition
@@ -183,20 +183,20 @@ class PartitionFiles:
             extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
             log.error("partition is in error", extra=extra)
         backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.health.relapses, 16))
-        partition.fail(reason, self._now_us, self._now_ns + backoff)
+        partition.fail(reason, self.agenda.now_us, self.agenda.now_ns + backoff)
         self._wake()
 
-    def open_due(self, now_us: int, now_ns: int) -> None:
+    def open_due(self, now_ns: int) -> None:
         """Opens partitions that should be open: at the start, and after a failure when its back-off is over."""
-        self._now_us, self._now_ns = now_us, now_ns
         for partition in self.partitions:
-            if (
-                partition.contents.store is None
-                and partition not in self._opening
-                and partition.should_be_open
-                and partition.health.retry_at_ns <= now_ns
-            ):
-                self.open(partition)
+            if partition.contents.store is None:
+                self.agenda.look_at_all = True
+                if (
+                    partition not in self._opening
+                    and partition.should_be_open
+                    and partition.health.retry_at_ns <= now_ns
+                ):
+                    self.open(partition)
 
     def next_try_ns(self) -> int:
         """When, on the monotonic clock, the next partition in error is opened again."""
@@ -206,7 +206,7 @@ class PartitionFiles:
     def open(self, partition: Partition, then: Callable[[Exception | None], None] = lambda error: None) -> None:
         """Opens a closed partition and reads all of it."""
         self._opening.add(partition)
-        now_us = self._now_us
+        now_us = self.agenda.now_us
 
         def work() -> tuple[Store, Snapshot]:
             store = self.open_store(partition.placement)
@@ -220,9 +220,9 @@ class PartitionFiles:
                 self._unwanted[partition] = store
                 return
             failed_at = partition.health.error_since
-            partition.opened(store, snapshot, self._now_us)
+            partition.opened(store, snapshot, self.agenda.now_us)
             if failed_at and not partition.health.shortage:
-                self._log_recovery(partition, (self._now_us - failed_at) // US_PER_SECOND)
+                self._log_recovery(partition, (self.agenda.now_us - failed_at) // US_PER_SECOND)
             then(None)
             self._wake()
 

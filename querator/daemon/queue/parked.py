@@ -33,9 +33,10 @@ class ParkedLeases:
         if request.abandoned:
             self.clients.discard(request.client_id)
             return
-        if request.order == 0:
-            request.order = next(self._orders)
-        self.waiting[request.order] = request
+        order = request.order
+        if order == 0:
+            order = request.order = next(self._orders)
+        self.waiting[order] = request
         self.clients.add(request.client_id)
         self.newly_parked.append(request)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from querator.config_file import LimitsConfig
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.loading import Snapshot
-from querator.daemon.queue.schedule import NEVER
 from querator.daemon.queue.states import ALLOWS, HELD, LEAVING, Allows, restricted
 from querator.daemon.queue.storage_health import StorageHealth
 from querator.daemon.store import Store
@@ -20,18 +20,21 @@ DEFAULT_BOUNDS: Final = LimitsConfig()
 
 
 class Partition:
-    def __init__(self, placement: Placement, bounds: LimitsConfig = DEFAULT_BOUNDS) -> None:
+    def __init__(
+        self, placement: Placement, bounds: LimitsConfig = DEFAULT_BOUNDS, agenda: Agenda | None = None
+    ) -> None:
         self.placement = placement
         self.number = placement.number
         self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
         """The part of each item id that says in which partition the item is."""
         self.bounds = bounds
-        self.contents = Contents(self.prefix, bounds)
+        self.agenda = agenda or Agenda()
+        """The agenda of the queue."""
+        self.contents = Contents(self)
         self.health = StorageHealth()
         self.failures = 0
         """Failures since the file was last open."""
-        self.durable_counts = Counts(0, 0, 0, 0)
-        """The counts after the last durable write. They are reported while the partition is closed."""
+        self._durable_counts: tuple[int, ...] = (0, 0, 0, 0)
         self.closed_for = ""
         """The job or reload that keeps the file closed, whatever the operator asked for."""
         self.closed_since = 0
@@ -86,7 +89,12 @@ class Partition:
 
     @property
     def counts(self) -> Counts:
-        return self.durable_counts if self.contents.store is None else self.contents.counts()
+        return Counts(*(self._durable_counts if self.contents.store is None else self.contents.counts()))
+
+    @property
+    def durable_counts(self) -> Counts:
+        """The counts after the last durable write. They are reported while the partition is closed."""
+        return Counts(*self._durable_counts)
 
     @property
     def is_empty(self) -> bool:
@@ -103,7 +111,7 @@ class Partition:
     def change_placement(self, placement: Placement) -> None:
         """Takes over a storage or a requested state that the catalog has recorded."""
         self.placement = placement
-        self.allows = self._allowed()
+        self._state_changed()
 
     def keep_closed(self, reason: str, now_us: int | None = None) -> None:
         """Keeps the file closed until `allow_opening`. Pass no time if the partition was closed before."""
@@ -113,6 +121,7 @@ class Partition:
 
     def allow_opening(self) -> None:
         self.closed_for = ""
+        self.agenda.look_at_all = True
 
     def keys_noted(self) -> None:
         """Notes that the catalog has the keys of the file, which is offline."""
@@ -139,7 +148,11 @@ class Partition:
 
     def _restrict(self, overlay: Allows | None) -> None:
         self._overlay = overlay
+        self._state_changed()
+
+    def _state_changed(self) -> None:
         self.allows = self._allowed()
+        self.agenda.look_at_all = True
 
     # -- opening and closing
 
@@ -149,16 +162,16 @@ class Partition:
         self.keys_are_noted = False
         self.failures = 0
         self.health.opened(now_us)
-        self.contents = Contents(self.prefix, self.bounds, self.contents.last_seq)
+        self.contents = Contents(self, self.contents.last_seq)
         self.contents.load(store, snapshot)
-        self.durable_counts = self.contents.counts()
+        self._durable_counts = self.contents.counts()
         # An item that was moved away may still be in the file. The job must remove it before anyone gets it.
         self._restrict(None if self._overlay is None else HELD)
 
     def close(self) -> None:
         """Forgets the contents. The counts of the last durable write are still reported."""
-        self.contents = Contents(self.prefix, self.bounds, self.contents.last_seq)
-        self.allows = self._allowed()
+        self.contents = Contents(self, self.contents.last_seq)
+        self._state_changed()
 
     def fail(self, reason: str, now_us: int, retry_at_ns: int) -> None:
         """Drops everything in memory, which cannot be trusted after a failure of the storage."""
@@ -168,14 +181,14 @@ class Partition:
 
     def recall(self, counts: Counts) -> None:
         """Takes over the counts with which an earlier process closed the partition."""
-        self.durable_counts = counts
+        self._durable_counts = tuple(counts)
 
     # -- the pass
 
     def settled(self) -> None:
         """Called when the pass's batch is durable. Updates the counts that are reported."""
         if self.contents.store is not None:
-            self.durable_counts = self.contents.counts()
+            self._durable_counts = self.contents.counts()
         self.health.relapses = 0
 
     def applied(self) -> None:

@@ -47,9 +47,9 @@ class Death:
 
 class Pass:
     __slots__ = (
-        "answers", "by_prefix", "completed", "counters", "deadlines", "deaths", "died", "expired", "files", "held_up",
-        "inbox", "leased", "looking_up", "moves", "now_ns", "now_us", "order", "parked", "partitions", "produced",
-        "queue", "remembered", "repeats", "resumed", "retried", "taken", "touched", "undelivered", "wake",
+        "agenda", "answers", "by_prefix", "completed", "counters", "deadlines", "deaths", "died", "expired", "files",
+        "held_up", "inbox", "leased", "looking_up", "moves", "now_ns", "now_us", "order", "parked", "partitions",
+        "produced", "queue", "remembered", "repeats", "resumed", "retried", "taken", "touched", "undelivered", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Pass:
     ) -> None:
         self.queue = queue
         self.files = files
+        self.agenda = files.agenda
         self.partitions = files.partitions
         self.by_prefix = files.by_prefix
         self.order = list(files.partitions)
@@ -88,16 +89,20 @@ class Pass:
         self.repeats = Repeats()
         self.moves = MovesUnderWay()
         self.begin(0, 0)
+        self.forget_counts()
 
     def begin(self, now_us: int, now_ns: int) -> None:
         """Starts the next pass. Nothing is decided yet."""
-        self.now_us, self.now_ns = now_us, now_ns
+        self.now_us = self.agenda.now_us = now_us
+        self.now_ns = self.agenda.now_ns = now_ns
         self.touched: list[Partition] = []
         """Partitions whose batch must become durable."""
         self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
         """Each request with its result, and the partitions that must be durable before it is answered."""
         self.deaths: list[Death] = []
-        # The number of items in this pass. They are added to the counters if the pass becomes durable.
+
+    def forget_counts(self) -> None:
+        """Forgets the number of items in this pass. They are added to the counters if the pass becomes durable."""
         self.produced = self.leased = self.completed = self.retried = self.expired = 0
 
     def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:

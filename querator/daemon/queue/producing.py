@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
+from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Arrival, Intake, Produce
@@ -29,9 +30,32 @@ _encoding_of = attrgetter("encoding")
 
 def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
     """Gives each request to a partition. A request that no partition takes waits until its deadline."""
+    if len(this.order) > 1:
+        _place_in_several(this, requests)
+        return
+    partition = this.order[0]
+    takes = _takes(partition)
+    together: list[Produce] = []
+    for request in requests:
+        if request.answered:
+            continue
+        if not takes:
+            this.hold_up(request)
+        elif type(request) is Produce and not request.timed:
+            together.append(request)
+        else:
+            # Items enter in the order of their requests.
+            if together:
+                _produce(this, together, partition)
+                together = []
+            _enter(this, request, partition)
+    if together:
+        _produce(this, together, partition)
+
+
+def _place_in_several(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
     order = this.order
     together: dict[Partition, list[Produce]] = {}
-    are_several = len(order) > 1
     all_take = all([_takes(partition) for partition in order])
     at = _front(order)
     for request in requests:
@@ -45,19 +69,23 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
             partition.contents.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
             together.setdefault(partition, []).append(request)
         else:
-            # Items enter in the order of their requests.
             _produce_all(this, together)
-            if isinstance(request, Arrival):
-                if not moves.enter(this, request, partition):
-                    continue
-            elif isinstance(request, Intake):
-                intake.enter(this, request, partition)
-            else:
-                _produce_timed(this, request, partition)
-        if are_several:
-            distribution.grew(order, at)
-            at = 0 if all_take else _front(order)
+            if not _enter(this, request, partition):
+                continue
+        distribution.grew(order, at)
+        at = 0 if all_take else _front(order)
     _produce_all(this, together)
+
+
+def _enter(this: Pass, request: Produce | Arrival, partition: Partition) -> bool:
+    """Gives a request to a partition on its own. False if it must wait for a look-up."""
+    if isinstance(request, Arrival):
+        return moves.enter(this, request, partition)
+    if isinstance(request, Intake):
+        intake.enter(this, request, partition)
+    else:
+        _produce_timed(this, request, partition)
+    return True
 
 
 def _front(order: Sequence[Partition]) -> int | None:
@@ -73,6 +101,7 @@ def _takes(partition: Partition) -> bool:
 
 def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
     for partition, requests in together.items():
+        partition.contents.window.waiting -= sum([len(request.drafts) for request in requests])
         _produce(this, requests, partition)
     together.clear()
 
@@ -84,8 +113,23 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     count = len(drafts)
     contents = partition.contents
     first = contents.allocate(count, now)
+    if count == 1:
+        d = drafts[0]
+        payload = d.bytes_ or d.utf8.encode()
+        contents.add([Item(first, now, expire, payload, d.kind, d.reference, d.encoding)], len(payload), now, expire)
+    else:
+        _produce_many(drafts, contents, first, now, expire)
+    answers = this.answers
+    for request in requests:
+        if request.request_id:
+            repeats.remember(this, partition, request.keys)
+        answers.append((request, None, partition))
+    this.produced += count
+
+
+def _produce_many(drafts: Sequence[QueueProduceItem], contents: Contents, first: int, now: int, expire: int) -> None:
+    count = len(drafts)
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
-    contents.window.waiting -= count
     if count >= ROWS_ITEMS_MIN and not contents.window.is_open():
         # These items wait behind others. As columns they take less memory and are applied faster.
         rows = Rows(first, count, now, expire, _columns(drafts, payloads))
@@ -94,12 +138,6 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
         texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
         items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
         contents.add(items, sum(map(len, payloads)), now * count, expire)
-    answers = this.answers
-    for request in requests:
-        if request.request_id:
-            repeats.remember(this, partition, request.keys)
-        answers.append((request, None, partition))
-    this.produced += count
 
 
 def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:

@@ -6,17 +6,16 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final
 
 from querator import limits
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.items import Item
 from querator.limits import SCHEDULED_WINDOW_ITEMS_MAX
 
-NEVER: Final = 1 << 62
-
 
 class Schedule:
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda | None = None) -> None:
+        self._agenda = agenda or Agenda()
         self.items: dict[int, Item] = {}
         self._order: list[tuple[int, int]] = []
         self.count = 0
@@ -39,6 +38,7 @@ class Schedule:
 
     def remember(self, items: Iterable[Item]) -> None:
         """Keeps items that are counted already, unless they are due after the horizon."""
+        self._agenda.look_at_all = True
         for item in items:
             if item.enqueue_at < self._horizon:
                 self.items[item.seq] = item

@@ -17,13 +17,22 @@ def succeed(this: Pass) -> None:
     for partition in this.touched:
         partition.settled()
     counters = this.counters
-    counters.produced += this.produced
-    counters.leased += this.leased
-    counters.completed += this.completed
-    counters.retried += this.retried
-    counters.expired += this.expired
-    for death in this.deaths:
-        _count_death(this, death)
+    if this.produced:
+        counters.produced += this.produced
+        this.produced = 0
+    if this.leased:
+        counters.leased += this.leased
+        this.leased = 0
+    if this.completed:
+        counters.completed += this.completed
+        this.completed = 0
+    if this.retried or this.expired:
+        counters.retried += this.retried
+        counters.expired += this.expired
+        this.retried = this.expired = 0
+    if this.deaths:
+        for death in this.deaths:
+            _count_death(this, death)
 
 
 def withhold(this: Pass, reason: str) -> None:
@@ -44,6 +53,7 @@ def fail(this: Pass, failed: dict[Partition, str]) -> None:
 
     A produce or a lease that depends on one of them is planned again. Any other request that does is refused.
     """
+    this.forget_counts()
     for partition, reason in failed.items():
         this.files.fail(partition, reason)
     for request, result, after in this.answers:

@@ -5,9 +5,12 @@ A pass handles a bounded number of items, so that requests never wait long. The 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from querator.daemon.queue import moves
+from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, Lease, failed
 from querator.daemon.queue.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
 from querator.daemon.queue.partition import Partition
@@ -18,6 +21,8 @@ from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS
 
 
 def run(this: Pass) -> None:
+    """Looks at all partitions. Called when something is due, or may be due because a partition has changed."""
+    agenda = this.agenda
     for partition in this.partitions:
         if 0 < partition.placement.resume_at < this.now_us:
             _resume(this, partition)
@@ -30,8 +35,23 @@ def run(this: Pass) -> None:
             _search_expired(this, partition)
             if partition.next_event_us() < this.now_us:
                 this.wake()
-        if contents.schedule.count and partition.allows.lifecycle and contents.wants_scheduled():
-            _load_scheduled(this, partition)
+        if contents.schedule.count:
+            agenda.look_at_all = True
+            if partition.allows.lifecycle and contents.wants_scheduled():
+                _load_scheduled(this, partition)
+    agenda.event_us = next_event_us(this.partitions)
+
+
+def next_event_us(partitions: Sequence[Partition]) -> int:
+    """When, on the queue's clock, there is something to do without a request."""
+    soonest = NEVER
+    for partition in partitions:
+        event_us = partition.next_event_us()
+        if event_us < soonest:
+            soonest = event_us
+        if 0 < partition.placement.resume_at < soonest:
+            soonest = partition.placement.resume_at
+    return soonest
 
 
 def _resume(this: Pass, partition: Partition) -> None:

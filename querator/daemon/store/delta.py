@@ -80,10 +80,6 @@ class Delta:
         self.requests: dict[str, int] = {}
 
     @property
-    def holds_items(self) -> bool:
-        return bool(self.added or self.rows or self.scheduled)
-
-    @property
     def memory_bytes(self) -> int:
         """Roughly an upper bound of the memory of the items and of the keys that an apply looks for."""
         keys = len(self.removed) + len(self.leases) + len(self.unscheduled) + len(self.lost) + len(self.requests)

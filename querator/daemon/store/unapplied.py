@@ -31,14 +31,11 @@ class StagedBatches:
     def __init__(self, encode: Callable[[Batch], bytes]) -> None:
         self.lock = threading.Lock()
         """Held while batches of a store go from one stage to the next."""
-        self._encode = encode
-        self._waiting: Taken = []
-
-    def add(self, store: UnappliedStore, batch: Batch) -> None:
-        self._waiting.append((store, batch, self._encode(batch)))
+        self.encode = encode
+        self.waiting: Taken = []
 
     def take(self) -> Taken | None:
-        taken, self._waiting = self._waiting, []
+        taken, self.waiting = self.waiting, []
         return taken or None
 
     def drop(self, taken: Taken) -> None:
@@ -72,7 +69,8 @@ class UnappliedStore:
     def commit(self, batch: Batch) -> None:
         self._staged.append(batch)
         self._staged_delta = None
-        self._storage_staged.add(self, batch)
+        together = self._storage_staged
+        together.waiting.append((self, batch, together.encode(batch)))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
@@ -126,9 +124,12 @@ class UnappliedStore:
 
     # After a write, under the lock.
 
-    def absorb_staged(self, batch: Batch, record: int, journal_bytes: int) -> None:
-        self.absorb(batch, record, journal_bytes)
-        self._unstage(batch)
+    def absorb_staged(self, batch: Batch, journal_bytes: int) -> None:
+        """Adds the batch that was staged first, and is durable now, to the current net effect."""
+        self.absorb(batch, self._current.record + 1, journal_bytes)
+        if self._staged and self._staged[0] is batch:
+            del self._staged[0]
+            self._staged_delta = None
 
     def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
         """Adds a durable batch to the current net effect."""
@@ -136,12 +137,10 @@ class UnappliedStore:
         current.absorb(batch)
         current.record = record
         current.journal_bytes += journal_bytes
-        current.held_bytes = current.held_bytes + journal_bytes if current.holds_items else 0
+        holds_items = current.added or current.rows or current.scheduled
+        current.held_bytes = current.held_bytes + journal_bytes if holds_items else 0
 
     def drop_staged(self, batch: Batch) -> None:
-        self._unstage(batch)
-
-    def _unstage(self, batch: Batch) -> None:
         # Batches leave in the order in which they came, so only the first one can match.
         if self._staged and self._staged[0] is batch:
             del self._staged[0]

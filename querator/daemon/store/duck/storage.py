@@ -17,7 +17,7 @@ from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, NewRecord, Opening
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, Opening
 from querator.daemon.store.unapplied import StagedBatches, Taken
 from querator.items import Room
 
@@ -281,12 +281,12 @@ class DuckStorage:
         assert isinstance(taken, list)
         batches: Taken = taken
         numbers: dict[bytes, int] = {}
-        entries: list[NewRecord] = []
+        entries: list[tuple[int, int, bytes, bytes]] = []
         closed: list[str] = []
         for store, _, payload in batches:
             partition = store.partition
             number = numbers[partition] = numbers.get(partition, store.record_written) + 1
-            entries.append(NewRecord(BATCH, number, partition, payload))
+            entries.append((BATCH, number, partition, payload))
             if store.is_closed:
                 closed.append(store.uuid)
         try:
@@ -300,10 +300,13 @@ class DuckStorage:
     def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
         batches: Taken = taken
+        total = 0
         with self._staged.lock:
             for store, batch, payload in batches:
-                store.absorb_staged(batch, store.record_written + 1, len(payload) + RECORD_HEADER_BYTES)
-        return sum([len(payload) for _, _, payload in batches])
+                size = len(payload)
+                total += size
+                store.absorb_staged(batch, size + RECORD_HEADER_BYTES)
+        return total
 
     # Upkeep.
 

@@ -32,6 +32,8 @@ _MAGIC_STEP: Final = 0x9E3779B1
 """Odd, so that four billion segments in a row have different magics."""
 _HEAD: Final = struct.Struct("<IIIQ16sII")
 _CRC: Final = struct.Struct("<I")
+_pack_head: Final = _HEAD.pack
+_pack_crc: Final = _CRC.pack
 RECORD_HEADER_BYTES: Final = _HEAD.size + _CRC.size
 _NOBODY: Final = bytes(16)
 _SECTOR_BYTES: Final = 512
@@ -100,10 +102,12 @@ def magic_of(segment: int) -> int:
     return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
 
 
-def encode(magic: int, append: int, kind: int, number: int, partition: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """A record in two pieces, to be written one after the other. `append` is the offset of its append."""
-    head = _HEAD.pack(magic, len(payload), crc32(payload), number, partition, kind, append)
-    return head + _CRC.pack(crc32(head)), payload
+def encode(
+    magic: int, append: int, kind: int, number: int, partition: bytes, payload: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """A record in three pieces, to be written one after the other. `append` is the offset of its append."""
+    head = _pack_head(magic, len(payload), crc32(payload), number, partition, kind, append)
+    return head, _pack_crc(crc32(head)), payload
 
 
 def encode_tail(magic: int, append: int, at: int) -> bytes:

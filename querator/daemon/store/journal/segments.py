@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -113,14 +113,18 @@ class Journal:
 
     # Appending.
 
-    def append(self, entries: list[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
-        """Makes records durable. `numbers` is the last record number of each partition among them. `on_loop` says that
-        this runs on the loop's thread.
+    def append(
+        self, entries: Sequence[tuple[int, int, bytes, bytes]], numbers: Mapping[bytes, int], on_loop: bool = False
+    ) -> None:
+        """Makes records durable, each given as the fields of a NewRecord. `numbers` is the last record number of each
+        partition among them. `on_loop` says that this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
         failure it is unknown what is durable, and the journal refuses everything until `reopen`.
         """
-        size = sum([RECORD_HEADER_BYTES + len(payload) for _, _, _, payload in entries])
+        size = len(entries) * RECORD_HEADER_BYTES
+        for _, _, _, payload in entries:
+            size += len(payload)
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)
@@ -129,8 +133,8 @@ class Journal:
                 segment = self._begin(size)
             magic, append = segment.magic, segment.bytes
             pieces: list[bytes] = []
-            for entry in entries:
-                pieces += encode(magic, append, *entry)
+            for kind, number, partition, payload in entries:
+                pieces += encode(magic, append, kind, number, partition, payload)
             pieces.append(encode_tail(magic, append, append + size))
             self._write(segment, b"".join(pieces), on_loop)
             with self._books_lock:
