@@ -71,6 +71,7 @@ class Shipper:
         self._data = data
         self._directories = directories
         self._clock = clock
+        self._started_us = clock.now_us()
         self._failed = failed
         self._identity: Identity
         self._may_take = False
@@ -228,7 +229,14 @@ class Shipper:
         now_us, every = self._clock.now_us(), self.config.heartbeat
         self._beats += 1
         beat = Heartbeat(
-            self.ledger.epoch, self.owner, now_us, self.ledger.number, self._beats, every, self.config.wait
+            epoch=self.ledger.epoch,
+            owner=self.owner,
+            time=now_us,
+            number=self.ledger.number,
+            beats=self._beats,
+            every=every,
+            complete_to=self.shipped_us,
+            is_waiting=self.config.wait,
         )
         try:
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
@@ -237,13 +245,17 @@ class Shipper:
 
     # Shipping.
 
+    def lag_seconds(self) -> float:
+        """The time since the moment up to which the archive has everything, or since the start."""
+        return max(0, self._clock.now_us() - (self.shipped_us or self._started_us)) / limits.US_PER_SECOND
+
     def note(self) -> str:
         """How far the archive is, for a person."""
         if not self.shipped_us:
             return f"archive {self.config.url}: nothing is copied yet"
-        seconds = max(0, self._clock.now_us() - self.shipped_us) / limits.US_PER_SECOND
         return (
-            f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number}, {seconds:.1f}s behind"
+            f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number},"
+            f" {self.lag_seconds():.1f}s behind"
         )
 
     def ask(self, must_put: bool = False) -> int:
