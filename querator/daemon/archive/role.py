@@ -54,5 +54,5 @@ class ArchiveRole:
         shipper = self._registry.shipper
         if shipper is None or not shipper.trouble:
             return True, ""
-        is_blocked = shipper.config.wait and shipper.lag_seconds() > limits.ARCHIVE_WAIT_SECONDS_MAX
+        is_blocked = shipper.config.wait and shipper.away_seconds() > limits.ARCHIVE_WAIT_SECONDS_MAX
         return not is_blocked, f"the archive cannot be reached: {shipper.trouble}"

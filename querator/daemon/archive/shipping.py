@@ -66,6 +66,7 @@ class Shipper:
         self.owner: Owner
         self.trouble = ""
         """Why the object store cannot be used at present; empty if it works."""
+        self._away_since = 0.0
         self.shipped_us = 0
         """Everything that was durable at this time is in the archive; 0 if that is not known."""
         self._data = data
@@ -178,16 +179,27 @@ class Shipper:
                 work()
                 break
             except Away as error:
-                if not self.trouble:
-                    log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
-                self.trouble = str(error)
+                self._note_away(error)
             if self._stop_at and time.monotonic() > self._stop_at:
                 raise _Stopped
             time.sleep(wait)
             wait = min(2 * wait, limits.ARCHIVE_RETRY_SECONDS_MAX)
+        self._note_back()
+
+    def _note_away(self, error: Away) -> None:
+        if not self.trouble:
+            log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
+            self._away_since = time.monotonic()
+        self.trouble = str(error)
+
+    def _note_back(self) -> None:
         if self.trouble:
             log.warning("archive can be reached again", extra={"archive": self.config.url})
             self.trouble = ""
+
+    def away_seconds(self) -> float:
+        """For how long the object store could not be used; 0 if it works."""
+        return time.monotonic() - self._away_since if self.trouble else 0.0
 
     # Owning.
 
@@ -240,8 +252,10 @@ class Shipper:
         )
         try:
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
+            self._note_back()
         except Away as error:
-            log.debug("no heartbeat", extra={"reason": str(error)})
+            # Noted because nothing else may be put for a long time. The next heartbeat tries again.
+            self._note_away(error)
 
     # Shipping.
 
