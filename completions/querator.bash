@@ -105,7 +105,7 @@ _querator_options() {
     'check') echo '--help -h' ;;
     'check queue') echo '--depth-warn --depth-critical --age-warn --age-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'check partitions') echo '--format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
-    'check daemon') echo '--cert-warn --cert-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'check daemon') echo '--cert-warn --cert-critical --lag-warn --lag-critical --format --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'doctor') echo '--data --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'context') echo '--help -h' ;;
     'context add') echo '--endpoint --socket --token-file --ca-file --client-cert --client-key --use --replace --output -o --quiet -q --columns --context --timeout --debug --help -h' ;;
@@ -1056,6 +1056,8 @@ _querator_value() {
     'check partitions --timeout') echo 'none' ;;
     'check daemon --cert-warn') echo 'none' ;;
     'check daemon --cert-critical') echo 'none' ;;
+    'check daemon --lag-warn') echo 'none' ;;
+    'check daemon --lag-critical') echo 'none' ;;
     'check daemon --format') echo '=nagios prometheus json' ;;
     'check daemon --output') echo '=table json ndjson name' ;;
     'check daemon -o') echo '=table json ndjson name' ;;

@@ -392,6 +392,8 @@ STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
 STANDBY_SAVE_SECONDS = 5.0
 """A standby notes how far it is after this time, and after a restart goes on from there."""
+STANDBY_REFRESH_SECONDS = 1.0
+"""A standby reads its files again for requests that come this long after the last time. Its answers state their lag."""
 SKEW_SAMPLES_MAX = 32
 """The clock of the owner is compared with ours at this many of its last heartbeats."""
 SKEW_SECONDS_MAX = 10

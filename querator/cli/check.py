@@ -13,7 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from querator.cli.lookups import metrics
-from querator.cli.lookups.health import CERTIFICATE_CRITICAL_DAYS, CERTIFICATE_WARN_DAYS, certificate_days
+from querator.cli.lookups.health import (
+    CERTIFICATE_CRITICAL_DAYS,
+    CERTIFICATE_WARN_DAYS,
+    archive_lag,
+    certificate_days,
+)
 from querator.cli.shell.options import Queue, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.render import json_line, short_duration
@@ -68,6 +73,18 @@ CertCritical = Annotated[
         min=0,
         metavar="DAYS",
         help="Be critical if the TLS certificate expires within this time.",
+    ),
+]
+
+
+LagWarn = Annotated[
+    str | None,
+    typer.Option("--lag-warn", metavar="DURATION", help="Warn if the archive or the standby is this far behind."),
+]
+LagCritical = Annotated[
+    str | None,
+    typer.Option(
+        "--lag-critical", metavar="DURATION", help="Be critical if the archive or the standby is this far behind."
     ),
 ]
 
@@ -222,13 +239,21 @@ def daemon(
     session: Session,
     cert_warn: CertWarn = CERTIFICATE_WARN_DAYS,
     cert_critical: CertCritical = CERTIFICATE_CRITICAL_DAYS,
+    lag_warn: LagWarn = None,
+    lag_critical: LagCritical = None,
     form: Form = CheckFormat.NAGIOS,
 ) -> None:
     """Check that the daemon answers, and that its partitions, its storages and its certificate are in order.
 
     The result is critical if no partition works. It is a warning if some partitions fail, or if a storage is nearly
-    full. A TLS certificate that expires soon is a warning, and then critical.
+    full. A TLS certificate that expires soon is a warning, and then critical. An archive that cannot be reached is a
+    warning, and critical with `wait = true`. On a standby, the lag is the time by which its files are behind the owner.
+    On any other daemon with an archive, it is the time by which the archive is behind.
     """
+    lag_limits = [
+        None if text is None else duration(text, option)
+        for text, option in ((lag_warn, "--lag-warn"), (lag_critical, "--lag-critical"))
+    ]
     started = time.monotonic()
     try:
         health: dict[str, Any] = session.client.health()
@@ -246,5 +271,14 @@ def daemon(
         severity = max(severity, certificate.severity)
         measures.append(certificate)
         outputs.append(f"TLS certificate expires in {days:.1f} days" if days > 0 else "TLS certificate has expired")
-    text = "; ".join([f"{status}, version {health.get('version')}", *outputs, *health.get("notes", [])])
+    lag = archive_lag(health)
+    if lag is not None:
+        behind = Measure("lag", lag.seconds, "s", *lag_limits)
+        severity = max(severity, behind.severity)
+        measures += [behind, *([Measure("lag_objects", lag.objects)] if lag.role == "standby" else [])]
+    elif any(one is not None for one in lag_limits):
+        outputs.append("it has no archive")
+        severity = severity or Severity.UNKNOWN
+    notes = [*health.get("notes", []), *health.get("archive", [])]
+    text = "; ".join([f"{status}, version {health.get('version')}", *outputs, *notes])
     Verdict("daemon", "", severity, text, measures).print(session, form)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from querator.cli.lookups.health import certificate_days
+from querator.cli.lookups.health import archive_lag, certificate_days
 from querator.cli.shell.options import SharedCommand, command
 from querator.cli.shell.tree import NOUNS, noun
 from querator.cli.terminal.render import Moment, short_duration
@@ -181,13 +181,23 @@ def status(session: Session, config: Config = None, data: Data = None) -> None:
             "data": str(directory),
             "socket": found.socket,
             "http": ",".join(found.http),
-            "archive": "; ".join(health.get("archive", [])) or None,
+            **_archive(health),
             "certificate_days": certificate_days(health),
             "insecure": found.insecure,
             "queues": queues,
         },
         name="pid",
     )
+
+
+def _archive(health: dict[str, Any]) -> dict[str, Any]:
+    """What a daemon says about its archive, and how far a copy is behind, for programs."""
+    lag = archive_lag(health)
+    return {
+        "archive": "; ".join(health.get("archive", [])) or None,
+        "lag_seconds": lag.seconds if lag else None,
+        "lag_objects": lag.objects if lag and lag.role == "standby" else None,
+    }
 
 
 def _is_meant(session: Session, found: Holder | None) -> bool:
@@ -210,7 +220,7 @@ def _status_elsewhere(session: Session) -> None:
             "version": health.get("version"),
             "build": health.get("releaseId"),
             "health": health.get("status"),
-            "archive": "; ".join(health.get("archive", [])) or None,
+            **_archive(health),
             "certificate_days": certificate_days(health),
             "insecure": bool(health.get("notes")),
             "queues": sum(1 for _ in all_queues(client)),

@@ -43,6 +43,10 @@ class BulkClient:
         self._headers = headers
         self._patience = patience
 
+    def on_standby(self, told: Callable[[str, str], None]) -> None:
+        """The same as for `Client`."""
+        self._pool.on_standby = told
+
     def plan(
         self, queue: str, *, state: str = "stored", splits: int = 1, partitions: Sequence[int] = (), where: str = ""
     ) -> list[bulk_messages.PlannedPartition]:
@@ -126,6 +130,7 @@ class BulkClient:
         prefix = self._pool.address.prefix
         connection.request("POST", prefix + bulk_messages.PREFIX + path, body, self._headers | headers)
         response = connection.getresponse()
+        self._pool.notice(response)
         if response.status != 200:
             raise _error(response.status, response.read())
         return response

@@ -200,6 +200,11 @@ class Client(_Calls):
         self.patient = patient
         self._pool = ConnectionPool(address, headers, tls)
 
+    def on_standby(self, told: Callable[[str, str], None]) -> None:
+        """Have `told` called for every answer of a standby, with the owner of the archive and the standby's lag in
+        seconds."""
+        self._pool.on_standby = told
+
     def send(self, call: Call[T]) -> T:
         """Send a call of `catalogue.py`."""
         timeout = self.timeout if call.timeout is None else call.timeout

@@ -11,6 +11,7 @@ import http.client
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -139,6 +140,14 @@ class ConnectionPool:
         self._idle: deque[http.client.HTTPConnection] = deque()
         self._busy: set[http.client.HTTPConnection] = set()
         self._is_aborted = False
+        self.on_standby: Callable[[str, str], None] = lambda owner, seconds: None
+        """Called for every answer of a standby, with the owner of its archive and the seconds of its lag."""
+
+    def notice(self, response: http.client.HTTPResponse) -> None:
+        """Look at the head of an answer."""
+        owner = response.getheader("Querator-Standby-Of")
+        if owner is not None:
+            self.on_standby(owner, response.getheader("Querator-Lag-Seconds", "?"))
 
     def exchange(
         self, method: str, path: str, body: bytes, headers: dict[str, str], timeout: float, *, fresh: bool = False
@@ -155,6 +164,7 @@ class ConnectionPool:
                 raise Aborted
             connection.request(method, self.address.prefix + path, body, self._headers | headers)
             response = connection.getresponse()
+            self.notice(response)
             answer = _read(response)
             check_not_tls(self.address, answer.status)
         except TimeoutError:

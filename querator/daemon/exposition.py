@@ -20,6 +20,7 @@ from querator.daemon.metrics import (
     CHECKPOINT_SECONDS,
     COMMIT_SECONDS,
     PASS_SECONDS,
+    ArchiveLag,
     HttpMetrics,
     Metrics,
     QueueStatistics,
@@ -54,6 +55,7 @@ def collect(metrics: Metrics, is_shown: Callable[[str], bool]) -> list[Metric]:
         *_process.collect(),
         *_http(metrics.http),
         *(() if expires_at is None else _certificate(expires_at())),
+        *_archive(metrics.archive_lag()),
         *_queues(metrics, is_shown),
     ]
 
@@ -90,6 +92,28 @@ def _certificate(expires_at: float) -> Iterator[Metric]:
         "querator_tls_certificate_expires_timestamp_seconds",
         "When the TLS certificate expires, in seconds since 1970.",
         value=expires_at,
+    )
+
+
+def _archive(lag: ArchiveLag | None) -> Iterator[Metric]:
+    if lag is None:
+        return
+    if not lag.is_standby:
+        yield GaugeMetricFamily(
+            "querator_archive_lag_seconds",
+            "Time since the moment up to which the archive has everything.",
+            value=lag.seconds,
+        )
+        return
+    yield GaugeMetricFamily(
+        "querator_standby_lag_seconds",
+        "Time since the moment up to which this standby has everything.",
+        value=lag.seconds,
+    )
+    yield GaugeMetricFamily(
+        "querator_standby_lag_objects",
+        "Objects of the archive that this standby has not replayed yet.",
+        value=lag.objects,
     )
 
 

@@ -50,6 +50,21 @@ class QueueStatistics(NamedTuple):
     partitions: Sequence[PartitionStatistics]
 
 
+class ArchiveLag(NamedTuple):
+    """How far a copy is behind. On a standby: its files behind the owner. On an owner: the archive behind its disk."""
+
+    is_standby: bool
+    owner: str
+    """On a standby: the daemon that owns the archive."""
+    seconds: float
+    objects: int
+    """Log objects that the standby knows of and has not replayed yet."""
+
+    @property
+    def seconds_text(self) -> str:
+        return f"{self.seconds:.1f}"
+
+
 class Durations:
     """Durations of one path's requests: a count, a sum, and the latest ones for the quantiles."""
 
@@ -144,12 +159,14 @@ class Metrics:
         now_us: Callable[[], int],
         rooms: Callable[[], Mapping[str, Room]] = dict,
         certificate_expires_at: Callable[[], float] | None = None,
+        archive_lag: Callable[[], ArchiveLag | None] = lambda: None,
     ) -> None:
         self.http = HttpMetrics()
         self.statistics = statistics
         self.now_us = now_us
         self.rooms = rooms
         self.certificate_expires_at = certificate_expires_at
+        self.archive_lag = archive_lag
 
     async def scrape(self, is_shown: Callable[[str], bool]) -> bytes:
         """Takes all figures at once. Formatting them, which is most of the work, runs in a thread."""

@@ -22,7 +22,7 @@ from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import Death, Logical, Partition
 from querator.daemon.storages import Storages
 from querator.daemon.store import StorageError
-from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed
+from querator.errors import InternalError, InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.items import Placement, Queue
 from querator.limits import NS_PER_US
 
@@ -37,6 +37,7 @@ maintenance = logging.getLogger("querator.maintenance")
 
 T = TypeVar("T")
 SHUTTING_DOWN: Final = "service is shutting down"
+PROMOTING: Final = "the standby is being promoted; try again"
 
 
 class Registry:
@@ -48,8 +49,12 @@ class Registry:
         self.started_at = time.time_ns() // NS_PER_US
         self.queues: dict[str, Queue] = {}
         self.logicals: dict[str, Logical] = {}
-        are_copied = config.archive is not None
-        self.storages = Storages(config.storages, lambda storage: self.turns.add_storage(storage), are_copied)
+        self.storages: Storages
+        self.use_storages_of_config()
+        self.owner: Callable[[], str] | None = None
+        """On a standby: which daemon owns the archive. None if this daemon serves."""
+        self.is_promoting = False
+        """Whether this daemon was a standby, and is about to serve."""
         self.catalog: Catalog
         self.turns: Turns
         self.upkeep: Upkeep
@@ -67,6 +72,11 @@ class Registry:
         """One lock per queue: state changes of its partitions are recorded and take effect one at a time."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def use_storages_of_config(self) -> None:
+        """Begins with the configured storages, none of which is open yet."""
+        are_copied = self.config.archive is not None
+        self.storages = Storages(self.config.storages, lambda storage: self.turns.add_storage(storage), are_copied)
+
     # -- queues
 
     def find(self, name: str) -> Logical:
@@ -75,6 +85,8 @@ class Registry:
             raise RequestFailed(SHUTTING_DOWN)
         logical = self.logicals.get(name)
         if logical is None:
+            if self.is_promoting:
+                raise RetryRequest(PROMOTING)
             raise validation.unknown_queue(name)
         return logical
 
@@ -111,6 +123,8 @@ class Registry:
 
     def _pause_ended(self, partition: Partition, placement: Placement) -> None:
         """Records that a pause has ended by itself, unless an operator changed the state meanwhile."""
+        if self.owner is not None:
+            return  # the owner of the archive records it
 
         async def record() -> None:
             async with self.altering[placement.queue]:
@@ -160,6 +174,15 @@ class Registry:
         """Refuses while the daemon shuts down."""
         if self.stopping:
             raise RequestFailed(SHUTTING_DOWN)
+
+    def check_serving(self) -> None:
+        """Refuses changes on a standby, with an error that names the owner."""
+        if self.is_promoting:
+            raise RetryRequest(PROMOTING)
+        if self.owner is not None:
+            raise RequestFailed(
+                f"this daemon is a standby and changes nothing; the owner of the archive is {self.owner()}"
+            )
 
 
 Calls: TypeAlias = Mapping[str, Callable[[Registry, Any], Coroutine[Any, Any, Any]]]

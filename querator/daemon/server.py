@@ -93,8 +93,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop_soon, signal.Signals(number).name)
-    loop.add_signal_handler(signal.SIGUSR1, service.promote)
-    loop.add_signal_handler(signal.SIGUSR2, service.promote, True)
+    loop.add_signal_handler(signal.SIGUSR1, service.archive.promote)
+    loop.add_signal_handler(signal.SIGUSR2, service.archive.promote, True)
     loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
     try:
         await service.start(http)
@@ -128,7 +128,7 @@ class DaemonServer(uvicorn.Server):
 
     def __init__(self, config: DaemonConfig, service: Service, clock: Clock, tls: ServerTls | None = None) -> None:
         expires_at = None if tls is None else lambda: tls.validity.ends_at
-        metrics = Metrics(service.statistics, clock.now_us, service.rooms, expires_at)
+        metrics = Metrics(service.statistics, clock.now_us, service.rooms, expires_at, service.archive.lag)
         calls = Calls(service, routes_by_path(test_clock=config.test_clock), metrics.http, service.registry.access)
         routes = [*bulk_routes(calls, service.registry), *console_routes(calls.access)]
         super().__init__(

@@ -20,7 +20,7 @@ from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import AnswerGate, Promotion, Shipper, StandingBy, bases
+from querator.daemon.archive import READS, AnswerGate, ArchiveRole, Promotion, Shipper, StandingBy, bases
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -59,9 +59,9 @@ class Service:
         self.registry.trends = trends.Trends(config.data / "history", clock)
         self.lost_archive: Callable[[QueratorError], None] = lambda error: None
         """Called when another daemon owns the archive, or when it is damaged."""
+        self.archive = ArchiveRole(self.registry)
         self._gate: AnswerGate | None = None
         self._addresses: Sequence[str] = ()
-        self._standing_by: StandingBy | None = None
         self._find = self.registry.find
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond, Caller], Abandon | None]] = {}
@@ -75,13 +75,21 @@ class Service:
         error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
         self._addresses = addresses
         if self.registry.config.standby:
-            self._standing_by = StandingBy(self.registry, self._serve, lambda error: self.lost_archive(error))
-            await self._standing_by.start(addresses)
+            role = StandingBy(self.registry, self._serve, lambda error: self.lost_archive(error))
+            self.archive.standing_by = role
+            await role.start(addresses)
+            self._offer_reads()
         else:
             await self._serve(None)
 
+    def _offer_reads(self) -> None:
+        """Makes the calls available that a standby answers."""
+        self._calls = {name: call for name, call in {**admin.CALLS, **trends.CALLS}.items() if name in READS}
+        by_caller = {**admin.CALLS_BY_CALLER, **jobs.CALLS_BY_CALLER, **trends.CALLS_BY_CALLER}
+        self._calls_by_caller = {name: call for name, call in by_caller.items() if name in READS}
+
     def _offer_calls(self) -> None:
-        """Makes the calls available. A standby has none until it is promoted."""
+        """Makes all calls available."""
         self._hot = {
             "queue.produce": self._produce,
             "queue.lease": self._lease,
@@ -101,6 +109,7 @@ class Service:
 
     async def _serve(self, promotion: Promotion | None) -> None:
         registry = self.registry
+        self._calls, self._calls_by_caller = {}, {}
         shipper = registry.shipper = _shipper_of(registry, self._lose_archive)
         if shipper is not None:
             if promotion is not None:
@@ -149,22 +158,6 @@ class Service:
         # Last, because a standby's connections are open: a call must meet the tokens and queues that were just loaded.
         self._offer_calls()
 
-    def promote(self, force: bool = False) -> None:
-        """Makes a standby take over from the owner of the archive."""
-        if self._role is not None:
-            self._role.promote(force)
-
-    @property
-    def _role(self) -> StandingBy | None:
-        """The standby while this daemon only follows an archive; None once it serves."""
-        return None if self._standing_by is None or self._standing_by.is_over else self._standing_by
-
-    def notes(self) -> list[str]:
-        """Facts for a person that report no trouble."""
-        if self._role is not None:
-            return self._role.notes()
-        return [] if self.registry.shipper is None else [self.registry.shipper.note()]
-
     def _lose_archive(self, error: QueratorError) -> None:
         """Stops all acknowledgements, because another daemon owns the archive, or because it is damaged."""
         if self._gate is not None:
@@ -175,8 +168,9 @@ class Service:
         """Answers every waiting client, then closes all files. Waits only for a bounded time if a storage hangs."""
         registry = self.registry
         registry.refuse_calls()
-        if self._role is not None:
-            await registry.blocking(self._role.standby.stop)
+        if self.archive.standby is not None:
+            await self.archive.standby.stop()
+            await registry.access.audit.close()
             return
         registry.catalog.committed = lambda: None
         await registry.jobs.stop()
@@ -212,9 +206,8 @@ class Service:
                 self.registry.run(by_caller(self.registry, request, caller), respond)
             elif (call := self._calls.get(route)) is not None:
                 self.registry.run(call(self.registry, request), respond)
-            elif self._role is not None:
-                self._role.refuse()
             else:
+                self.registry.check_serving()
                 raise InternalError(f"{route} is not served")
         except QueratorError as error:
             respond(error)
@@ -336,11 +329,13 @@ class Service:
         registry = self.registry
         if registry.stopping:
             return False, SHUTTING_DOWN
-        if self._role is not None:
-            return self._role.health()
+        if self.archive.standby is not None:
+            return self.archive.standby.health()
+        can_acknowledge, trouble = self.archive.trouble()
+        if not can_acknowledge:
+            return False, trouble
         warnings = [f"storage '{name}' cannot be used" for name in registry.storages.unusable()]
-        if registry.shipper is not None and registry.shipper.trouble:
-            warnings.append(f"the archive cannot be reached: {registry.shipper.trouble}")
+        warnings += [trouble] if trouble else []
         warnings += registry.upkeep.storage_warnings()
         if registry.access.audit.failure:
             warnings.append("the audit log cannot be written")
@@ -348,7 +343,7 @@ class Service:
         return health.judge(partitions, warnings, lambda queue: caller.may(Right.VIEW, queue))
 
     def rooms(self) -> Mapping[str, Room]:
-        return {} if self._role is not None else self.registry.upkeep.rooms()
+        return {} if self.archive.is_standby else self.registry.upkeep.rooms()
 
     def statistics(self) -> Mapping[str, metrics.QueueStatistics]:
         return {name: admin.statistics_of(logical) for name, logical in self.registry.logicals.items()}

@@ -33,7 +33,7 @@ def standby(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> House
 
 
 def follower(house: House):  # type: ignore[no-untyped-def]
-    role = house.service._standing_by
+    role = house.service.archive.standby
     assert role is not None
     return role.standby
 
@@ -42,25 +42,26 @@ def followed(live: House, standby: House) -> None:
     shipped(live)
     number = shipper_of(live).ledger.number
     standby.until(lambda: follower(standby)._ledger.number >= number)
-    standby.until(lambda: follower(standby).skew_us() is not None)
+    standby.until(lambda: follower(standby).heartbeats.skew_us() is not None)
 
 
 def promoted(standby: House, force: bool = False) -> House:
     standby.run(_promote(standby.service, force))
-    standby.until(lambda: standby.service.notes()[0].startswith("archive "))
+    standby.until(lambda: standby.service.archive.notes()[0].startswith("archive "))
     standby.registry = standby.service.registry
     return standby
 
 
 async def _promote(service: Service, force: bool) -> None:
-    service.promote(force)
+    service.archive.promote(force)
 
 
-def test_a_standby_refuses_calls_and_names_the_owner_and_its_lag(live: House, standby: House) -> None:
+def test_a_standby_refuses_changes_and_names_the_owner(live: House, standby: House) -> None:
     error = standby.begin_produce("x").exception(10)
     assert isinstance(error, QueratorError)
-    assert error.message.startswith("standby of ") and "objects behind" in error.message
+    assert error.message.endswith(f"the owner of the archive is {shipper_of(live).owner}")
     assert standby.service.health(OPERATOR)[0]
+    assert "objects behind" in standby.service.archive.notes()[0]
 
 
 def test_a_promoted_standby_offers_no_call_before_it_has_loaded_the_tokens(live: House, standby: House) -> None:
@@ -143,7 +144,7 @@ def test_a_lease_lasts_as_long_as_it_was_given_although_the_clock_of_the_standby
     live: House, standby: House
 ) -> None:
     standby.clock.set(live.clock.now_us() + 5 * SECOND)
-    follower(standby)._skews.clear()
+    follower(standby).heartbeats.forget_skew()
     (lease,) = live.lease(1)
     followed(live, standby)
     promoted(standby)
@@ -154,7 +155,7 @@ def test_a_lease_lasts_as_long_as_it_was_given_although_the_clock_of_the_standby
 
 def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:
     standby.clock.set(live.clock.now_us() + 60 * SECOND)
-    follower(standby)._skews.clear()
+    follower(standby).heartbeats.forget_skew()
     followed(live, standby)
     with pytest.raises(Conflict, match=r"is 60\.0s"):
         follower(standby).promote(force=False)
@@ -167,9 +168,9 @@ def test_a_silent_owner_is_replaced_by_itself(live: House, open_house: OpenHouse
 
     settings = dataclasses.replace(archive, takeover=1.0, heartbeat=0.1)
     standby = open_house("standby", archive=settings, standby=True)
-    standby.until(lambda: follower(standby).skew_us() is not None)
+    standby.until(lambda: follower(standby).heartbeats.skew_us() is not None)
     live.close()
-    standby.until(lambda: standby.service.notes()[0].startswith("archive "))
+    standby.until(lambda: standby.service.archive.notes()[0].startswith("archive "))
     assert sorted(standby.contents()) == ["1", "2"]
 
 

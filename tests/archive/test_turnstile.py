@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 import time
@@ -88,6 +89,19 @@ def test_while_the_store_is_away_requests_get_454_and_come_back_later(
     house.produce("4")
     # A request that was durable before it got 454 was carried out. Later requests that got 454 were not.
     assert house.contents() == ["1", "2", "4"]
+
+
+def test_a_daemon_that_nobody_uses_is_unhealthy_while_the_store_is_away(
+    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    house = open_house("live", archive=dataclasses.replace(waiting, interval=0.05, heartbeat=0.05))
+    assert house.service.health(OPERATOR) == (True, "")
+    proxy.fault = lambda handler, body: handler.refuse()
+    house.until(lambda: not house.service.health(OPERATOR)[0])
+    assert house.service.health(OPERATOR)[1].startswith("the archive cannot be reached")
+    proxy.fault = None
+    house.until(lambda: house.service.health(OPERATOR) == (True, ""))
 
 
 def test_an_item_that_was_leased_while_the_store_was_away_is_held_by_nobody(

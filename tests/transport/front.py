@@ -37,6 +37,21 @@ CUT_OFF = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 """What a client sees when the front ends the connection while it sends."""
 
 
+class NoArchive:
+    """What a service without an archive reports."""
+
+    is_standby = False
+
+    async def catch_up(self) -> None:
+        return None
+
+    def lag(self) -> None:
+        return None
+
+    def notes(self) -> list[str]:
+        return []
+
+
 class StandIn:
     """Answers by queue name: `park` waits until told, `later` answers in the next turn of the loop, `bad` is refused,
     `boom` raises, `twice` answers twice, `large` answers with as many bytes as batch_size says, all others succeed."""
@@ -89,8 +104,7 @@ class StandIn:
         with self.changed:
             assert self.changed.wait_for(true, PATIENCE_SECONDS), "it never happened"
 
-    def notes(self) -> list[str]:
-        return []
+    archive = NoArchive()
 
     def health(self, caller: Caller) -> tuple[bool, str]:
         return True, ""

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 CERTIFICATE_WARN_DAYS: Final = 14
 CERTIFICATE_CRITICAL_DAYS: Final = 3
+
+
+class ArchiveLag(NamedTuple):
+    role: str
+    """`owner` or `standby` of the archive."""
+    seconds: float
+    objects: int
+
+
+def archive_lag(health: dict[str, Any]) -> ArchiveLag | None:
+    """How far the archive is behind the daemon, or the standby behind the owner; None without an archive."""
+    found = health.get("lag")
+    return None if found is None else ArchiveLag(found["role"], found["seconds"], found["objects"])
 
 
 def certificate_days(health: dict[str, Any]) -> float | None:

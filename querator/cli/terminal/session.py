@@ -42,6 +42,7 @@ class Session:
         self.quiet = quiet
         self.timeout_given = timeout is not None
         self.timeout_seconds = duration(timeout or DEFAULT_TIMEOUT, "--timeout")
+        self._has_told_standby = False
         self._connection: dict[str, Any] = {
             "endpoint": endpoint,
             "socket": socket,
@@ -71,22 +72,32 @@ class Session:
         from querator.client import Client
 
         settings = self.settings
-        return Client(
+        client = Client(
             str(settings.address.value),
             token=settings.token(),
             tls=settings.tls,
             timeout=self.timeout_seconds,
             patient=patient or self.timeout_given,
         )
+        client.on_standby(self._tell_standby)
+        return client
 
     def make_bulk_client(self) -> BulkClient:
         """A client of the bulk endpoints of the same daemon, for one thread."""
         from querator.client import BulkClient
 
         settings = self.settings
-        return BulkClient(
+        client = BulkClient(
             str(settings.address.value), token=settings.token(), tls=settings.tls, patience=self.timeout_seconds
         )
+        client.on_standby(self._tell_standby)
+        return client
+
+    def _tell_standby(self, owner: str, seconds: str) -> None:
+        """Say once that a standby answered, and how far it was behind."""
+        if not self._has_told_standby:
+            self._has_told_standby = True
+            self.note(f"answered by a standby, {seconds}s behind its owner {owner}")
 
     def waiting_limit(self) -> float | None:
         """The time limit of a command that waits, or None. Each request still gets at least QUESTION_SECONDS."""

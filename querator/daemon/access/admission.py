@@ -78,6 +78,10 @@ class Access:
         self._catalog = catalog
         self._take_over(tokens.without_leftovers(catalog.tokens(), self._clock.now_us()))
 
+    def follow(self, found: list[Token]) -> None:
+        """Uses these tokens, which another daemon manages: this one is its standby."""
+        self._take_over(tokens.without_leftovers(found, self._clock.now_us()))
+
     def check_addresses(self, addresses: Sequence[str], *, has_tls: bool) -> None:
         """Raises ConfigError if the daemon must not listen there, and logs what an operator should know."""
         if not addresses:

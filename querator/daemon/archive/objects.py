@@ -144,6 +144,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """How many there were before in this epoch, so that a standby notices each of them."""
     every: float
     """The seconds between two heartbeats."""
+    complete_to: int
+    """Everything that was durable at this time is in the log objects up to that number; 0 if that is not known."""
     is_waiting: bool
     """Whether the owner acknowledges nothing that the archive does not have."""
 

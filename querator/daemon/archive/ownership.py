@@ -31,6 +31,8 @@ class Identity(msgspec.Struct):
     """The directory was made from the archive up to this log object; 0 if it was not."""
     closed: dict[str, tuple[int, int, int]] = {}
     """Size, time of the last change and inode of each partition file when the daemon last stopped in order."""
+    lineages: dict[str, int] = {}
+    """For a standby: the log object that last said that a partition needs a new base, for the file that is here."""
 
 
 def identity_path(data: Path) -> Path:

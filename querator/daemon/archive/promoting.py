@@ -7,11 +7,15 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from querator import limits
 from querator.clock import ManualClock, SetBackClock
 from querator.daemon.archive.bucket import Away
 from querator.daemon.archive.standby import Promotion, Standby
+from querator.daemon.archive.standby_reads import StandbyReads
+from querator.daemon.metrics import ArchiveLag
 from querator.daemon.registry import Registry
-from querator.errors import ConfigError, InternalError, QueratorError, RequestFailed
+from querator.daemon.store import StorageError
+from querator.errors import ConfigError, InternalError, QueratorError
 
 log = logging.getLogger("querator.archive")
 
@@ -40,15 +44,22 @@ class StandingBy:
 
         address = str(config.http or "")
         self.standby = Standby(config.archive, config.data, config.storages, registry.clock, address, take_over)
+        self.reads = StandbyReads(registry, self.standby)
         self.is_over = False
         """Whether the daemon was promoted and serves."""
 
     async def start(self, addresses: Sequence[str]) -> None:
         registry, standby = self._registry, self.standby
         await registry.blocking(standby.start)
-        registry.catalog = standby.catalog
         await registry.blocking(registry.access.load, standby.catalog)
         registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
+        registry.owner = lambda: standby.replayed().owner
+        self.reads.start()
+        await self.reads.refresh()
+
+    async def stop(self) -> None:
+        await self.reads.close()
+        await self._registry.blocking(self.standby.stop)
 
     def promote(self, force: bool = False) -> None:
         """Takes over from the owner of the archive, in a task."""
@@ -56,34 +67,40 @@ class StandingBy:
             self._registry.run(self._promote(force))
 
     async def _promote(self, force: bool) -> None:
+        registry = self._registry
         try:
-            promotion = await self._registry.blocking(self.standby.promote, force)
-        except (QueratorError, Away) as error:
+            promotion = await registry.blocking(self.standby.promote, force)
+        except (QueratorError, StorageError, Away) as error:
             log.error("standby was not promoted", extra={"reason": str(error)})
             return
+        registry.is_promoting = True
         clock = self._registry.clock
         if isinstance(clock, SetBackClock):
             clock.behind_us = promotion.behind_us
         elif isinstance(clock, ManualClock):
             clock.set(clock.now_us() - promotion.behind_us)
         try:
+            await self.reads.close()
+            registry.owner = None
             await self._serve(promotion)
         except Exception as error:
             log.exception("the promoted standby cannot serve")
             self._failed(error if isinstance(error, QueratorError) else InternalError())
             return
-        self.is_over = True
+        self.is_over, registry.is_promoting = True, False
         log.info("querator is promoted", extra={"behind_us": promotion.behind_us})
 
-    def refuse(self) -> None:
-        """Refuses a call with an error that names the owner of the archive."""
-        raise RequestFailed(f"{self.notes()[0]}; it serves when it is promoted")
+    def lag(self, is_of_answers: bool = False) -> ArchiveLag:
+        """How far the files are behind the owner, or the answers, which are read from the files now and then."""
+        found = self.reads.shown if is_of_answers else self.standby.replayed()
+        seconds = max(0, self._registry.clock.now_us() - found.until_us) / limits.US_PER_SECOND
+        return ArchiveLag(True, found.owner, seconds, found.objects)
 
     def notes(self) -> list[str]:
         """The notes of a standby in `/health`."""
-        lag = self.standby.lag()
-        note = f"standby of {lag.owner}, {lag.seconds:.1f}s and {lag.objects} objects behind"
-        if self.standby.skew_us() is None:
+        lag = self.lag()
+        note = f"standby of {lag.owner}, {lag.seconds_text}s and {lag.objects} objects behind"
+        if self.standby.heartbeats.skew_us() is None:
             note += "; it has not compared its clock with the owner's yet"
         return [note, f"not promoted: {self.standby.refusal}"] if self.standby.refusal else [note]
 

@@ -66,11 +66,13 @@ class Shipper:
         self.owner: Owner
         self.trouble = ""
         """Why the object store cannot be used at present; empty if it works."""
+        self._away_since = 0.0
         self.shipped_us = 0
         """Everything that was durable at this time is in the archive; 0 if that is not known."""
         self._data = data
         self._directories = directories
         self._clock = clock
+        self._started_us = clock.now_us()
         self._failed = failed
         self._identity: Identity
         self._may_take = False
@@ -177,16 +179,27 @@ class Shipper:
                 work()
                 break
             except Away as error:
-                if not self.trouble:
-                    log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
-                self.trouble = str(error)
+                self._note_away(error)
             if self._stop_at and time.monotonic() > self._stop_at:
                 raise _Stopped
             time.sleep(wait)
             wait = min(2 * wait, limits.ARCHIVE_RETRY_SECONDS_MAX)
+        self._note_back()
+
+    def _note_away(self, error: Away) -> None:
+        if not self.trouble:
+            log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
+            self._away_since = time.monotonic()
+        self.trouble = str(error)
+
+    def _note_back(self) -> None:
         if self.trouble:
             log.warning("archive can be reached again", extra={"archive": self.config.url})
             self.trouble = ""
+
+    def away_seconds(self) -> float:
+        """For how long the object store could not be used; 0 if it works."""
+        return time.monotonic() - self._away_since if self.trouble else 0.0
 
     # Owning.
 
@@ -228,25 +241,38 @@ class Shipper:
         now_us, every = self._clock.now_us(), self.config.heartbeat
         self._beats += 1
         beat = Heartbeat(
-            self.ledger.epoch, self.owner, now_us, self.ledger.number, self._beats, every, self.config.wait
+            epoch=self.ledger.epoch,
+            owner=self.owner,
+            time=now_us,
+            number=self.ledger.number,
+            beats=self._beats,
+            every=every,
+            complete_to=self.shipped_us,
+            is_waiting=self.config.wait,
         )
         try:
             there = heartbeat(self.bucket)
             if there is not None and there.epoch > self.ledger.epoch:
                 self.ask(must_put=True)  # we seem to be replaced, and only a put tells
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
+            self._note_back()
         except Away as error:
-            log.debug("no heartbeat", extra={"reason": str(error)})
+            # Noted because nothing else may be put for a long time. The next heartbeat tries again.
+            self._note_away(error)
 
     # Shipping.
+
+    def lag_seconds(self) -> float:
+        """The time since the moment up to which the archive has everything, or since the start."""
+        return max(0, self._clock.now_us() - (self.shipped_us or self._started_us)) / limits.US_PER_SECOND
 
     def note(self) -> str:
         """How far the archive is, for a person."""
         if not self.shipped_us:
             return f"archive {self.config.url}: nothing is copied yet"
-        seconds = max(0, self._clock.now_us() - self.shipped_us) / limits.US_PER_SECOND
         return (
-            f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number}, {seconds:.1f}s behind"
+            f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number},"
+            f" {self.lag_seconds():.1f}s behind"
         )
 
     def ask(self, must_put: bool = False) -> int:

@@ -3,6 +3,8 @@
 The standby reads one log object after the other, and replays the records with the code that a recovery uses. Only the
 archive decides about the owner: the standby is the owner once it has created the next log object itself, and it does so
 only after it has replayed all earlier ones. The heartbeat of the owner only shows when an attempt is worthwhile.
+
+Readers of the files and of the catalog hold `Standby.files`, and so does the thread while it changes them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +22,10 @@ from querator import limits
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
-from querator.daemon.archive.care import heartbeat, try_store
+from querator.daemon.archive.care import try_store
+from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.ledger import Ledger, read_log
-from querator.daemon.archive.objects import DamagedObject, Heartbeat, LogObject, Owner
+from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
 from querator.daemon.archive.ownership import claim, owner_of, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, point_at, records_in
 from querator.daemon.archive.shipping import Before
@@ -34,10 +36,12 @@ from querator.errors import Conflict, QueratorError
 log = logging.getLogger("querator.archive")
 
 
-class Lag(NamedTuple):
+class Replayed(NamedTuple):
+    """How far a standby is."""
+
     owner: str
-    seconds: float
-    """Since the moment up to which the standby has everything, by the owner's clock and ours."""
+    until_us: int
+    """The standby has everything that the archive had at this time, by the owner's clock."""
     objects: int
     """Log objects that the standby knows of and has not replayed yet."""
 
@@ -81,14 +85,24 @@ class Standby:
         self._ledger = Ledger()
         self._pending: list[LogObject] = []
         self._placements: dict[str, tuple[str, str]] = {}
-        self._storages: dict[str, Storage] = {}
-        self._stores: dict[str, Store] = {}
+        self.storages: dict[str, Storage] = {}
+        self.stores: dict[str, Store] = {}
+        """The open stores of all partitions that the archive has, by UUID."""
+        self._homes: dict[str, Storage] = {}
+        """The storage of each open store."""
+        self._lineages: dict[str, int] = dict(self._identity.lineages)
+        """For each file: the log object that last said that the partition needs a new base. 0 if there was none."""
+        self.layout = 0
+        """Grows whenever the catalog or the set of open stores changes."""
+        self.files = threading.RLock()
+        """Held while the files, the stores or the catalog change, and by whoever reads them."""
+        self._is_torn = False
+        """Whether an object was taken in part, because a disk or the object store failed."""
         self._has_news = False
         self._saved_at = time.monotonic()
-        self._beat: Heartbeat | None = None
-        self._beat_seen_at = time.monotonic()
-        self._skews: deque[int] = deque(maxlen=limits.SKEW_SAMPLES_MAX)
-        self._lock = threading.RLock()
+        self.heartbeats = Heartbeats(self.bucket, clock)
+        self._following = threading.RLock()
+        """Held by the thread that reads the log: ours, or the one that promotes."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="querator-standby", daemon=True)
 
@@ -105,14 +119,8 @@ class Standby:
         self.catalog = Catalog(self._data / "catalog.duckdb")
         self._ledger = point_at(self.bucket, None, None if is_new else self._identity.number)
         for name, directory in self._directories.items():
-            self._storages[name] = open_storage(name, directory)
-        self._take_catalog()
-        starts = [line.replay_from for line in self._ledger.lines.values() if line.replay_from]
-        for number in range(min(starts, default=self._ledger.number + 1), self._ledger.number + 1):
-            one = read_log(self.bucket, number)
-            if one is None:
-                raise ArchiveError(f"log object {number} is missing from the archive {self.bucket.url}")
-            self._take_records(one)
+            self.storages[name] = open_storage(name, directory)
+        self._bring_up_to_date()
         self._save()
         self._thread.start()
 
@@ -124,17 +132,18 @@ class Standby:
         self._close()
 
     def _close(self) -> None:
-        self._save()
-        for storage in self._storages.values():
-            storage.close()
-        self.catalog.close()
+        with self.files:
+            self._save()
+            for storage in self.storages.values():
+                storage.close()
+            self.catalog.close()
 
     # The thread.
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                with self._lock:
+                with self._following:
                     while not self._stopping.is_set() and self._follow_one():
                         pass
                     self._save_now_and_then()
@@ -150,6 +159,10 @@ class Standby:
 
     def _follow_one(self) -> bool:
         """Reads the next log object. False if there is none yet."""
+        if self._is_torn:
+            with self.files:
+                self._bring_up_to_date()
+            self._is_torn = False
         last = self._pending[-1] if self._pending else None
         one = read_log(self.bucket, (last.head.number if last else self._ledger.number) + 1)
         if one is None:
@@ -157,115 +170,137 @@ class Standby:
         self._pending.append(one)
         if one.head.is_point:
             pending, self._pending = self._pending, []
-            for each in pending:
-                self._take(each)
+            with self.files:
+                for each in pending:
+                    self._ledger.advance(each)
+                # From here on the ledger is ahead of the files until everything was taken.
+                self._is_torn = True
+                self._take(pending)
+                self._is_torn = False
         return True
 
-    def _take(self, one: LogObject) -> None:
-        stale = {uuid for uuid in self._stores if (line := self._ledger.lines.get(uuid)) is None or line.base is None}
-        self._ledger.advance(one)
-        if one.catalog:
+    def _take(self, objects: Sequence[LogObject]) -> None:
+        """Takes in objects that the ledger has already."""
+        if any(one.catalog for one in objects):
             self._take_catalog()
-        self._take_records(one)
-        for base in one.head.bases:
-            line = self._ledger.lines.get(base.uuid)
-            if base.uuid in self._placements and line is not None and line.base == base:
-                if base.uuid in stale:
-                    # Later records do not fit this file, because the owner closed the partition and its file was
-                    # changed.
-                    self._drop(base.uuid)
-                if base.uuid not in self._stores:
-                    self._open(base.uuid)
-                    for number in range(base.since, one.head.number + 1):
-                        if (earlier := read_log(self.bucket, number)) is not None:
-                            self._take_records(earlier, base.uuid)
+        for one in objects:
+            self._take_records(one)
+        after = self._ledger.number + 1
+        for uuid in self._open_missing():
+            for number in range(self._ledger.lines[uuid].replay_from or after, after):
+                self._take_records(self._read_log(number), uuid)
         self._has_news = True
+
+    def _bring_up_to_date(self) -> None:
+        """Brings the files to where the ledger is, whatever they have. A file skips the records that it has."""
+        self._take_catalog()
+        self._open_missing()
+        for number in range(self._ledger.oldest_needed(), self._ledger.number + 1):
+            self._take_records(self._read_log(number))
+        self._has_news = True
+
+    def _read_log(self, number: int) -> LogObject:
+        one = read_log(self.bucket, number)
+        if one is None:
+            raise ArchiveError(f"log object {number} is missing from the archive {self.bucket.url}")
+        return one
 
     def _take_catalog(self) -> None:
         self.catalog.load(self._ledger.catalog)
         self.catalog.forget_elsewhere()
         self._placements = placements_in(self._ledger.catalog)
-        for uuid in set(self._stores) - self._placements.keys():
-            self._drop(uuid)
-        for uuid in self._placements:
-            line = self._ledger.lines.get(uuid)
-            if uuid not in self._stores and line is not None and line.base is not None:
-                self._open(uuid)
+        self.layout += 1
 
-    def _open(self, uuid: str) -> None:
-        queue, name = self._placements[uuid]
-        base = self._ledger.lines[uuid].base
-        assert base is not None
-        place_base(self.bucket, self._storages[name], base)
-        self._stores[uuid] = self._storages[name].open(uuid, queue)
+    def _open_missing(self) -> list[str]:
+        """Opens every partition that the archive has and that is not open, from its base if there is no file of it.
+        Returns those that it opened. Deletes files that no longer lead to what the archive has."""
+        for uuid in set(self.stores) - self._placements.keys():
+            self._drop(uuid)
+        opened = []
+        for uuid, (queue, name) in self._placements.items():
+            line = self._ledger.lines.get(uuid)
+            if line is None or line.base is None:
+                continue  # the owner is still copying its file; until then the old file is the best there is
+            if self._lineages.get(uuid, 0) != line.void_at:
+                # The owner closed the partition and its file was changed, so later records do not fit our file.
+                self._drop(uuid)
+            if uuid in self.stores and self.stores[uuid].record_written >= line.base.applied:
+                continue
+            place_base(self.bucket, self.storages[name], line.base)
+            store = self.storages[name].open(uuid, queue)
+            if store.record_written < line.base.applied:
+                # The log may no longer have the records that lead from our old file to the base.
+                self._drop(uuid)
+                place_base(self.bucket, self.storages[name], line.base)
+                store = self.storages[name].open(uuid, queue)
+            self.stores[uuid], self._homes[uuid], self._lineages[uuid] = store, self.storages[name], line.void_at
+            self.layout += 1
+            opened.append(uuid)
+        return opened
 
     def _drop(self, uuid: str) -> None:
-        del self._stores[uuid]
-        for storage in self._storages.values():
+        self.stores.pop(uuid, None)
+        self._homes.pop(uuid, None)
+        self._lineages.pop(uuid, None)
+        for storage in self.storages.values():
             storage.delete(uuid)
+        self.layout += 1
 
     def _take_records(self, one: LogObject, only: str = "") -> None:
         for uuid, number, payload in records_in(one):
             line = self._ledger.lines.get(uuid)
-            if uuid in self._stores and only in ("", uuid) and line is not None and line.base is not None:
-                self._storages[self._placements[uuid][1]].replay(uuid, number, payload)
+            # Records up to the object that voids a base belong to a file that was replaced since.
+            is_wanted = line is not None and line.base is not None and one.head.number > line.void_at
+            if is_wanted and uuid in self.stores and only in ("", uuid):
+                self._homes[uuid].replay(uuid, number, payload)
 
     def _save_now_and_then(self) -> None:
         if self._has_news and time.monotonic() - self._saved_at >= limits.STANDBY_SAVE_SECONDS:
-            self._save()
+            with self.files:
+                self._save()
 
     def _save(self) -> None:
         """Makes everything durable that was replayed, and notes the last log object."""
-        for store in self._stores.values():
+        for store in self.stores.values():
             store.flush()
         self._identity = msgspec.structs.replace(
-            self._identity, url=self.config.url, number=self._ledger.number, sha256=self._ledger.sha256
+            self._identity,
+            url=self.config.url,
+            number=self._ledger.number,
+            sha256=self._ledger.sha256,
+            lineages={uuid: number for uuid, number in self._lineages.items() if number},
         )
         save_identity(self._data, self._identity)
         self._has_news, self._saved_at = False, time.monotonic()
 
     # The owner.
 
-    def _see_heartbeat(self) -> None:
-        beat = heartbeat(self.bucket)
-        if beat is None or beat.epoch != self._ledger.epoch or beat == self._beat:
-            return
-        if self._beat is not None:
-            # Our clock is ahead of the owner's by at most this much: it includes the time until the heartbeat was read.
-            # The age of the first heartbeat is unknown, so it is left out.
-            self._skews.append(self._clock.now_us() - beat.time)
-        self._beat, self._beat_seen_at = beat, time.monotonic()
-
     def _watch_owner(self) -> None:
-        self._see_heartbeat()
-        silence = time.monotonic() - self._beat_seen_at
+        self.heartbeats.look(self._ledger.epoch)
+        silence = self.heartbeats.silence()
         if self.config.takeover is not None and silence > self.config.takeover:
             log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
-            self._beat_seen_at = time.monotonic()
+            self.heartbeats.forget_silence()
             self._take_over()
 
-    def lag(self) -> Lag:
-        beat, number = self._beat, self._ledger.number
-        objects = max(0, beat.number - number) if beat else 0
-        at_us = self._ledger.time if objects or beat is None else beat.time
-        return Lag(str(self._ledger.owner or ""), max(0, self._clock.now_us() - at_us) / limits.US_PER_SECOND, objects)
-
-    def skew_us(self) -> int | None:
-        """The most by which our clock can be ahead of the owner's; None if no heartbeat was seen."""
-        return min(self._skews, default=None)
+    def replayed(self) -> Replayed:
+        last, number, owner = self.heartbeats.last, self._ledger.number, str(self._ledger.owner or "")
+        objects = max(0, last.number - number) if last else 0
+        complete_to = last.complete_to if last is not None and not objects else 0
+        return Replayed(owner, max(self._ledger.time, complete_to), objects)
 
     # Taking over.
 
     def promote(self, force: bool) -> Promotion:
         """Blocking. Takes the archive over and closes the files, which have everything. Raises Conflict or Away."""
-        self._see_heartbeat()
-        skew_us = self.skew_us()
+        self.heartbeats.look(self._ledger.epoch)
+        skew_us = self.heartbeats.skew_us()
         bound_us = limits.SKEW_SECONDS_MAX * limits.US_PER_SECOND
         if not force and (skew_us is None or abs(skew_us) > bound_us):
             found = "is not known, because no heartbeat was seen" if skew_us is None else f"is {skew_us / 1e6:.1f}s"
             self.refusal = f"the difference between the owner's clock and ours {found}"
             raise Conflict(self.refusal, hint="--force takes over anyway; leases may end too early")
-        with self._lock:
+        with self._following:
             before = self._claim()
             self._stopping.set()
             self._close()

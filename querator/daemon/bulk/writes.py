@@ -79,6 +79,7 @@ class Writes:
 
         parameters = Parameters.of(scope["query_string"])
         allow(parameters.queue_name)
+        self._registry.check_serving()
         logical = self._registry.find(parameters.queue_name)
         write = Write(self._registry, lambda: sum([path.count for path in self._ordinary]), logical, parameters)
         body = BodyFile(asyncio.get_running_loop())

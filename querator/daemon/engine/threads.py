@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from querator.daemon import priority
 from querator.daemon.engine.disks import Disk
@@ -24,6 +26,8 @@ class PartitionThreads:
         """Called on the loop's thread after each piece of work."""
         self._loop = asyncio.get_running_loop()
         self.pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="querator-worker", initializer=priority.lower)
+        self.guard: AbstractContextManager[object] = contextlib.nullcontext()
+        """Held while a piece of work runs. On a standby, reads take turns with the replay of the archive."""
         self._waiting: dict[Partition, deque[Read]] = {}
         """Every partition that has work under way, and the work that waits behind it."""
 
@@ -44,9 +48,10 @@ class PartitionThreads:
 
     def _start(self, read: Read) -> None:
         def work() -> object:
-            if read.flush is not None:
-                read.flush.flush()
-            return read.work()
+            with self.guard:
+                if read.flush is not None:
+                    read.flush.flush()
+                return read.work()
 
         pool = self._disks[read.partition.placement.storage].keeper if read.upkeep else self.pool
         future = self._loop.run_in_executor(pool, work)

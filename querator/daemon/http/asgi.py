@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from querator import __version__, build
 from querator.daemon.access import Access, Caller, Peer, Right
-from querator.daemon.http.dispatch import Call, Calls, Refused, encode, over_limit
+from querator.daemon.http.dispatch import ArchiveReport, Call, Calls, Refused, encode, over_limit
 from querator.daemon.http.routes import LEASE, PAGES, PREFIX
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
@@ -32,6 +32,8 @@ from querator.wire.content import Codec
 log = logging.getLogger("querator.transport")
 
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+STANDBY_OF: Final = b"querator-standby-of"
+LAG_SECONDS: Final = b"querator-lag-seconds"
 
 
 def application(
@@ -46,7 +48,7 @@ def application(
             Route("/health", Page(Health(calls, tls), calls, answer)),
             *routes,
         ],
-        middleware=[Middleware(EndAbortedAnswers)],
+        middleware=[Middleware(EndAbortedAnswers), Middleware(SayLag, archive=calls.service.archive)],
         exception_handlers={Exception: internal_error},
     )
     app.router.redirect_slashes = False
@@ -93,6 +95,28 @@ class EndAbortedAnswers:
         except CutOff as cut:
             log.warning("an answer was cut off", extra={"path": scope["path"], "reason": str(cut)})
             scope["state"]["cut_off"](cut.is_unread)
+
+
+class SayLag:
+    """On a standby, makes answers as new as they can be, and says in their heads how old they are."""
+
+    def __init__(self, app: ASGIApp, archive: ArchiveReport) -> None:
+        self._app, self._archive = app, archive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/health" or not self._archive.is_standby:
+            await self._app(scope, receive, send)
+            return
+        lag = await self._archive.catch_up()
+
+        async def send_with_lag(message: Message) -> None:
+            # A stranger does not learn who the owner is.
+            if lag and message["type"] == "http.response.start" and message["status"] != Unauthorized.code:
+                headers = [(STANDBY_OF, lag.owner.encode()), (LAG_SECONDS, lag.seconds_text.encode())]
+                message = {**message, "headers": [*message["headers"], *headers]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_lag)
 
 
 class CallEndpoint:
@@ -307,8 +331,14 @@ class Health:
         body: dict[str, Any] = {"status": status, "version": __version__, "releaseId": build.name(), "checks": checks}
         if warning := self._access.warning():
             body["notes"] = [warning]
-        if archive := self._service.notes():
+        if archive := self._service.archive.notes():
             body["archive"] = [caller.readable(note) for note in archive]
+        if lag := self._service.archive.lag():
+            body["lag"] = {
+                "role": "standby" if lag.is_standby else "owner",
+                "seconds": round(lag.seconds, 3),
+                "objects": lag.objects,
+            }
         text = msgspec.json.encode(body) + b"\n"
         return Response(text, 200 if is_healthy else 503, media_type="application/health+json")
 

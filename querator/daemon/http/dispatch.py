@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from querator.daemon.access import Access, Caller, Headers, Peer
 from querator.daemon.http.routes import Route, over_limit_text
-from querator.daemon.metrics import Durations, HttpMetrics
+from querator.daemon.metrics import ArchiveLag, Durations, HttpMetrics
 from querator.errors import (
     ContentError,
     InternalError,
@@ -38,6 +38,27 @@ LARGE_BODY_BYTES: Final = 65_536
 """Longer bodies get a write of their own, because copying them behind their head costs more than a second write."""
 
 
+class ArchiveReport(Protocol):
+    """What answers say about the archive, and about a standby that follows it."""
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether this daemon only follows the owner of its archive."""
+        ...
+
+    async def catch_up(self) -> ArchiveLag | None:
+        """On a standby: makes the next answers as new as they can be, and returns their lag."""
+        ...
+
+    def lag(self) -> ArchiveLag | None:
+        """How far the archive is behind this daemon, or this standby behind the owner. None without an archive."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Remarks for people in `/health` that are not warnings."""
+        ...
+
+
 class CallHandler(Protocol):
     """The methods of the service that this package calls."""
 
@@ -54,9 +75,8 @@ class CallHandler(Protocol):
         """Whether the service works, and what is wrong. If it works, the text is a warning."""
         ...
 
-    def notes(self) -> list[str]:
-        """Remarks for people in `/health` that are not warnings."""
-        ...
+    @property
+    def archive(self) -> ArchiveReport: ...
 
 
 class Refused(Exception):

@@ -13,6 +13,7 @@ for later in `schedule`, the leased ones in `leases`, and those on their way to 
 
 from querator.daemon.queue import lifecycle, states
 from querator.daemon.queue.agenda import NEVER
+from querator.daemon.queue.loading import Snapshot, read_snapshot
 from querator.daemon.queue.logical import STOPPING, Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
@@ -70,10 +71,12 @@ __all__ = [
     "Request",
     "Respond",
     "Retry",
+    "Snapshot",
     "Standing",
     "failing",
     "key_of",
     "lifecycle",
+    "read_snapshot",
     "refusal",
     "states",
 ]
