@@ -1,7 +1,8 @@
 """`querator console`: opens the daemon's web console through a local port, which is open as long as the command runs.
 
 The command passes requests on to the daemon's socket, as the user who runs it. A secret in the first address, and then
-a cookie, keep out everybody else on the machine. Only `/console` is passed on.
+a cookie, keep out everybody else on the machine. Other users see the address in the list of processes when it opens a
+browser, so it then works only for a browser of the same user. Only `/console` is passed on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from querator.cli.terminal.session import Session
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 BODY_BYTES_MAX: Final = 1_000_000
+NOBODY_UID: Final = -1
+_ESTABLISHED: Final = "01"
+"""The state of a connection in the kernel's table."""
 HOP_BY_HOP: Final = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection")
 
 
@@ -44,7 +48,7 @@ def console(
         _open(link, not no_browser)
         return
     session.client.health()  # fails with a hint if no daemon answers
-    gate = Gate()
+    gate = Gate(None if no_browser else _own_uids())
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), _handler(gate, address.socket)) as server:
         server.daemon_threads = True
         link = f"http://127.0.0.1:{server.server_port}/{gate.secret}"
@@ -64,14 +68,18 @@ def _open(link: str, wanted: bool) -> None:
 class Gate:
     """Admits the first request with the secret, and after that every request with the cookie."""
 
-    def __init__(self) -> None:
+    def __init__(self, uids: frozenset[int] | None = None) -> None:
+        """The first request must come from a process of one of these users, if they are given."""
+        self._uids = uids
         self.secret = secrets.token_urlsafe(24)
         self._cookie = secrets.token_urlsafe(24)
         self._is_used = False
 
-    def enter(self, path: str) -> str | None:
-        """The cookie, for the first request with the secret."""
+    def enter(self, path: str, uid: int | None) -> str | None:
+        """The cookie, for the first request with the secret. `uid` is the user whose process sent it, if known."""
         if self._is_used or not secrets.compare_digest(path.lstrip("/").encode(), self.secret.encode()):
+            return None
+        if self._uids is not None and uid is not None and uid not in self._uids:
             return None
         self._is_used = True
         return self._cookie
@@ -84,12 +92,38 @@ class Gate:
         return given is not None and secrets.compare_digest(given.value.encode(), self._cookie.encode())
 
 
+def _own_uids() -> frozenset[int]:
+    """This user, and the one who became this user with sudo, because that user's browser opens."""
+    import os
+
+    return frozenset((os.geteuid(), int(os.environ.get("SUDO_UID") or os.geteuid())))
+
+
+def _uid_at(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """The user of the process at the other end of a connection on this machine. None if the kernel does not say."""
+    import socket
+    import sys
+
+    def entry(address: tuple[str, int]) -> str:
+        return f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
+
+    try:
+        with open("/proc/net/tcp") as table:
+            for line in table:
+                fields = line.split()
+                if fields[1:4] == [entry(client), entry(server), _ESTABLISHED]:
+                    return int(fields[7])
+    except OSError:
+        return None  # not Linux
+    return NOBODY_UID
+
+
 def _handler(gate: Gate, socket_path: str) -> Callable[..., http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            cookie = gate.enter(self.path)
+            cookie = gate.enter(self.path, _uid_at(self.client_address, self.connection.getsockname()))
             if cookie is not None:
                 self._answer(
                     303,

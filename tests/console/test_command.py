@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from playwright.sync_api import Browser, expect
 
 from tests.console.browsing import Reader
 from tests.daemons import QUERATOR, Daemon, clean_environment
+from tests.waiting import until
+
+STRANGER_UID = 65_534
 
 
 @pytest.fixture
@@ -40,6 +44,33 @@ def status(link: str, path: str, **headers: str) -> int:
     wire = http.client.HTTPConnection(urlsplit(link).netloc, timeout=20)
     wire.request("GET", path, headers=headers)
     return wire.getresponse().status
+
+
+def test_the_address_that_ps_shows_does_not_let_another_user_in(tmp_path: Path) -> None:
+    """The command opens a browser, whose arguments everybody can read."""
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o755)
+    with Daemon(tmp_path) as daemon:
+        environment = {**clean_environment(tmp_path), "BROWSER": str(browser)}
+        words = [*QUERATOR, "console", "--socket", str(daemon.socket)]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment)
+        try:
+            until(seen.exists)
+            link = seen.read_text().strip()
+            path = urlsplit(link).path
+            if os.geteuid() == 0:  # only root can act as a stranger
+                os.seteuid(STRANGER_UID)
+                try:
+                    assert status(link, path) == 403
+                finally:
+                    os.seteuid(0)
+            assert status(link, path) == 303
+            assert status(link, path) == 403
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def test_the_printed_address_opens_the_console_once(browser: Browser, link: str) -> None:

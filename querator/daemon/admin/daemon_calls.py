@@ -17,7 +17,7 @@ from querator.wire import messages
 
 
 async def status(registry: Registry, request: messages.DaemonStatusRequest, caller: Caller) -> messages.DaemonStatus:
-    """Only admins get the directory and all warnings. Others get warnings of queues that they may see, without paths."""
+    """Only admins get the directory and all warnings. Others get the warnings of their queues, without paths."""
     is_admin = caller.may(Right.ADMIN)
     commits = COMMIT_SECONDS.count
     shown = [logical for name, logical in registry.logicals.items() if caller.may(Right.VIEW, name)]
