@@ -199,6 +199,28 @@ async def measure(
     directory: Path, batch: int, clients: int, rounds: int, count: bool, token: bool, queues: int
 ) -> dict[str, float]:
     """The cost of one request of each step, in microseconds of CPU or in bytecodes."""
+    if not count:
+        meter = Meter(lambda: time.thread_time() * 1e6)
+        await measured(directory, batch, clients, rounds, meter, token=token, queues=queues)
+        return meter.per(clients)
+    bytecodes = Bytecodes()
+    meter = Meter(lambda: bytecodes.executed)
+    await measured(directory, batch, clients, rounds, meter, bytecodes, token=token, queues=queues)
+    return meter.per(clients)
+
+
+async def measured(
+    directory: Path,
+    batch: int,
+    clients: int,
+    rounds: int,
+    meter: Meter,
+    counting: contextlib.AbstractContextManager[object] | None = None,
+    *,
+    token: bool = False,
+    queues: int = 1,
+) -> None:
+    """Runs the rounds on a new daemon, after a few that `meter` does not see."""
     config = daemon_config(data=directory, log_level="warning", environ={})
     service = Service(config, SystemClock())
     server = DaemonServer(config, service, service.registry.clock)
@@ -210,14 +232,8 @@ async def measure(
             made = await service.registry.access.create("bench", "operator", ["ben*"], 0, "bench")
             bench.token = made.text
         await bench.rounds(5, Meter(time.process_time))
-        if count:
-            with Bytecodes() as bytecodes:
-                meter = Meter(lambda: bytecodes.executed)
-                await bench.rounds(rounds, meter)
-        else:
-            meter = Meter(lambda: time.thread_time() * 1e6)
+        with counting or contextlib.nullcontext():
             await bench.rounds(rounds, meter)
-        return meter.per(clients)
     finally:
         await service.stop()
 

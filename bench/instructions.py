@@ -1,0 +1,108 @@
+"""The instructions that the daemon executes for one request, counted by callgrind.
+
+    python -m bench.instructions [--rounds 6] [SHAPE ...]        shapes as in bench.hotpath: 1x1 1x32
+
+The number hardly depends on the machine or its load, and it can be compared between builds: QUERATOR_PURE=1 counts the
+plain build of a checkout that has compiled modules. The work is that of bench.hotpath, in a process under valgrind.
+
+callgrind writes what it has counted to a file, and starts again at zero, whenever the process calls getppid(). The
+process does that before and after each step, so every other file holds the cost of one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench import hotpath
+from querator import build
+
+STEPS = hotpath.STEPS
+Costs = dict[str, dict[str, float]]
+"""Instructions per request, by shape and step."""
+
+
+def valgrind() -> str | None:
+    return shutil.which("valgrind")
+
+
+def count(shapes: list[str], rounds: int) -> Costs:
+    with tempfile.TemporaryDirectory(prefix="querator-callgrind-") as scratch:
+        command = [valgrind() or "valgrind", "--tool=callgrind", "--dump-before=getppid", "--quiet"]
+        command += [f"--callgrind-out-file={scratch}/out", sys.executable, "-m", "bench.instructions", "--inside"]
+        done = subprocess.run(
+            [*command, "--rounds", str(rounds), *shapes], stdout=subprocess.PIPE, text=True, check=True
+        )
+        labels = [line.split("\t") for line in done.stdout.splitlines()]
+        costs: dict[tuple[str, str], list[int]] = {}
+        for number, (shape, step) in enumerate(labels):
+            counted = _total(Path(scratch, f"out.{2 * number + 2}"))
+            costs.setdefault((shape, step), []).append(counted)
+    return {
+        shape: {step: statistics.median(costs[shape, step]) / _clients(shape) for step in STEPS} for shape in shapes
+    }
+
+
+def _clients(shape: str) -> int:
+    return int(shape.split("x")[1])
+
+
+def _total(path: Path) -> int:
+    found = re.search(r"^(?:totals|summary): (\d+)", path.read_text(), re.MULTILINE)
+    assert found is not None, path
+    return int(found[1])
+
+
+class _Marks(hotpath.Meter):
+    """Calls getppid() before and after each step, and prints which step it was."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__(lambda: 0.0)
+        self._shape = shape
+
+    async def measure(self, name: str, step: Any) -> Any:
+        os.getppid()
+        result = await step
+        os.getppid()
+        print(self._shape, name, sep="\t", flush=True)
+        return result
+
+
+def _run_inside(shapes: list[str], rounds: int) -> None:
+    for shape in shapes:
+        batch, clients = map(int, shape.split("x"))
+        with hotpath.in_memory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(hotpath.measured(scratch, batch, clients, rounds, _Marks(shape)))
+    sys.stdout.flush()
+    os._exit(0)  # clearing up would take minutes under valgrind
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", default=["1x1", "1x32"])
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        _run_inside(options.shapes, options.rounds)
+    costs = count(options.shapes, options.rounds)
+    print(f"instructions per request, {build.name()} build, Python {platform.python_version()}")
+    print(" " * 10, *(f"{step:>10}" for step in STEPS))
+    for shape, of_steps in costs.items():
+        print(f"{shape:10}", *(f"{of_steps[step]:10,.0f}" for step in STEPS))
+
+
+if __name__ == "__main__":
+    main()
