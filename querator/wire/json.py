@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -38,9 +38,7 @@ def decode(kind: type[M], body: bytes) -> M:
 
 def encode(message: Message) -> bytes:
     timed = _timed(type(message))
-    if timed is not None:
-        (message,) = _with_times_as_text(timed, [message])
-    return _encode(message)
+    return _encode(message if timed is None else _with_times_as_text(timed, message))
 
 
 # -- decoding
@@ -96,18 +94,41 @@ def _timed(kind: type[Message]) -> _Timed | None:
     return _Timed(cast(Any, kind).__copy__, tuple(own), tuple(children)) if own or children else None
 
 
-def _with_times_as_text(timed: _Timed, messages: list[Any]) -> list[Any]:
-    """Copies of messages that hold their times as texts, for msgspec to encode."""
+_time_text: Final = lru_cache(maxsize=64)(times.text)
+"""Many answers have the same time, such as the deadline of a lease."""
+
+
+def _with_times_as_text(timed: _Timed, message: Any) -> Any:
+    """A copy of the message that holds its times as texts, for msgspec to encode."""
+    copy = timed.copy(message)
+    for attribute in timed.times:
+        us = getattr(copy, attribute)
+        if us is not None:
+            setattr(copy, attribute, _time_text(us))
+    for attribute, repeated, child in timed.children:
+        inner = getattr(copy, attribute)
+        if inner:
+            if not repeated:
+                inner = _with_times_as_text(child, inner)
+            elif len(inner) == 1:
+                inner = [_with_times_as_text(child, inner[0])]
+            else:
+                inner = _all_with_times_as_text(child, inner)
+            setattr(copy, attribute, inner)
+    return copy
+
+
+def _all_with_times_as_text(timed: _Timed, messages: list[Any]) -> list[Any]:
+    """The same for many messages, field by field."""
     copies = list(map(timed.copy, messages))
     for attribute in timed.times:
         values = list(map(attrgetter(attribute), copies))
-        # Many items have the same time, such as the deadline of a lease.
-        texts = {us: times.text(us) for us in set(values) if us is not None}
+        texts = {us: _time_text(us) for us in set(values) if us is not None}
         deque(map(setattr, copies, repeat(attribute), map(texts.get, values)), maxlen=0)
     for attribute, repeated, child in timed.children:
         for copy in copies:
             inner = getattr(copy, attribute)
             if inner:
-                spelled = _with_times_as_text(child, inner if repeated else [inner])
-                setattr(copy, attribute, spelled if repeated else spelled[0])
+                spell = _all_with_times_as_text if repeated else _with_times_as_text
+                setattr(copy, attribute, spell(child, inner))
     return copies

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from querator.errors import ContentError
 from querator.wire import json, protobuf, schema
-from querator.wire.messages import ClockSetRequest, Message, QueueLeaseRequest, QueuesInfoRequest, StorageItem
+from querator.wire.messages import (
+    ClockSetRequest,
+    Message,
+    QueueLeaseItem,
+    QueueLeaseRequest,
+    QueueLeaseResponse,
+    QueuesInfoRequest,
+    StorageItem,
+)
 from tests.wire.strategies import KINDS, message
 
 
@@ -76,3 +84,23 @@ def test_times_beyond_any_year_are_left_to_the_service(seconds: int, nanos: int,
 def test_a_time_of_1970_is_told_from_no_time() -> None:
     assert protobuf.decode(StorageItem, protobuf.encode(StorageItem(created_at=0))) == StorageItem(created_at=0)
     assert protobuf.decode(StorageItem, b"").created_at is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_long_list_is_encoded_like_many_short_ones(data: st.DataObject) -> None:
+    kinds = [(kind, field) for kind in KINDS for field in schema.fields(kind) if field.repeated and field.child]
+    kind, field = data.draw(st.sampled_from(kinds))
+    assert field.child is not None
+    some = data.draw(st.lists(message(field.child), min_size=1, max_size=3))
+    together = kind(**{field.attribute: some * 9})
+    apart = b"".join([protobuf.encode(kind(**{field.attribute: [one]})) for one in some * 9])
+    assert schema.generated(kind).FromString(protobuf.encode(together)) == schema.generated(kind).FromString(apart)
+    assert protobuf.decode(kind, protobuf.encode(together)) == together
+
+
+def test_a_long_list_with_long_texts_survives_the_round_trip() -> None:
+    sizes = (0, 1, 127, 128, 4_095, 4_096, 20_000)
+    items = [QueueLeaseItem(id=f"{size}", attempts=size, bytes_=bytes(size)) for size in sizes * 2]
+    sent = QueueLeaseResponse(queue_name="q", items=items)
+    assert protobuf.decode(QueueLeaseResponse, protobuf.encode(sent)) == sent
