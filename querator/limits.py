@@ -31,6 +31,8 @@ LIST_LIMIT_MAX = 65_536
 OVERVIEW_LIMIT_DEFAULT = 50
 """`queues.overview` without a limit returns at most this many queues."""
 OVERVIEW_LIMIT_MAX = 500
+WAITING_CLIENTS_LISTED_MAX = 100
+"""`queues.info` names at most this many of the clients that wait for items."""
 REQUEST_TIMEOUT_MIN_NS = 10 * NS_PER_MS
 REQUEST_TIMEOUT_MAX_NS = 15 * 60 * NS_PER_SECOND
 
@@ -357,7 +359,11 @@ CONSOLE_FORM_BYTES_MAX = 256_000
 CONSOLE_REMARKS_MAX = 200
 """What was done, kept for the next page of the one who did it. Beyond this number the oldest remark is forgotten."""
 CONSOLE_SQL_ROWS_MAX = 1_000
-"""A page shows at most this many rows of a query, and says that there are more."""
+CONSOLE_SQL_CELLS_MAX = 4_000
+CONSOLE_SQL_CHARACTERS_MAX = 100_000
+"""A page shows at most this many rows, cells and characters of a query's result, and says that there are more."""
+CONSOLE_SQL_BYTES_MAX = 8_000_000
+"""A page reads at most this much of a query's result. It refuses a longer one."""
 CONSOLE_GROUPS_MAX = 5_000
 """Groups of dead items by time that a page counts. With more, it asks for fewer columns."""
 CONSOLE_PAYLOAD_BYTES_MAX = 64_000

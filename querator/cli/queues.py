@@ -170,8 +170,12 @@ def list_(
 
 @command(app, "show")
 def show(session: Session, name: Queue) -> None:
-    """Show a queue's settings and its partitions."""
-    record = record_of(session.client.queue_info(name))
+    """Show a queue's settings and its partitions.
+
+    WAITING_CLIENTS are the consumers that wait for items, at most 100, the one that waits longest first.
+    """
+    info = session.client.queue_info(name)
+    record = record_of(info) | {"waiting_clients": info.figures.waiting_clients if info.figures else []}
     partitions = [partition_record(one) for one in session.client.list_partitions(name)]
     if session.output.form is not Format.TABLE:
         session.output.record(record | {"partition_details": partitions}, name="queue_name")

@@ -6,9 +6,11 @@ escaped here.
 
 from pathlib import Path
 
-from querator.look.charts import Series, bars, line_chart, sparkline, time_bars
+from querator.look.charts import Series, bars, line_chart, nice_count, nice_duration, nice_rate, sparkline, time_bars
 
-__all__ = ["Series", "bars", "line_chart", "sparkline", "stylesheet", "time_bars"]
+__all__ = [
+    "Series", "bars", "line_chart", "nice_count", "nice_duration", "nice_rate", "sparkline", "stylesheet", "time_bars",
+]  # fmt: skip
 
 
 def stylesheet() -> str:

@@ -14,7 +14,7 @@ HEIGHT: Final = 170
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 22
 COLOURS: Final = 8
 """The stylesheet has this many colours, `.c0` and on. Further series use them again."""
-_STEPS: Final = (1, 2, 2.5, 5, 10)
+_STEPS: Final = (1, 2, 4, 6, 8, 10)
 LABEL_CHARACTERS: Final = 30
 BAR_HEIGHT, LABEL_WIDTH, BAR_WIDTH = 24, 210, 420
 
@@ -52,15 +52,13 @@ def line_chart(
     end: int,
     step: int,
     tell: Callable[[float], str],
-    *,
-    is_duration: bool = False,
+    nice: Callable[[float], float],
 ) -> str:
     """Lines over time, in seconds since 1970. Times that are more than a step and a half apart are not connected.
 
-    Durations are in milliseconds, and their axis ends at a whole number of seconds, minutes, hours or days.
+    `nice` gives the top of the axis for the largest value: `nice_count`, `nice_rate` or `nice_duration`.
     """
-    largest = max((value for one in series for value in one.values if value is not None), default=0.0)
-    top = nice_duration(largest) if is_duration else nice_top(largest)
+    top = nice(max((value for one in series for value in one.values if value is not None), default=0.0))
     parts = [_grid(top, tell, WIDTH), _time_axis(begin, end, WIDTH)]
     for number, one in enumerate(series):
         for run in _runs(times, one.values, step):
@@ -84,7 +82,7 @@ def time_bars(
     if not times:
         return ""
     begin, end = times[0], times[-1] + step
-    top = nice_top(max((sum(values) for values in zip(*counts.values(), strict=True)), default=0))
+    top = nice_count(max((sum(values) for values in zip(*counts.values(), strict=True)), default=0))
     width = (BROAD_WIDTH - LEFT - RIGHT) * step / (end - begin)
     parts = [_grid(top, tell, BROAD_WIDTH), _time_axis(begin, end, BROAD_WIDTH)]
     for place, at in enumerate(times):
@@ -119,23 +117,32 @@ def bars(title: str, rows: Sequence[tuple[str, float]], tell: Callable[[float], 
     return f'<svg class="bars" role="img" viewBox="{view}" aria-label="{escape(title)}">{"".join(parts)}</svg>'
 
 
-def nice_top(value: float) -> float:
-    """A round number that is at least the value, for the top of an axis."""
+def nice_count(value: float) -> float:
+    """A round number that is at least the value, for the top of an axis. Its half is a whole number, too."""
+    return max(2.0, nice_rate(value))
+
+
+def nice_rate(value: float) -> float:
+    """A round number that is at least the value. It may be below 1."""
     if value <= 0:
         return 1.0
-    power = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.001
+    power = 0.001
     while power * 10 < value:
         power *= 10
-    return next(step * power for step in _STEPS if step * power >= value)
+    return next(round(step * power, 6) for step in _STEPS if step * power >= value * (1 - 1e-9))
 
 
 def nice_duration(milliseconds: float) -> float:
     """A round duration that is at least this long, and whose half is also round."""
+    if milliseconds <= 0:
+        return 1_000.0
+    if milliseconds <= 1_000:
+        return nice_count(milliseconds)
     for unit, steps in ((1_000, (1, 2, 4, 10, 20, 30)), (60_000, (1, 2, 4, 10, 20, 30)), (3_600_000, (1, 2, 4, 8, 12))):
         for step in steps:
             if milliseconds <= step * unit:
-                return float(step * unit) if milliseconds > 1_000 else nice_top(milliseconds)
-    return nice_top(milliseconds / 86_400_000) * 86_400_000
+                return float(step * unit)
+    return nice_count(milliseconds / 86_400_000) * 86_400_000
 
 
 def _figure(

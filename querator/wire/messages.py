@@ -252,6 +252,9 @@ class QueueFigures(Message):
     oldest_age: str = ""
     """The age of the oldest among the 1,000 items of each partition that are next to be leased, as a duration; empty if
     no item waits."""
+    waiting_clients: list[str] = []
+    """The clients whose lease requests wait for items, the one that waits longest first, at most 100. Only in
+    `queues.info`."""
 
 
 class QueueInfo(Message):
@@ -342,6 +345,8 @@ class QueuesHistoryResponse(Message):
     """The time between two samples, as a duration."""
     samples: list[HistorySample] = []
     """The samples, oldest first. Times at which the daemon did not run are left out."""
+    now: Timestamp | None = None
+    """The daemon's time: where the history ends."""
 
 
 class QueuesOverviewRequest(Message):
@@ -374,6 +379,9 @@ class QueueOverview(Message):
     """Whether another queue uses it as its dead queue."""
     depths: list[Int64] = []
     """Ready and leased items over the last 15 minutes, oldest first."""
+    partitions: Int32 = 0
+    stopped: Int32 = 0
+    """How many of its partitions are not available."""
 
 
 class QueuesOverviewResponse(Message):
@@ -388,6 +396,8 @@ class QueuesOverviewResponse(Message):
     leased: Int64 = 0
     scheduled: Int64 = 0
     items: list[QueueOverview] = []
+    died: Int64 = 0
+    """How many items died in all queues that match, in the last 15 minutes, or since the daemon started."""
 
 
 class QueuesDeleteRequest(Message):

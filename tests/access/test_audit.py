@@ -18,7 +18,7 @@ from querator import limits, times
 from querator.client import BulkClient, Client
 from querator.clock import ManualClock
 from querator.config import AccessConfig
-from querator.daemon.access import Access, Caller, CallerKind, Peer
+from querator.daemon.access import Access, Caller, CallerKind, Peer, audit
 from querator.daemon.http.routes import AUDITED_STREAMS, routes_by_path
 from querator.errors import Forbidden
 from querator.items import Role
@@ -190,6 +190,10 @@ class TestFile:
         found = access.audit.read(0, 100, lambda line: True, oldest=True)
         moments = [times.parse(line.at) for line in found]
         assert len(found) == 30 and moments == sorted(set(moments))
+        for block_bytes in (7, 100, 65_536):
+            monkeypatch.setattr(audit, "_BLOCK_BYTES", block_bytes)
+            assert access.audit.read(0, 17, lambda line: True, oldest=False) == found[-17:]
+            assert access.audit.read(0, 99, lambda line: True, oldest=False) == found
         clock.set(clock.now_us() + YEAR_US + 1_000_000)
         self.write(access, 10, "later")
         assert not set(first) & set(tmp_path.glob("audit-*.log"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from playwright.sync_api import Browser, expect
 
 from querator.client import produce_item
 from tests.console.browsing import ConsoleDaemon, Reader
+from tests.waiting import until
 
 PAGES = ("/queue", "/items", "/leases", "/sql", "/settings", "/dead")
 
@@ -40,6 +42,18 @@ def test_the_overview_is_filtered_by_its_box(reader: Reader, queue: str) -> None
     assert names_shown(reader) == [queue]
     reader.press(queue)
     expect(page.get_by_role("heading", level=1)).to_have_text(queue)
+
+
+def test_a_problem_that_comes_up_is_shown_without_a_new_page(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
+    page = reader.open("/", contains=queue)
+    expect(page.locator("#queues tr.slowed, #queues tr.troubled")).to_have_count(0)
+    daemon.client.pause_partitions(queue, [1])
+    reader.refresh()
+    expect(page.locator("#queues tr.slowed .pill")).to_have_text("paused 1 of 2")
+    daemon.let_die(f"{queue}-src", f"{queue}-dead", "a", "b")
+    daemon.until_sampled(f"{queue}-src")
+    reader.refresh()
+    expect(page.locator("#totals li").last).to_have_text("2died in 15 minutes")
 
 
 def test_figures_change_by_themselves_without_a_new_page(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
@@ -187,6 +201,21 @@ def test_sql_has_an_address_that_can_be_shared(reader: Reader, daemon: ConsoleDa
     reader.sees("exactly one SELECT")
 
 
+def test_sql_with_a_time_and_a_number_draws_a_line(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
+    daemon.client.produce(queue, ["x"])
+    step = "select timestamp '2026-01-01' + to_minutes(5 * n) as time, n * n as square from range(4) as r(n)"
+    page = reader.open("/sql", name=queue, query=step)
+    chart = page.locator("figure.chart")
+    expect(chart.locator(".title")).to_have_text("square by time")
+    expect(chart.locator("polyline.line")).to_have_count(1)
+    chart.locator("svg").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(chart.locator("[data-series='0']")).to_have_text("9")
+    expect(chart.locator(".at")).to_contain_text("01:15")  # the reader's own time zone
+    reader.open("/sql", name=queue, query=f"{step} where n <> 2")
+    expect(chart.locator("circle.dot")).to_have_count(1)  # a missing step is a gap
+
+
 def test_a_page_that_does_not_exist_says_so(reader: Reader) -> None:
     reader.open("/nowhere")
     reader.sees("there is no page /nowhere")
@@ -194,11 +223,32 @@ def test_a_page_that_does_not_exist_says_so(reader: Reader) -> None:
     reader.sees("queue does not exist")
 
 
-def test_the_daemon_page_tells_of_storages_and_warnings(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
+def test_the_daemon_page_tells_of_storages_warnings_and_who_did_what(
+    reader: Reader, daemon: ConsoleDaemon, queue: str
+) -> None:
     page = reader.open("/daemon")
-    for text in ("memory", "processor time", "mean time per commit", "Storages", "Recent warnings", "default"):
+    for text in ("memory", "processor time", "per commit (write and fsync)", "Storages", "Recent warnings", "default"):
         reader.sees(text)
     expect(page.locator(".note")).to_have_text(re.compile("work|offline|out of service|partition"))
+    first = page.locator("#audit tbody tr").first
+    expect(first).to_contain_text("queues.create")
+    expect(first).to_contain_text(queue)
+    expect(first).to_contain_text("done")
+
+
+def test_the_leases_page_names_who_holds_items_and_who_waits(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
+    daemon.client.produce(queue, ["a"])
+    daemon.client.lease(queue, 1, client_id="holder-1")
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(daemon.connect().lease, queue, 1, client_id=f"waits-{n}") for n in (1, 2)]
+        until(lambda: len(daemon.client.queue_info(queue).figures.waiting_clients) == 2, "the clients do not wait")
+        page = reader.open("/leases", name=queue)
+        expect(page.locator("td.name")).to_have_text("holder-1")
+        assert sorted(page.locator("ul.names li").all_inner_texts()) == ["waits-1", "waits-2"]
+        reader.open("/queue", name=queue)
+        reader.sees("2consumers wait")
+        daemon.client.produce(queue, ["b", "c"])
+        assert all(wait.result(20).items for wait in waits)
 
 
 def test_a_page_can_be_read_with_the_keyboard_alone(reader: Reader, queue: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from querator import limits
-from querator.daemon.trends import sampling
+from querator.daemon.trends import sampling, trend_calls
 from querator.wire import messages as m
 from tests.maintenance.house import House
 
@@ -123,6 +123,38 @@ def test_the_overview_puts_trouble_first_and_pages_through_the_rest(house: House
     assert [one.queue_name for one in overview(house, sort="name", offset=3).items] == ["dead", "e"]
     assert [one.queue_name for one in overview(house, contains="DE").items] == ["dead"]
     assert overview(house, contains="dead").items[0].is_dead_queue
+
+
+def test_the_overview_is_the_same_however_often_it_pauses(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(7):
+        house.create(f"q{number}")
+        if number % 3:
+            house.produce(*("x" * (number % 3)), queue=f"q{number}")
+    step(house)
+    whole = overview(house)
+    assert [one.queue_name for one in whole.items] == ["q2", "q5", "q1", "q4", "q0", "q3", "q6"]
+    monkeypatch.setattr(trend_calls, "SLICE_QUEUES", 2)
+    assert overview(house) == whole
+    page = overview(house, offset=3, limit=2)
+    assert [one.queue_name for one in page.items] == ["q4", "q0"]
+    assert (page.queues, page.matching, page.ready) == (7, 7, 6)
+
+
+def test_queues_in_which_items_died_lately_come_before_others(house: House) -> None:
+    for name in ("calm", "dying"):
+        house.create(name)
+        house.produce(*"abc", queue=name)
+    step(house)
+    (item,) = house.lease(1, queue="dying")
+    house.call("queue.retry", m.QueueRetryRequest(queue_name="dying", items=[m.QueueRetryItem(id=item.id, dead=True)]))
+    step(house)
+    page = overview(house)
+    assert [one.queue_name for one in page.items] == ["dying", "calm"] and page.died == 1
+    assert [one.died for one in page.items] == [1, 0]
+    for _ in range(3):
+        step(house, "5m")
+    page = overview(house)
+    assert [one.queue_name for one in page.items] == ["calm", "dying"] and page.died == 0
 
 
 def test_the_overview_shows_the_present_and_depths_of_the_past(house: House) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ _ROTATED: Final = re.compile(r"audit-(\d+)\.log")
 """The name contains the time of the last line, in microseconds since 1970."""
 _TEXT_CHARACTERS_MAX: Final = 200
 _LIST_ENTRIES_MAX: Final = 20
+_BLOCK_BYTES: Final = 65_536
 _SHOWN_APART: Final = frozenset(("queue_name", "partition", "partitions"))
 
 
@@ -200,20 +201,21 @@ class AuditLog:
     ) -> list[AuditLine]:
         """Blocking. The matching lines from a time on: the latest `limit` lines, or the first ones with `oldest`."""
         found: list[AuditLine] = []
-        for line in self._lines(since_us):
+        for line in self._lines(since_us, oldest=oldest):
             if times.parse(line.at) >= since_us and is_wanted(line):
                 found.append(line)
-                if oldest and len(found) == limit:
+                if len(found) == limit:
                     break
-        return found if oldest else found[-limit:]
+        return found if oldest else found[::-1]
 
-    def _lines(self, since_us: int) -> Iterator[AuditLine]:
-        paths = [path for ended_us, path in _rotated(self._path.parent) if ended_us >= since_us]
+    def _lines(self, since_us: int, *, oldest: bool) -> Iterator[AuditLine]:
+        """The lines of all files from a time on, in the order in which they were written or the other way round."""
+        paths = [*(path for ended_us, path in _rotated(self._path.parent) if ended_us >= since_us), self._path]
         decoder = msgspec.json.Decoder(AuditLine)
-        for path in [*paths, self._path]:
+        for path in paths if oldest else reversed(paths):
             try:
                 with open(path, "rb") as file:
-                    for text in file:
+                    for text in file if oldest else _backwards(file):
                         try:
                             yield decoder.decode(text)
                         except msgspec.MsgspecError:
@@ -224,6 +226,18 @@ class AuditLog:
 
 def _nothing() -> None:
     pass
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, the last one first. Reads no more of the file than the caller takes."""
+    end, rest = file.seek(0, os.SEEK_END), b""
+    while end:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        rest, *lines = (file.read(end - begin) + rest).split(b"\n")
+        yield from reversed(lines)
+        end = begin
+    yield rest
 
 
 def _rotated(directory: Path) -> list[tuple[int, Path]]:

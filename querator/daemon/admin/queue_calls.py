@@ -16,7 +16,7 @@ from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Calls, CallsByCaller, Registry
 from querator.errors import InvalidRequest, QueratorError
 from querator.items import Placement, Queue
-from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US
+from querator.limits import LIST_LIMIT_DEFAULT, NS_PER_US, WAITING_CLIENTS_LISTED_MAX
 from querator.wire import messages
 
 log = logging.getLogger("querator.queues")
@@ -241,7 +241,11 @@ def _at_or_after(name: str, pivot: str) -> bool:
 
 
 async def info(registry: Registry, request: messages.QueuesInfoRequest) -> messages.QueueInfo:
-    return _for_client(registry, registry.find(request.queue_name).queue, request.extended)
+    logical = registry.find(request.queue_name)
+    info = _for_client(registry, logical.queue, request.extended)
+    if info.figures is not None:
+        info.figures.waiting_clients = logical.waiting_clients(WAITING_CLIENTS_LISTED_MAX)
+    return info
 
 
 def _figures(registry: Registry, name: str) -> messages.QueueFigures:

@@ -6,6 +6,7 @@ So a page can do what its visitor may do, and no more; a call is checked, counte
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -15,8 +16,8 @@ import pyarrow as pa
 from starlette.types import Message, Receive, Scope
 
 from querator.daemon.access import Peer
-from querator.errors import QueratorError, RequestFailed, from_wire
-from querator.limits import CONSOLE_SQL_ROWS_MAX
+from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
+from querator.limits import CONSOLE_SQL_BYTES_MAX, CONSOLE_SQL_ROWS_MAX
 from querator.wire import bulk_messages, content, messages
 from querator.wire.messages import Reply
 
@@ -81,10 +82,24 @@ class Api:
     async def sql(
         self, queue: str, query: str, *, limit: int = CONSOLE_SQL_ROWS_MAX, within: str = ""
     ) -> list[dict[str, Any]]:
+        """The rows of a query. Stops reading a result that is too long, and refuses it."""
         request = messages.SqlRequest(queue_name=queue, query=query, format="json", limit=limit, timeout=within)
-        found = await self._post("/v1/sql", content.JSON.encode(request))
-        found.check()
-        rows: list[dict[str, Any]] = msgspec.json.decode(found.body or b"[]")
+        answer, enough = Answer(), asyncio.Event()
+        size = 0
+
+        async def take(message: Message) -> None:
+            nonlocal size
+            size += len(message.get("body", b""))
+            if size > CONSOLE_SQL_BYTES_MAX:
+                enough.set()
+            else:
+                await answer.take(message)
+
+        await self._ask("POST", "/v1/sql", content.JSON.encode(request), answer, take, enough)
+        answer.check()
+        if enough.is_set():
+            raise InvalidRequest("the result is too long for a page; choose fewer columns or rows")
+        rows: list[dict[str, Any]] = msgspec.json.decode(answer.body or b"[]")
         return rows
 
     async def plan(self, queue: str, state: str, partition: int, splits: int, where: str) -> list[str]:
@@ -103,13 +118,15 @@ class Api:
             nonlocal rows
             await answer.take(message)
             if answer.status == 200 and message.get("body"):
-                rows = _rows(answer.body).num_rows
+                rows = sum(batch.num_rows for batch in _batches(answer.body))
             if rows >= limit or time.monotonic() >= until:
                 enough.set()
 
         await self._ask("POST", bulk_messages.PREFIX + "items.scan", msgspec.json.encode(request), answer, take, enough)
         answer.check()
-        found: list[dict[str, Any]] = _rows(answer.body).slice(0, limit).to_pylist()
+        found: list[dict[str, Any]] = []
+        for batch in _batches(answer.body):
+            found += batch.slice(0, limit - len(found)).to_pylist()
         return found
 
     async def _post(self, path: str, body: bytes) -> Answer:
@@ -132,10 +149,15 @@ class Api:
             if not is_sent:
                 is_sent = True
                 return {"type": "http.request", "body": body, "more_body": False}
-            if enough is not None:
-                await enough.wait()
-                return {"type": "http.disconnect"}
-            return await self._receive()
+            if enough is None:
+                return await self._receive()
+            gone, done = asyncio.ensure_future(self._receive()), asyncio.ensure_future(enough.wait())
+            try:
+                await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                gone.cancel()
+                done.cancel()
+            return {"type": "http.disconnect"}
 
         scope = {
             **{name: self._scope[name] for name in ("type", "asgi", "http_version", "scheme", "client", "server")},
@@ -152,9 +174,14 @@ class Api:
         return answer
 
 
-def _rows(stream: bytes) -> pa.Table:
-    """The rows of an Arrow stream that may not be complete yet."""
-    return pa.ipc.open_stream(stream).read_all()
+def _batches(stream: bytes) -> list[pa.RecordBatch]:
+    """The complete batches of an Arrow stream that may end anywhere."""
+    batches = []
+    with contextlib.suppress(StopIteration, OSError, pa.ArrowInvalid):
+        reader = pa.ipc.open_stream(stream)
+        while True:
+            batches.append(reader.read_next_batch())
+    return batches
 
 
 def literal(text: str) -> str:

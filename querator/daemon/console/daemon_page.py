@@ -1,20 +1,38 @@
-"""The page of the daemon itself: its process, its storages, and its recent warnings."""
+"""The page of the daemon itself: its process, its storages, its recent warnings, and who did what."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from querator.daemon.access import Right
 from querator.daemon.console.pages import ConsolePage, command
 from querator.daemon.console.visits import Visit
-from querator.wire import messages
+from querator.wire import access_messages, messages
+
+AUDIT_ROWS: Final = 30
 
 
 async def show(visit: Visit) -> ConsolePage:
     status = await visit.api.call("daemon.status", messages.DaemonStatusRequest(), messages.DaemonStatus)
     storages = await visit.api.call("storages.list", messages.StoragesListRequest(), messages.StoragesListResponse)
     health, warning = await visit.api.health()
+    audit = await _audit(visit)
+    commands = [command("daemon", "status"), command("storages", "list"), command("doctor")]
+    if audit is not None:
+        commands.append(command("audit", "--since", "7d"))
     return ConsolePage(
         "daemon.html",
         "Daemon",
-        {"status": status, "storages": storages.items, "health": health, "warning": warning},
-        commands=(command("daemon", "status"), command("storages", "list"), command("doctor")),
+        {"status": status, "storages": storages.items, "health": health, "warning": warning, "audit": audit},
+        commands=tuple(commands),
         live=True,
     )
+
+
+async def _audit(visit: Visit) -> list[access_messages.AuditEntry] | None:
+    """The latest entries of the audit log, the latest first. None for a visitor who may not read it."""
+    if visit.caller is None or not visit.caller.may(Right.ADMIN):
+        return None  # not even asked for, because every denial is recorded
+    request = access_messages.AuditListRequest(limit=AUDIT_ROWS)
+    found = await visit.api.call("audit.list", request, access_messages.AuditListResponse)
+    return found.items[::-1]

@@ -51,6 +51,8 @@ class Group(NamedTuple):
     last: int
     key: str
     """The values as JSON, which a form sends back."""
+    where: str
+    """The condition that picks the items of the group."""
 
 
 async def show(visit: Visit) -> ConsolePage | Redirect:
@@ -112,16 +114,19 @@ def _groups(rows: list[dict[str, Any]], by: tuple[str, ...]) -> list[Group]:
     found: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in by), []).append(row)
-    groups = [
-        Group(
-            dict(zip(by, values, strict=True)),
-            sum(row["items"] for row in some),
-            min(row["first"] for row in some),
-            max(row["last"] for row in some),
-            msgspec.json.encode(dict(zip(by, values, strict=True))).decode(),
+    groups = []
+    for values, some in found.items():
+        named = dict(zip(by, values, strict=True))
+        groups.append(
+            Group(
+                named,
+                sum(row["items"] for row in some),
+                min(row["first"] for row in some),
+                max(row["last"] for row in some),
+                msgspec.json.encode(named).decode(),
+                conditions(named, EXPRESSIONS),
+            )
         )
-        for values, some in found.items()
-    ]
     return sorted(groups, key=lambda group: -group.items)
 
 

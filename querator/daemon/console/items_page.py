@@ -145,7 +145,7 @@ async def _search(
         "queue.stats", messages.QueueStatsRequest(queue_name=queue), messages.QueueStatsResponse
     )
     one = next(one for one in stats.logical_queues[0].partitions if one.partition == number)
-    total = one.scheduled if state == "scheduled" else one.total
+    total = {"scheduled": one.scheduled, "leased": one.total_leased}.get(state, one.total)
     bounds = await visit.api.plan(queue, state, number, max(1, min(1_000, total // RANGE_ITEMS)), where)
     for bound in bounds:
         if after and ids.decode(bound).seq <= ids.decode(after).seq:

@@ -18,9 +18,8 @@ SORTS: Final = {
     "in": "In",
     "out": "Out",
     "age": "Oldest",
-    "dead": "Died",
+    "dead": "Died, 15m",
 }
-LARGEST_SHARE: Final = 100
 
 
 async def show(visit: Visit) -> ConsolePage:

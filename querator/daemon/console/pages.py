@@ -21,6 +21,7 @@ from querator.limits import US_PER_SECOND
 HERE: Final = Path(__file__).parent
 FOREVER: Final = "public, max-age=31536000, immutable"
 LIVE_SECONDS: Final = 5
+DEATHS: Final = {"client": "given up", "max_attempts": "attempts used up", "expired": "expired"}
 
 
 class ConsolePage(NamedTuple):
@@ -84,6 +85,7 @@ def _templates() -> Environment:
         "bytes": size,
         "when": when,
         "one_line": one_line,
+        "death": death,
     }
     environment.globals |= {"address": address, "static": static_address, "sparkline": _sparkline}
     return environment
@@ -129,7 +131,9 @@ def rate(per_minute: float) -> str:
     per_second = per_minute / 60
     if per_second >= 100:
         return f"{per_second:,.0f}/s"
-    return f"{per_second:.1f}/s" if per_second >= 0.05 or not per_minute else f"{per_minute}/min"
+    if not per_minute:
+        return "0/s"
+    return f"{per_second:.1f}/s" if per_second >= 0.05 else f"{per_minute}/min"
 
 
 def span(milliseconds: float | None) -> str:
@@ -137,10 +141,12 @@ def span(milliseconds: float | None) -> str:
     if milliseconds is None:
         return "–"
     seconds = milliseconds / 1_000
+    if not seconds:
+        return "0s"
     if seconds < 1:
-        return f"{milliseconds:.0f} ms" if milliseconds >= 1 or not milliseconds else f"{milliseconds:.2f} ms"
+        return f"{milliseconds:.0f}ms" if milliseconds >= 1 else f"{milliseconds:.2f}ms"
     if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.1f}s".replace(".0s", "s") if seconds < 10 else f"{int(seconds)}s"
     for unit, name, smaller, smaller_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
         if seconds >= unit:
             rest = int(seconds % unit // smaller)
@@ -172,6 +178,11 @@ def when(us: int | None) -> Markup:
 def one_line(text: str, length: int = 80) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= length else flat[: length - 1] + "…"
+
+
+def death(reason: str | None) -> str:
+    """Why a queue gave an item up."""
+    return DEATHS.get(reason or "", reason or "–")
 
 
 def _sparkline(values: list[int], label: str) -> Markup:

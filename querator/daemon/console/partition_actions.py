@@ -56,7 +56,8 @@ def _of_partitions(
 
     async def plan(visit: Visit) -> Plan:
         chosen = _Chosen.of(visit)
-        options = ["--for", visit.get("for")] if verb == "pause" and visit.get("for") else []
+        filled = tuple(field._replace(value=visit.get(field.name, field.value)) for field in fields)
+        options = [word for field in filled if field.value for word in (f"--{field.name}", field.value)]
         return Plan(
             f"{title} {chosen.text}",
             (*effects, await _holding(visit, chosen)),
@@ -64,7 +65,7 @@ def _of_partitions(
             command("partitions", verb, *chosen.words, *options),
             address("/queue", name=chosen.queue),
             queue=chosen.queue,
-            fields=tuple(field._replace(value=visit.get(field.name, field.value)) for field in fields),
+            fields=filled,
             hidden=chosen.hidden,
         )
 

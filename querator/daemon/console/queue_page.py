@@ -7,10 +7,11 @@ from typing import Any, Final
 from querator import durations, look
 from querator.daemon.console.pages import ConsolePage, chart, command, number, span
 from querator.daemon.console.visits import Visit
-from querator.limits import NS_PER_MS
+from querator.limits import NS_PER_MS, US_PER_SECOND
 from querator.wire import messages
 
 WINDOWS: Final = {"15m": ("15 minutes", 900), "24h": ("a day", 86_400), "168h": ("a week", 7 * 86_400)}
+ROWS: Final = 200
 HELD: Final = "deadline > timestamp '0001-01-02'"
 """Leaves out items that are being moved to another queue or partition: no client holds them any more."""
 
@@ -29,8 +30,7 @@ async def show(visit: Visit) -> ConsolePage:
     history = await visit.api.call(
         "queues.history", messages.QueuesHistoryRequest(queue_name=name, last=window), messages.QueuesHistoryResponse
     )
-    status = await visit.api.call("daemon.status", messages.DaemonStatusRequest(), messages.DaemonStatus)
-    end = (status.now or 0) // 1_000_000
+    end = (history.now or 0) // US_PER_SECOND
     return ConsolePage(
         "queue.html",
         name,
@@ -63,12 +63,12 @@ QueueInfo = messages.QueueInfo
 def charts(samples: list[messages.HistorySample], end: int, seconds: int) -> list[Any]:
     """Charts of depth, rates, age and times, over this many seconds."""
     step = {900: 10, 86_400: 300}.get(seconds, 1_800)
-    times = [(sample.at or 0) // 1_000_000 for sample in samples]
+    times = [(sample.at or 0) // US_PER_SECOND for sample in samples]
     begin = end - seconds
 
     def draw(title: str, tell: Any, **series: list[Any]) -> Any:
         lines = [look.Series(name.replace("_", " "), values) for name, values in series.items()]
-        return chart(look.line_chart(title, times, lines, begin, end, step, tell, is_duration=tell is span))
+        return chart(look.line_chart(title, times, lines, begin, end, step, tell, NICE[tell]))
 
     def per_second(counts: list[int]) -> list[float]:
         return [count / max(1, sample.seconds) for count, sample in zip(counts, samples, strict=True)]
@@ -99,22 +99,37 @@ def charts(samples: list[messages.HistorySample], end: int, seconds: int) -> lis
 
 
 def _per_second(value: float) -> str:
-    return f"{value:,.0f}/s" if value >= 10 or value == int(value) else f"{value:.1f}/s"
+    return f"{value:,.0f}/s" if value >= 10 else f"{value:.3g}/s"
+
+
+NICE: Final = {number: look.nice_count, _per_second: look.nice_rate, span: look.nice_duration}
+"""The top of a chart's axis, by how its values are told."""
 
 
 async def show_leases(visit: Visit) -> ConsolePage:
+    """Who holds items, and who waits for items."""
     name = visit.get("name")
+    info = await visit.api.call("queues.info", messages.QueuesInfoRequest(queue_name=name, extended=True), QueueInfo)
+    stats = await visit.api.call(
+        "queue.stats", messages.QueueStatsRequest(queue_name=name), messages.QueueStatsResponse
+    )
     rows = await visit.api.sql(
         name,
-        "select client_id, count(*) as leased, epoch_us(min(leased_at)) as since, epoch_us(min(deadline)) as"
-        f" next_deadline, epoch_us(max(deadline)) as last_deadline from leases where {HELD}"
-        " group by client_id order by since, client_id",
+        "select client_id, token_name, count(*) as leased, epoch_us(min(leased_at)) as since, epoch_us(min(deadline))"
+        f" as next_deadline, epoch_us(max(deadline)) as last_deadline from leases where {HELD}"
+        " group by client_id, token_name order by since, client_id, token_name",
+        limit=ROWS + 1,
     )
     return ConsolePage(
         "leases.html",
         f"Leases of {name}",
-        {"rows": rows},
-        commands=(command("queue", "leases", name),),
+        {
+            "rows": rows[:ROWS],
+            "is_cut": len(rows) > ROWS,
+            "waiting": info.figures.waiting_clients if info.figures else [],
+            "waiting_total": stats.logical_queues[0].lease_waiting,
+        },
+        commands=(command("queue", "leases", name), command("queues", "show", name)),
         queue=name,
         tab="leases",
     )

@@ -98,7 +98,7 @@ class Site:
         if visit.refusal is not None and "authorization" in visit.headers:
             await visit.sessions.record_failure(visit.peer, visit.refusal)
         if visit.caller is None and visit.path != SIGN_IN:
-            return Redirect(address(SIGN_IN, to=visit.path if visit.method == "GET" else ""))
+            return Redirect(address(SIGN_IN, to=visit.place if visit.method == "GET" else ""))
         return await handler(visit)
 
 

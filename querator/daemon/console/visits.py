@@ -66,6 +66,8 @@ class Visit:
         self.path: str = scope["path"].removeprefix("/console").rstrip("/") or "/"
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.query = _parameters(scope["query_string"])
+        self.place = f"{self.path}?{scope['query_string'].decode('latin-1')}" if self.query else self.path
+        """The address of the page below /console, as the browser asked for it."""
         self.form: dict[str, list[str]] = {}
         self.is_secure = scope.get("scheme") == "https"
         self._receive = receive

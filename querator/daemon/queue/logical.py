@@ -8,6 +8,7 @@ batches durable, and carries out the reads and moves that they ask for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -237,6 +238,10 @@ class Logical:
         """When the oldest of the items that are next to be leased was created; None if no item waits."""
         oldest = [partition.contents.window.oldest() for partition in self._partitions]
         return min((created_at for created_at in oldest if created_at is not None), default=None)
+
+    def waiting_clients(self, limit: int) -> list[str]:
+        """The clients whose lease requests wait, the one that waits longest first."""
+        return [one.client_id for one in itertools.islice(self._pass.parked.waiting.values(), limit)]
 
     def waiting_requests(self) -> dict[str, int]:
         return inbox.waiting_requests(self._pass)

@@ -54,6 +54,13 @@ class LatestSample(NamedTuple):
     oldest_created_at: int | None
     rate_in: float
     rate_out: float
+    partitions: int
+    stopped: int
+    """Partitions that are not available."""
+    deaths: tuple[tuple[int, int], ...]
+    """How many items died, by the time of the sample that noticed, within the last 15 minutes."""
+    died: int
+    """The sum of them."""
 
 
 class Trends:
@@ -124,12 +131,13 @@ class Trends:
         before = self.standings.get(logical.queue.name)
         return _standing(logical, self.clock.now_us(), before)
 
-    def stand_in(self, registry: Registry) -> None:
-        """Samples queues that were created since the last round."""
-        if len(self.standings) < len(registry.logicals):
-            for name, logical in registry.logicals.items():
-                if name not in self.standings:
-                    self.standings[name] = self.stand(logical)
+    def latest(self, logical: Logical) -> LatestSample:
+        """The last sample of a queue. A queue that was created since the last round is sampled now."""
+        name = logical.queue.name
+        found = self.standings.get(name)
+        if found is None:
+            found = self.standings[name] = self.stand(logical)
+        return found
 
     def _sample_one(self, logical: Logical, at: int, found: dict[int, Sample]) -> None:
         queue = logical.queue
@@ -179,7 +187,7 @@ class Trends:
 
 def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> LatestSample:
     counters = logical.counters
-    ready = leased = scheduled = severity = 0
+    ready = leased = scheduled = severity = stopped = 0
     state, reason = State.AVAILABLE, ""
     for partition in logical.partitions:
         counts = partition.counts
@@ -187,8 +195,10 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
         leased += counts.leased
         scheduled += counts.scheduled
         reported = partition.reported_state
-        if reported is not State.AVAILABLE and SEVERITY[reported] > severity:
-            state, severity = reported, SEVERITY[reported]
+        if reported is not State.AVAILABLE:
+            stopped += 1
+            if SEVERITY[reported] > severity:
+                state, severity = reported, SEVERITY[reported]
         reason = reason or partition.trouble
     dead = sum(counters.dead.values())
     is_idle = (
@@ -200,6 +210,7 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
         oldest = before.oldest_created_at
     else:
         oldest = logical.oldest_created_at()
+    deaths = _deaths(before, now_us, dead)
     seconds = (now_us - before.at_us) / US_PER_SECOND if before is not None else 0.0
     return LatestSample(
         name=logical.queue.name,
@@ -217,4 +228,16 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
         oldest_created_at=oldest,
         rate_in=max(0, counters.produced - before.produced) / seconds if before is not None and seconds > 0 else 0.0,
         rate_out=max(0, counters.completed - before.completed) / seconds if before is not None and seconds > 0 else 0.0,
+        partitions=len(logical.partitions),
+        stopped=stopped,
+        deaths=deaths,
+        died=sum([count for _, count in deaths]),
     )
+
+
+def _deaths(before: LatestSample | None, now_us: int, dead: int) -> tuple[tuple[int, int], ...]:
+    """The deaths of the last 15 minutes. Before the first sample, the counter started at 0."""
+    deaths, dead_before = (before.deaths, before.dead) if before is not None else ((), 0)
+    if deaths and deaths[0][0] <= now_us - FINE.covered_seconds * US_PER_SECOND:
+        deaths = tuple([one for one in deaths if one[0] > now_us - FINE.covered_seconds * US_PER_SECOND])
+    return (*deaths, (now_us, dead - dead_before)) if dead > dead_before else deaths

@@ -4,8 +4,11 @@ queues).
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from querator import durations
 from querator.daemon.access import Caller, Right
@@ -19,10 +22,12 @@ from querator.limits import NS_PER_SECOND, OVERVIEW_LIMIT_DEFAULT, OVERVIEW_LIMI
 from querator.wire import messages
 
 SPARK_POINTS: Final = 30
+SLICE_QUEUES: Final = 250
+"""So many queues are looked at without a pause, which takes less than a millisecond."""
 _US_PER_MS: Final = 1_000
 
 _ORDERS: Final[Mapping[str, Callable[[LatestSample], Any]]] = {
-    "trouble": lambda one: (-bool(one.reason), -one.severity, -one.ready),
+    "trouble": lambda one: (-bool(one.reason), -one.severity, -one.died, -one.ready),
     "name": lambda one: one.name.encode(),
     "ready": lambda one: -one.ready,
     "leased": lambda one: -one.leased,
@@ -30,7 +35,7 @@ _ORDERS: Final[Mapping[str, Callable[[LatestSample], Any]]] = {
     "in": lambda one: -one.rate_in,
     "out": lambda one: -one.rate_out,
     "age": lambda one: one.oldest_created_at or 1 << 62,
-    "dead": lambda one: -one.dead,
+    "dead": lambda one: -one.died,
 }
 
 
@@ -45,6 +50,7 @@ async def history(registry: Registry, request: messages.QueuesHistoryRequest) ->
         queue_name=logical.queue.name,
         step=durations.text(resolution.step_seconds * NS_PER_SECOND),
         samples=_history_samples(samples),
+        now=registry.trends.clock.now_us(),
     )
 
 
@@ -108,6 +114,14 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
     return None if items else 0
 
 
+class _Selection(NamedTuple):
+    """The queues of one page, and the sums over all queues that match."""
+
+    chosen: list[LatestSample]
+    totals: Counter[str]
+    dead_queues: set[str]
+
+
 async def overview(
     registry: Registry, request: messages.QueuesOverviewRequest, caller: Caller
 ) -> messages.QueuesOverviewResponse:
@@ -118,30 +132,62 @@ async def overview(
     if request.offset < 0 or not 0 <= request.limit <= OVERVIEW_LIMIT_MAX:
         raise InvalidRequest(f"limit is invalid; it must be from 0 to {OVERVIEW_LIMIT_MAX}, and offset not negative")
     trends: Trends = registry.trends
-    trends.stand_in(registry)
-    text = request.contains.lower()
-    shown = {name: queue for name, queue in registry.queues.items() if caller.may(Right.VIEW, name)}
-    found = [one for one in trends.standings.values() if text in one.name.lower() and one.name in shown]
-    first, limit = request.offset, request.limit or OVERVIEW_LIMIT_DEFAULT
-    chosen = sorted(found, key=order)[first : first + limit]
-    names = [one.name for one in chosen]
+    end = request.offset + (request.limit or OVERVIEW_LIMIT_DEFAULT)
+    selection = await _select(registry, caller, request.contains.lower(), order, end)
+    names = [one.name for one in selection.chosen[request.offset :] if one.name in registry.logicals]
     fresh = [trends.stand(registry.logicals[name]) for name in names]
     samples = await _read(registry, FINE, FINE.covered_seconds, names)
-    dead_queues = {queue.dead_queue for queue in shown.values() if queue.dead_queue}
     now_us = trends.clock.now_us()
+    totals = selection.totals
     return messages.QueuesOverviewResponse(
-        queues=len(shown),
-        matching=len(found),
-        troubled=sum(1 for one in found if one.severity or one.reason),
-        ready=sum([one.ready for one in found]),
-        leased=sum([one.leased for one in found]),
-        scheduled=sum([one.scheduled for one in found]),
+        queues=totals["queues"],
+        matching=totals["matching"],
+        troubled=totals["troubled"],
+        ready=totals["ready"],
+        leased=totals["leased"],
+        scheduled=totals["scheduled"],
+        died=totals["died"],
         items=[
-            _row(registry, one, caller.readable(one.reason), samples[one.name], one.name in dead_queues, now_us)
+            _row(
+                registry, one, caller.readable(one.reason), samples[one.name], one.name in selection.dead_queues, now_us
+            )
             for one in fresh
-            if one.name in registry.queues
+            if one.name in registry.logicals
         ],
     )
+
+
+async def _select(
+    registry: Registry, caller: Caller, text: str, order: Callable[[LatestSample], Any], limit: int
+) -> _Selection:
+    """The first `limit` queues that match, in order. Lets the loop run now and then: there may be 10,000 queues."""
+    trends: Trends = registry.trends
+    names = list(registry.logicals)
+    best: list[tuple[Any, str, LatestSample]] = []
+    totals: Counter[str] = Counter()
+    dead_queues: set[str] = set()
+    for start in range(0, len(names), SLICE_QUEUES):
+        if start:
+            await asyncio.sleep(0)
+        for name in names[start : start + SLICE_QUEUES]:
+            logical = registry.logicals.get(name)
+            if logical is None or not caller.may(Right.VIEW, name):
+                continue
+            totals["queues"] += 1
+            dead_queues.add(logical.queue.dead_queue)
+            if text and text not in name.lower():
+                continue
+            one = trends.latest(logical)
+            best.append((order(one), name, one))
+            totals["matching"] += 1
+            totals["troubled"] += bool(one.severity or one.reason)
+            totals["ready"] += one.ready
+            totals["leased"] += one.leased
+            totals["scheduled"] += one.scheduled
+            totals["died"] += one.died
+        best.sort(key=itemgetter(0, 1))
+        del best[limit:]
+    return _Selection([one for _, _, one in best], totals, dead_queues)
 
 
 def _row(
@@ -164,6 +210,8 @@ def _row(
         dead_queue=registry.queues[one.name].dead_queue,
         is_dead_queue=is_dead_queue,
         depths=_spark(samples, now_us),
+        partitions=one.partitions,
+        stopped=one.stopped,
     )
 
 

@@ -108,6 +108,7 @@ async function refresh() {
   if (document.hidden) return;
   try {
     const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    if (answer.redirected) return location.reload();  // the session has ended: ask for the token
     if (!answer.ok) throw new Error(`the daemon answered ${answer.status}`);
     replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
     since = Date.now();
@@ -120,6 +121,13 @@ async function refresh() {
 async function keepFresh() {
   await refresh();
   timer = setTimeout(keepFresh, seconds * 1000);
+}
+
+for (const all of document.querySelectorAll("input[data-all]")) {
+  all.hidden = false;
+  all.addEventListener("change", () => {
+    for (const one of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) one.checked = all.checked;
+  });
 }
 
 localTimes(document);
