@@ -1,4 +1,5 @@
-"""`doctor` tries the object store. A daemon refuses `wait` and `--standby` on a store that cannot decide who owns it."""
+"""`doctor` tries the object store. A daemon refuses `wait` and `--standby` on a store that cannot decide who owns it.
+"""
 
 from __future__ import annotations
 
