@@ -536,6 +536,20 @@ class TestLifecycle:
         d.run()
         assert (d.stored(), d.stored("dead")) == ([], ["b"])
 
+    def test_an_item_that_is_dying_is_not_leased_when_its_file_is_opened_again(self, d):
+        d.create("dead", expire_s=10**9)
+        d.create(dead_queue="dead", expire_s=1_000)
+        d.produce(["a"])
+        d.failing_writes = lambda: "disk full"
+        d.advance(1_100)  # "a" cannot arrive in the dead queue
+        d.produce(["b"])
+        leased = d.lease()
+        d.failing_writes = lambda: None
+        d.elapse(1)  # both files are opened again
+        assert d.payloads(leased.leases) == ["b"]
+        assert d.stored("dead") == ["a"]
+        assert d.stored() == ["b"]
+
     def test_a_client_s_dead_letter_is_finished_after_a_crash(self, d):
         d.create("dead")
         d.create(dead_queue="dead")

@@ -57,6 +57,9 @@ class Contents:
         self.created_sum = summary.created_sum
         if summary.next_expiry is not None:
             self.expiry.expect(summary.next_expiry)
+        if snapshot.expired:
+            self.expiry.begin()
+            self.expiry.found.append((snapshot.expired, None))
         self.window.waiting = summary.ready
         self.window.extend(snapshot.ready)
         self.leases.load(snapshot.leased)

@@ -27,7 +27,7 @@ def run(this: Pass) -> None:
         if 0 < partition.placement.resume_at < this.now_us:
             _resume(this, partition)
         contents = partition.contents
-        if contents.expiry.found:
+        if contents.expiry.found and partition.allows.lifecycle:
             _expire_found(this, partition)
         if partition.next_event_us() < this.now_us:
             _end_leases(this, partition)
