@@ -8,8 +8,8 @@
 turns.
 
 `timing` starts a daemon on loopback. A near miss is a real token whose last characters of the secret are wrong, a far
-miss has nothing in common with one; both have a right checksum. The difference of their medians must be within the
-noise, which is the difference between two halves of the near misses.
+miss has nothing in common with one; both have a right checksum. The interval of their difference must include
+zero.
 """
 
 from __future__ import annotations
@@ -144,8 +144,10 @@ def report(near: list[float], far: list[float]) -> None:
         return statistics.median(seconds) * 1e6
 
     print(f"near misses {median(near):.2f} µs, far misses {median(far):.2f} µs (medians of {len(near):,} each)")
-    print(f"difference {abs(median(near) - median(far)):.2f} µs")
-    print(f"noise      {abs(median(near[::2]) - median(near[1::2])):.2f} µs (two halves of the near misses)")
+    differences = sorted([(one - other) * 1e6 for one, other in zip(near, far, strict=True)])
+    middle, half_width = len(differences) // 2, round(0.98 * len(differences) ** 0.5)
+    low, high = differences[middle - half_width], differences[min(middle + half_width, len(differences) - 1)]
+    print(f"difference {differences[middle]:+.2f} µs; the true one is between {low:+.2f} and {high:+.2f} (95%)")
     wins = sum(one < other for one, other in zip(near, far, strict=True)) / len(near)
     print(f"a near miss was faster in {wins:.1%} of the pairs; 50% ± {100 / len(near) ** 0.5:.1f}% is chance")
 
