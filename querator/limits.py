@@ -258,7 +258,7 @@ BACK_PRESSURE_SECONDS = 0.005
 BACK_PRESSURE_MEASURED_BYTES_MIN = 1_000_000
 """A smaller apply says too little about how fast a storage's files catch up."""
 APPLY_IDLE_ROUNDS = 4
-"""A storage that is idle for this many rounds of upkeep is applied to its files."""
+"""When a storage is idle for this many rounds of upkeep, its journal is applied to its files."""
 APPLY_RETRY_SECONDS_MAX = 30.0
 """A partition whose apply fails is tried again after a wait that doubles up to this."""
 FORGET_EVERY_US = 600 * US_PER_SECOND

@@ -272,7 +272,7 @@ class Storage(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How many of these bytes are in memory: fewer, because most items leave before they would be applied."""
+        """How many of these bytes are in memory. Most items leave before they would be applied, and need no memory then."""
 
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""
