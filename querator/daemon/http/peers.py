@@ -1,5 +1,5 @@
-"""Finds out who is at the other end of a connection: the user or the address, which the kernel reports, or the name in a
-client certificate, which TLS has verified.
+"""Finds out who is at the other end of a connection: the user or the address that the kernel reports, or the name in a
+client certificate that TLS has verified.
 """
 
 from __future__ import annotations

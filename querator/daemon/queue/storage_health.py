@@ -15,8 +15,8 @@ class StorageHealth:
         self.recovered_at = 0
         """When the partition last recovered from an error, in this process."""
         self.relapses = 0
-        """Failures since the last durable write. Opening the file does not reset the number, because a file can be opened on
-        a full disk.
+        """Failures since the last durable write. Opening the file does not reset the number, because that
+        works even on a full disk.
         """
         self.retry_at_ns = 0
         """When the file is opened again after a failure."""
