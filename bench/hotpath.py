@@ -137,14 +137,19 @@ class Bench:
     async def rounds(self, rounds: int, meter: Meter) -> None:
         held: list[list[str]] | None = None
         for _ in range(rounds):
-            await meter.measure("produce", self.step(self.produces()))
-            leased = await meter.measure("lease", self.step(self.leases()))
-            await meter.measure("complete", self.step(self.completes(leased)))
-            await self.step(self.produces())
-            if held is not None:
-                held = list(map(_ids, await meter.measure("in one", self.step(self.leases(held)))))
-            else:
-                held = list(map(_ids, await self.step(self.leases())))
+            held = await self.round(meter, held)
+
+    async def round(self, meter: Meter, held: list[list[str]] | None) -> list[list[str]]:
+        """Measures each step once. `held` are the items that the last round leased, and this one completes. Returns the
+        items that this round leased.
+        """
+        await meter.measure("produce", self.step(self.produces()))
+        leased = await meter.measure("lease", self.step(self.leases()))
+        await meter.measure("complete", self.step(self.completes(leased)))
+        await self.step(self.produces())
+        if held is None:
+            return list(map(_ids, await self.step(self.leases())))
+        return list(map(_ids, await meter.measure("in one", self.step(self.leases(held)))))
 
 
 def _ids(reply: bytes) -> list[str]:

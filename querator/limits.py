@@ -205,6 +205,11 @@ REMEMBERED_HEAD_BYTES_MAX = 2_048
 that is longer than the second is always parsed."""
 PIPELINED_BYTES_MAX = 65_536
 """The daemon stops reading from a client that sends this much ahead of its answers."""
+TCP_CONNECTIONS_MAX = 50_000
+TCP_CONNECTIONS_FILES_SHARE = 0.75
+"""TCP connections at a time: at most the first, and at most this share of the files that the daemon may open. Further
+ones are closed at once, so that partition files and the Unix socket still work when somebody opens too many.
+"""
 LISTEN_BACKLOG = 2_048
 """Connections that the kernel queues before the daemon accepts them."""
 TCP_IDLE_SECONDS = 30
@@ -213,7 +218,7 @@ TCP_PROBES_MAX = 3
 """The kernel probes a client whose connection was idle for the first, at intervals of the second. A client that answers
 none of the third number of probes is gone: its connection ends, and so do its waiting requests."""
 KEEP_ALIVE_SECONDS = 75
-"""A connection that is idle for longer is closed."""
+"""A connection that is idle for longer is closed, and so is one whose request head is not complete after this time."""
 UNREAD_SECONDS_MAX = 60.0
 """A client that reads nothing of a long answer for this long loses its connection."""
 TLS_HANDSHAKE_SECONDS_MAX = 10.0
@@ -255,7 +260,7 @@ BACK_PRESSURE_SECONDS = 0.005
 BACK_PRESSURE_MEASURED_BYTES_MIN = 1_000_000
 """A smaller apply says too little about how fast a storage's files catch up."""
 APPLY_IDLE_ROUNDS = 4
-"""A storage that is idle for this many rounds of upkeep is applied to its files."""
+"""When a storage is idle for this many rounds of upkeep, its journal is applied to its files."""
 APPLY_RETRY_SECONDS_MAX = 30.0
 """A partition whose apply fails is tried again after a wait that doubles up to this."""
 FORGET_EVERY_US = 600 * US_PER_SECOND

@@ -111,7 +111,7 @@ class Measure:
 
 
 class Floor(Measure):
-    """A measured value that must not fall to its thresholds."""
+    """A measured value that must stay above its thresholds."""
 
     @property
     def severity(self) -> Severity:

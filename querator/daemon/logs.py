@@ -77,7 +77,7 @@ class RecentWarnings(logging.Handler):
             self._kept.append(LoggedWarning(at_us, record.levelname.lower(), record.getMessage(), texts))
 
     def latest(self) -> list[LoggedWarning]:
-        """The last ones first. Other threads log, so that this takes a copy."""
+        """The latest warnings first. This takes a copy, because other threads log at the same time."""
         return list(reversed(list(self._kept)))
 
 

@@ -134,7 +134,7 @@ class DaemonServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application(calls, metrics, routes, tls=tls),
-                http=QueratorProtocol.behind(Gate(calls)),
+                http=QueratorProtocol.behind(Gate(calls, _tcp_connections_max())),
                 interface="asgi3",
                 loop="none",
                 ws="none",
@@ -237,6 +237,13 @@ def _settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def _tcp_connections_max() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits.TCP_CONNECTIONS_MAX
+    return min(limits.TCP_CONNECTIONS_MAX, int(files * limits.TCP_CONNECTIONS_FILES_SHARE))
 
 
 def _raise_open_files_limit() -> None:

@@ -253,6 +253,39 @@ def test_idle_connections_are_swept_away_and_waiting_ones_are_not(front: Front) 
     assert waiting.answer().status == 200
 
 
+def test_a_head_that_arrives_byte_by_byte_is_given_up(front: Front) -> None:
+    slow, steady = front.connect(), front.connect()
+    slow.send(b"POST /v1/queue.pro")
+
+    def sweep() -> None:
+        front.gate.sweeps += 1
+        for connection in list(front.server.server_state.connections):
+            connection.end_if_idle()
+
+    for _ in range(75 // SWEEP_SECONDS + 2):
+        with contextlib.suppress(OSError):
+            slow.send(b"d")
+        # Each request of this client comes in two parts, and each of them is complete soon.
+        steady.send(produce()[:20])
+        steady.send(produce()[20:])
+        assert steady.answer().status == 200
+        front.on_loop(sweep)
+    assert slow.is_at_end()
+
+
+def test_connections_beyond_the_bound_are_closed_except_on_the_unix_socket(fresh_front: Front) -> None:
+    front = fresh_front
+    front.gate._tcp_connections_max = 3
+    kept = [front.connect(tcp=True) for _ in range(3)]
+    for one in kept:
+        one.send(produce())
+        assert one.answer().status == 200
+    assert front.connect(tcp=True).is_at_end()
+    for one in [*kept, front.connect()]:
+        one.send(produce())
+        assert one.answer().status == 200
+
+
 # The end
 
 

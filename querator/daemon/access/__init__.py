@@ -14,7 +14,7 @@ text of their 401. Nothing here knows HTTP or checks whether a queue exists.
 
 from querator.daemon.access.admission import ACCESS_DENIED, Access
 from querator.daemon.access.audit import AuditLine
-from querator.daemon.access.callers import Caller, CallerKind, Peer
+from querator.daemon.access.callers import UNIX, Caller, CallerKind, Peer
 from querator.daemon.access.failed_attempts import FailedAttempts
 from querator.daemon.access.roles import RIGHTS, Right
 from querator.daemon.access.web_pages import Headers
@@ -22,6 +22,7 @@ from querator.daemon.access.web_pages import Headers
 __all__ = [
     "ACCESS_DENIED",
     "RIGHTS",
+    "UNIX",
     "Access",
     "AuditLine",
     "Caller",

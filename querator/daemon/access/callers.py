@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Final
 
 from querator import limits
 from querator.daemon.access.roles import EVERY_QUEUE, RIGHTS, Right, compiled
@@ -82,6 +83,10 @@ class Caller:
         """Makes the hot path check the next request in full."""
         for names in self.granted.values():
             names.clear()
+
+
+UNIX: Final = "unix"
+"""The host of everybody who comes over the Unix socket."""
 
 
 class Peer:

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
     time_us: int
     chunks: list[tuple[str, FeedChunk]]
-    """With the names of their storages."""
+    """The chunks, each with the name of its storage."""
     is_last: bool
     openings: list[Opening] = []
     catalog: bytes = b""

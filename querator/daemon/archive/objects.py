@@ -92,7 +92,7 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions that were closed. Their files may change without a record after that."""
     bases: list[Base] = []
     void: list[str] = []
-    """Partitions whose bases and records up to this object no longer lead to what they are now: their files changed
+    """Partitions that cannot be rebuilt from their bases and the records up to this object, because their files changed
     while they were closed. They need new bases."""
     gone: list[str] = []
     """Partitions that no longer exist."""

@@ -26,7 +26,7 @@ from querator.daemon.store import Storage, open_storage, private, records_of, re
 from querator.errors import NotFound, UsageError
 
 Progress = Callable[[int, int], None]
-"""Gets the bytes done and the bytes in all."""
+"""Called with the number of bytes that are done, and with their total."""
 
 _STATE: Final = "restore.json"
 _DEFAULT: Final = "default"

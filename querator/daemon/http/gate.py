@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from typing import Final, Protocol
 
-from querator.daemon.access import Caller
+from querator import limits
+from querator.daemon.access import UNIX, Caller, Peer
 from querator.daemon.http.dispatch import DONE, Calls
 from querator.daemon.http.heads import RememberedHeads
 from querator.errors import BY_CODE
 from querator.wire.content import Codec
 
+log = logging.getLogger("querator.transport")
+
 SWEEP_SECONDS: Final = 15
+FULL_LOGGED_EVERY_SWEEPS: Final = 4
 DefaultHeaders = list[tuple[bytes, bytes]]
 
 
@@ -61,8 +66,11 @@ class ReplyHeads:
 class Gate:
     """The state that all connections share. It also ends idle connections."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, tcp_connections_max: int = limits.TCP_CONNECTIONS_MAX) -> None:
         self.calls = calls
+        self._tcp_connections_max = tcp_connections_max
+        self._full_until = 0
+        """The log has a line about too many connections. The next one comes with this sweep at the earliest."""
         self.heads: defaultdict[Caller | None, RememberedHeads] = defaultdict(RememberedHeads)
         """Remembered heads by the caller that the connection itself proves: the same head can mean another caller on
         another kind of connection.
@@ -80,6 +88,15 @@ class Gate:
             heads.forget()
         for connection in list(self._connections):
             connection.end_if_caller_ended()
+
+    def admits(self, peer: Peer, connections: int) -> bool:
+        """Whether one more connection may stay open. The Unix socket is always open for operators."""
+        if connections <= self._tcp_connections_max or peer.host == UNIX:
+            return True
+        if self.sweeps >= self._full_until:
+            self._full_until = self.sweeps + FULL_LOGGED_EVERY_SWEEPS
+            log.warning("too many connections; new ones over TCP are closed", extra={"connections": connections})
+        return False
 
     def keep_sweeping(self, loop: asyncio.AbstractEventLoop, connections: set[Connection]) -> None:
         """Ends idle connections every few seconds, as long as there are connections."""

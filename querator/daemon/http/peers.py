@@ -1,5 +1,5 @@
-"""Finds out who is at the other end of a connection: a user or an address, from the kernel, or the name in a client
-certificate, which TLS has verified.
+"""Finds out who is at the other end of a connection: the user or the address that the kernel reports, or the name in a
+client certificate that TLS has verified.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from querator.config import HttpAddress
-from querator.daemon.access import Access, Caller, Peer
+from querator.daemon.access import UNIX, Access, Caller, Peer
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: process, user and group."""
@@ -24,7 +24,7 @@ def peer_of(transport: asyncio.BaseTransport, access: Access) -> Peer:
     if found.family == socket.AF_UNIX:
         raw = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
-        return Peer(f"unix:{pid}", access.caller_of_user(uid))
+        return Peer(f"{UNIX}:{pid}", access.caller_of_user(uid))
     name = transport.get_extra_info("peername")
     address = str(HttpAddress(name[0], name[1])) if name else "unknown"
     return Peer(address, _caller_of_certificate(transport.get_extra_info("peercert"), access))

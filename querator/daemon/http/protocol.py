@@ -60,6 +60,10 @@ class QueratorProtocol(ParsingConnection):
         self._abandon: Abandon | None = None
         self._is_calling = False
         self._chunks: list[bytes] = []
+        self._head_sweep = 0
+        """When the head began that is not complete yet."""
+        if not self.gate.admits(self._peer, len(self.connections)):
+            transport.abort()
         self.gate.keep_sweeping(self.loop, self.connections)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,10 +104,15 @@ class QueratorProtocol(ParsingConnection):
                 self.loop.call_later(TLS_END_SECONDS, self._raw.abort)
 
     def end_if_idle(self) -> None:
-        idle_seconds = (self.gate.sweeps - self._last_sweep) * SWEEP_SECONDS
-        if idle_seconds > self.timeout_keep_alive and self._phase in (HEAD, HOT_BODY, PARSED_BODY):
-            # close() would wait for a client that does not read.
-            self._raw.abort()
+        """Ends a connection that is idle, or whose head takes too long: a client that sends it byte by byte is never
+        idle.
+        """
+        since = self._last_sweep
+        if self._phase == HEAD and self._held and not self.flow.write_paused:
+            since = min(since, self._head_sweep)
+        seconds = (self.gate.sweeps - since) * SWEEP_SECONDS
+        if seconds > self.timeout_keep_alive and self._phase in (HEAD, HOT_BODY, PARSED_BODY):
+            self._raw.abort()  # close() would wait for a client that does not read
 
     def end_if_caller_ended(self) -> None:
         """Ends a waiting lease, and a request whose body is still arriving, if their caller has ended."""
@@ -212,6 +221,8 @@ class QueratorProtocol(ParsingConnection):
     def _advance_held(self, data: bytes) -> None:
         """Adds bytes to what is held: the rest of a head, or requests of a client that does not read its answers."""
         before = len(self._held) - self._held_at
+        if not before:
+            self._head_sweep = self.gate.sweeps
         self._hold(data)
         if self.flow.write_paused:
             return

@@ -47,7 +47,7 @@ HELD: Final = Allows(produce=False, lease=False, complete=True, lifecycle=False,
 
 
 def restricted(allows: Allows, overlay: Allows) -> Allows:
-    """Whatever both allow."""
+    """What a partition allows if both of these apply."""
     return Allows(*[a and b for a, b in zip(allows, overlay, strict=True)])
 
 

@@ -15,7 +15,9 @@ class StorageHealth:
         self.recovered_at = 0
         """When the partition last recovered from an error, in this process."""
         self.relapses = 0
-        """Failures since the last durable write. Opening the file does not reset it: a full disk allows that."""
+        """Failures since the last durable write. Opening the file does not reset the number, because that
+        works even on a full disk.
+        """
         self.retry_at_ns = 0
         """When the file is opened again after a failure."""
         self.shortage = ""
@@ -51,7 +53,7 @@ class StorageHealth:
         self.error = ""
 
     def applied(self) -> None:
-        """Called when the file has everything durable. Forgets earlier failures to apply."""
+        """Called when the file contains every durable change. Forgets earlier failures to apply."""
         self.apply_failures, self.apply_error = 0, ""
 
     def apply_failed(self, reason: str, retry_at: float) -> None:

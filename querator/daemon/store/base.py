@@ -73,7 +73,7 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
     """Sequences of items to remove, leased or not. Their leases go too."""
     lost_seqs: list[int] = msgspec.field(default_factory=list)
     lost_births: list[int] = msgspec.field(default_factory=list)
-    """The birth of the item of each lost sequence. A lost lease is remembered while its item is stored."""
+    """The birth of each of these items. A lost lease is remembered while its item is stored."""
     lost_until: int = 0
     """Lost leases are remembered at least until this time."""
     request_ids: list[str] = msgspec.field(default_factory=list)
@@ -272,7 +272,7 @@ class Storage(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """How many of these bytes are in memory: fewer, because most items leave before they would be applied."""
+        """How many of these bytes are in memory. Items that leave before they are applied need none any more."""
 
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""

@@ -27,6 +27,11 @@ from querator.items import Room
 _log = logging.getLogger(__name__)
 
 
+def segment_path(directory: Path, number: int) -> Path:
+    """Segments are named by their numbers, which rise."""
+    return directory / f"{number:012d}.seg"
+
+
 class Segment:
     """One file of the journal."""
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from querator.daemon.store.journal.books import Books, Segment
+from querator.daemon.store.journal.books import Books, Segment, segment_path
 from querator.daemon.store.journal.head import NO_SEGMENTS, Head
 from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.records import (
@@ -61,10 +61,6 @@ def recover(directory: Path, books: Books, head_file: Head) -> Recovered:
     if numbers and numbers[-1] < head.last:
         history.wound(f"segments {numbers[-1] + 1} to {head.last} are missing", None)
     return Recovered(history, numbers[-1] if numbers else head.last, known is None)
-
-
-def segment_path(directory: Path, number: int) -> Path:
-    return directory / f"{number:012d}.seg"
 
 
 def _header(path: Path, number: int) -> SegmentHeader | None:

@@ -25,7 +25,7 @@ from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.journal.books import Books, Segment
+from querator.daemon.store.journal.books import Books, Segment, segment_path
 from querator.daemon.store.journal.feed import Feed
 from querator.daemon.store.journal.head import Head, Segments
 from querator.daemon.store.journal.history import History, Place
@@ -40,7 +40,7 @@ from querator.daemon.store.journal.records import (
     encode_tail,
     payload_in,
 )
-from querator.daemon.store.journal.recovery import recover, segment_path
+from querator.daemon.store.journal.recovery import recover
 from querator.daemon.store.journal.spares import Spares
 from querator.daemon.store.journal.syscalls import fdatasync_holding, pwrite_holding
 
