@@ -56,7 +56,7 @@ complete -c querator -n '__querator_at '\'''\''' -a doctor -d 'Find out what is 
 complete -c querator -n '__querator_at '\'''\''' -a context -d 'Give names to the daemons you work with, and choose one.'
 complete -c querator -n '__querator_at '\'''\''' -a tls -d 'Make certificates for a daemon and its clients, and renew them.'
 complete -c querator -n '__querator_at '\'''\''' -a config -d 'Show the settings and where each came from.'
-complete -c querator -n '__querator_at '\'''\''' -a version -d 'Print the version.'
+complete -c querator -n '__querator_at '\'''\''' -a version -d 'Print the version and the build.'
 complete -c querator -n '__querator_at '\'''\''' -a completion -d 'Print the completion script for a shell.'
 complete -c querator -n '__querator_at '\'''\''' -a help -d 'Show help on a command or a topic, such as exit-codes.'
 complete -c querator -n '__querator_at '\'''\''' -l version -d 'Print the version and exit.'
