@@ -2,8 +2,8 @@
 
     python -m bench.instructions [--rounds 6] [SHAPE ...]        shapes as in bench.hotpath: 1x1 1x32
 
-The number hardly depends on the machine or its load, and it can be compared between builds: QUERATOR_PURE=1 counts the
-plain build of a checkout that has compiled modules. The work is that of bench.hotpath, in a process under valgrind.
+The number hardly depends on how busy the machine is. In a checkout with compiled modules both builds are counted. The
+work is that of bench.hotpath, in a process under valgrind, which takes a minute or two for each build.
 
 callgrind writes what it has counted to a file, and starts again at zero, whenever the process calls getppid(). The
 process does that before and after each step, so every other file holds the cost of one step.
@@ -38,12 +38,23 @@ def valgrind() -> str | None:
     return shutil.which("valgrind")
 
 
-def count(shapes: list[str], rounds: int) -> Costs:
+def count(shapes: list[str], rounds: int, *, pure: bool) -> Costs:
     with tempfile.TemporaryDirectory(prefix="querator-callgrind-") as scratch:
-        command = [valgrind() or "valgrind", "--tool=callgrind", "--dump-before=getppid", "--quiet"]
+        command = [
+            valgrind() or "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--dump-before=getppid",
+            "--quiet",
+        ]
         command += [f"--callgrind-out-file={scratch}/out", sys.executable, "-m", "bench.instructions", "--inside"]
         done = subprocess.run(
-            [*command, "--rounds", str(rounds), *shapes], stdout=subprocess.PIPE, text=True, check=True
+            [*command, "--rounds", str(rounds), *shapes],
+            env=os.environ | {"QUERATOR_PURE": str(int(pure))},
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
         labels = [line.split("\t") for line in done.stdout.splitlines()]
         costs: dict[tuple[str, str], list[int]] = {}
@@ -68,16 +79,26 @@ def _total(path: Path) -> int:
 class _Marks(hotpath.Meter):
     """Calls getppid() before and after each step, and prints which step it was."""
 
+    counts = False
+    """Whether callgrind counts already."""
+
     def __init__(self, shape: str) -> None:
         super().__init__(lambda: 0.0)
         self._shape = shape
 
     async def measure(self, name: str, step: Any) -> Any:
+        self._start_counting()
         os.getppid()
         result = await step
         os.getppid()
         print(self._shape, name, sep="\t", flush=True)
         return result
+
+    def _start_counting(self) -> None:
+        """Counting makes everything fifty times slower, so it starts with the first step."""
+        if not _Marks.counts:
+            subprocess.run(["callgrind_control", "--instr=on", str(os.getpid())], stdout=subprocess.DEVNULL, check=True)
+            _Marks.counts = True
 
 
 def _run_inside(shapes: list[str], rounds: int) -> None:
@@ -97,11 +118,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.inside:
         _run_inside(options.shapes, options.rounds)
-    costs = count(options.shapes, options.rounds)
-    print(f"instructions per request, {build.name()} build, Python {platform.python_version()}")
-    print(" " * 10, *(f"{step:>10}" for step in STEPS))
-    for shape, of_steps in costs.items():
-        print(f"{shape:10}", *(f"{of_steps[step]:10,.0f}" for step in STEPS))
+    builds = [build.COMPILED, build.PLAIN] if build.name() == build.COMPILED else [build.PLAIN]
+    for name in builds:
+        costs = count(options.shapes, options.rounds, pure=name == build.PLAIN)
+        print(f"instructions per request, {name} build, Python {platform.python_version()}")
+        print(" " * 10, *(f"{step:>10}" for step in STEPS))
+        for shape, of_steps in costs.items():
+            print(f"{shape:10}", *(f"{of_steps[step]:10,.0f}" for step in STEPS), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # fish completion for querator
 
 set -g __querator_commands 'daemon' 'daemon run' 'daemon status' 'daemon stop' 'daemon promote' 'queues' 'queues create' 'queues list' 'queues show' 'queues update' 'queues delete' 'queue' 'queue produce' 'queue lease' 'queue complete' 'queue retry' 'queue extend' 'queue consume' 'queue leases' 'queue release' 'queue stats' 'queue history' 'queue clear' 'queue wait' 'partitions' 'partitions list' 'partitions show' 'partitions pause' 'partitions resume' 'partitions drain' 'partitions offline' 'partitions reload' 'partitions migrate' 'partitions backup' 'partitions restore' 'partitions accept-loss' 'partitions verify' 'partitions compact' 'partitions jobs' 'partitions cancel' 'storages' 'storages list' 'archive' 'archive status' 'archive list' 'archive verify' 'archive prune' 'archive salvage' 'archive restore' 'jobs' 'jobs list' 'jobs show' 'jobs cancel' 'items' 'items list' 'items inspect' 'items delete' 'items redrive' 'items export' 'items import' 'sql' 'pipeline' 'pipeline import' 'pipeline export' 'pipeline copy' 'pipeline redrive' 'pipeline report' 'pipeline stream' 'tokens' 'tokens create' 'tokens list' 'tokens show' 'tokens revoke' 'tokens rotate' 'tokens whoami' 'audit' 'top' 'console' 'check' 'check queue' 'check partitions' 'check daemon' 'doctor' 'context' 'context add' 'context use' 'context list' 'context show' 'context remove' 'tls' 'tls init' 'tls renew' 'config' 'config show' 'version' 'completion' 'help'
-set -g __querator_valued --age-critical --age-warn --archive --at --backoff --batch-size --by --ca-file --cert-critical --cert-warn --checkpoint --client --client-cert --client-id --client-key --columns --complete --concurrency --conf --config --context --data --days --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --expires --file --for --format --from --grace --html --http --interval --into --keep --kind --lag-critical --lag-warn --last --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --name --only --option --output --partition --partition-by --partitions --payload --port --queue --rate --reason --reference --request-id --retention --role --since --socket --socket-group --sort --splits --state --timeout --tls-cert --tls-client-ca --tls-key --to --to-storage --token-file --transform --trigger --where --who -f -n -o -p
+set -g __querator_valued --age-critical --age-warn --archive --at --backoff --batch-size --by --ca-file --cert-critical --cert-warn --checkpoint --client --client-cert --client-id --client-key --columns --complete --concurrency --conf --config --context --data --days --dead-queue --delay --depth-critical --depth-warn --encoding --endpoint --enqueue-at --exec --exec-timeout --expire-timeout --expires --file --for --format --from --grace --html --http --interval --into --keep --kind --last --lease-timeout --limit --log-file --log-format --log-level --master --max-attempts --name --only --option --output --partition --partition-by --partitions --payload --port --queue --rate --reason --reference --request-id --retention --role --since --socket --socket-group --sort --splits --state --timeout --tls-cert --tls-client-ca --tls-key --to --to-storage --token-file --transform --trigger --where --who -f -n -o -p
 
 # Whether the words so far name this command and, if a number is given, that argument of it.
 function __querator_at
@@ -56,7 +56,7 @@ complete -c querator -n '__querator_at '\'''\''' -a doctor -d 'Find out what is 
 complete -c querator -n '__querator_at '\'''\''' -a context -d 'Give names to the daemons you work with, and choose one.'
 complete -c querator -n '__querator_at '\'''\''' -a tls -d 'Make certificates for a daemon and its clients, and renew them.'
 complete -c querator -n '__querator_at '\'''\''' -a config -d 'Show the settings and where each came from.'
-complete -c querator -n '__querator_at '\'''\''' -a version -d 'Print the version, and whether this build is compiled or plain Python.'
+complete -c querator -n '__querator_at '\'''\''' -a version -d 'Print the version and the build.'
 complete -c querator -n '__querator_at '\'''\''' -a completion -d 'Print the completion script for a shell.'
 complete -c querator -n '__querator_at '\'''\''' -a help -d 'Show help on a command or a topic, such as exit-codes.'
 complete -c querator -n '__querator_at '\'''\''' -l version -d 'Print the version and exit.'
@@ -1261,8 +1261,8 @@ complete -c querator -n '__querator_at '\''tokens whoami'\''' -l timeout -x -d '
 complete -c querator -n '__querator_at '\''tokens whoami'\''' -l debug -d 'Print a traceback if the command fails.'
 complete -c querator -n '__querator_at '\''tokens whoami'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''audit'\''' -l since -x -d 'Show entries that are at most this old, such as 1h or 7d.'
-complete -c querator -n '__querator_at '\''audit'\''' -l who -x -d 'Show what this token, user or certificate did. The name can be a pattern, such as team-*.'
-complete -c querator -n '__querator_at '\''audit'\''' -l queue -x -a '(__querator_ask queues)' -d 'Show entries about this queue. The name can be a pattern, such as mail-*.'
+complete -c querator -n '__querator_at '\''audit'\''' -l who -x -d 'Show entries about this token or user, or names that match.'
+complete -c querator -n '__querator_at '\''audit'\''' -l queue -x -a '(__querator_ask queues)' -d 'Show entries about this queue, or queues that match.'
 complete -c querator -n '__querator_at '\''audit'\''' -l limit -x -d 'Show at most this many.'
 complete -c querator -n '__querator_at '\''audit'\''' -l follow -s f -d 'Go on with new entries until interrupted.'
 complete -c querator -n '__querator_at '\''audit'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'
@@ -1349,8 +1349,6 @@ complete -c querator -n '__querator_at '\''check partitions'\''' -l debug -d 'Pr
 complete -c querator -n '__querator_at '\''check partitions'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''check daemon'\''' -l cert-warn -x -d 'Warn if the TLS certificate expires within this time.'
 complete -c querator -n '__querator_at '\''check daemon'\''' -l cert-critical -x -d 'Be critical if the TLS certificate expires within this time.'
-complete -c querator -n '__querator_at '\''check daemon'\''' -l lag-warn -x -d 'Warn if the archive or the standby is this far behind.'
-complete -c querator -n '__querator_at '\''check daemon'\''' -l lag-critical -x -d 'Be critical if the archive or the standby is this far behind.'
 complete -c querator -n '__querator_at '\''check daemon'\''' -l format -x -a 'nagios prometheus json' -d 'Print the result in this format.'
 complete -c querator -n '__querator_at '\''check daemon'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'
 complete -c querator -n '__querator_at '\''check daemon'\''' -l quiet -s q -d 'Print only ids if the command lists, and nothing if it changes something.'

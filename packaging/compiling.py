@@ -153,7 +153,12 @@ def arguments() -> dict[str, Any]:
             super().build_extensions()
 
     modules = mypycify(
-        sources(), opt_level=OPTIMISATION, debug_level="0", multi_file=True, group_name=GROUP, target_dir="build/c"
+        ["--ignore-missing-imports", *sources()],  # of optional libraries, which plain modules import
+        opt_level=OPTIMISATION,
+        debug_level="0",
+        multi_file=True,
+        group_name=GROUP,
+        target_dir="build/c",
     )
     for module in modules:
         module.include_dirs.append("build/c/querator")  # where mypyc puts the headers of GROUP, but does not look

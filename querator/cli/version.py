@@ -20,7 +20,10 @@ DAEMON_ANSWERS_SECONDS = 1.0
 
 @command(app, "version")
 def version(session: Session) -> None:
-    """Print the version, and whether this build is compiled or plain Python."""
+    """Print the version and the build.
+
+    The build is `compiled` if the modules that each request passes through are compiled, otherwise `plain`.
+    """
     if session.format is Format.TABLE:
         session.streams.stdout.write(f"{sentence()}\n")
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from querator import Client, errors
+from querator import Client, build, errors
 from querator.cli.shell.tree import hoist_shared_options
 from querator.cli.terminal import failures
 from querator.client.attempts import Attempts
@@ -294,4 +294,5 @@ def test_help_of_a_command(cli: CommandLine) -> None:
 def test_versions(cli: CommandLine, lonely: CommandLine) -> None:
     assert cli.ok("version") == cli.ok("--version")
     assert cli.json("version")["daemon_version"] == cli.json("version")["version"]
+    assert cli.json("version")["daemon_build"] == cli.json("version")["build"] == build.name()
     assert lonely.json("version")["daemon_version"] is None

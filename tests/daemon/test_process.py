@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from querator import build
 from querator.cli.daemon import with_http_value
 from querator.daemon import lock
 from tests.daemons import Daemon, querator
@@ -230,6 +231,7 @@ def test_status_and_stop(start: Start, tmp_path: Path) -> None:
     told = json.loads(querator(tmp_path, "daemon", "status", *data, "-o", "json").stdout)
     assert (told["pid"], told["health"], told["queues"]) == (daemon.process.pid, "pass", 1)
     assert told["socket"] == str(daemon.socket) and told["version"] and told["http"] and told["uptime"]
+    assert told["build"] == build.name()
     stopped = querator(tmp_path, "daemon", "stop", *data)
     assert (stopped.returncode, stopped.stdout) == (0, "")
     assert daemon.exit_code == 0

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.packaging.backend import reason_for_plain, sources
 
 
-def run(*words: str | Path, cwd: Path | None = None) -> str:
+def run(*words: str | Path, cwd: Path | None = None, **variables: str) -> str:
     # Without PYTHONPATH and outside the checkout, so that Python imports the installed package.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(cwd or "/nonexistent"), "LC_ALL": "C.UTF-8"}
-    environment |= _pip_settings()
+    environment |= _pip_settings() | variables
     done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -57,11 +58,9 @@ def new_environment(directory: Path) -> Path:
     return directory
 
 
-def check_installed(environment: Path, cwd: Path) -> None:
+def check_installed(environment: Path, cwd: Path, build: str) -> None:
     querator = environment / "bin" / "querator"
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(querator, "version", "-q", cwd=cwd)) or run(
-        querator, "version", cwd=cwd
-    )
+    assert re.fullmatch(rf"querator \d+\.\d+\.\d+ \({build}\)\n", run(querator, "version", cwd=cwd))
     assert "daemon" in run(querator, "--help", cwd=cwd)
     found = run(
         environment / "bin" / "python", "-c", "import querator.client.clients; print(querator.__file__)", cwd=cwd
@@ -79,8 +78,8 @@ def check_installed(environment: Path, cwd: Path) -> None:
 
 def test_from_a_clean_clone_and_the_daemon_runs(clone: Path, tmp_path: Path):
     environment = new_environment(tmp_path / "v")
-    run(environment / "bin" / "pip", "install", "--quiet", clone, cwd=tmp_path)
-    check_installed(environment, tmp_path)
+    run(environment / "bin" / "pip", "install", "--quiet", clone, cwd=tmp_path, QUERATOR_PURE="1")
+    check_installed(environment, tmp_path, "plain")
     querator = environment / "bin" / "querator"
     daemon = subprocess.Popen(
         [querator, "daemon", "run", "--data", tmp_path / "d"],
@@ -110,7 +109,7 @@ def test_from_the_wheel(wheel: Path, tmp_path: Path):
     packages = next((environment / "lib").glob("python3.*/site-packages"))
     here = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "dependencies.pth").write_text(f"{here}\n")
-    check_installed(environment, tmp_path)
+    check_installed(environment, tmp_path, "plain" if reason_for_plain() else "compiled")
 
 
 def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path):
@@ -118,6 +117,8 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path):
         names = set(file.namelist())
         metadata = file.read(next(name for name in names if name.endswith("METADATA"))).decode()
     assert {"querator/py.typed", "querator/wire/querator.proto", "querator/daemon/server.py"} <= names
+    compiled = [] if reason_for_plain() else [re.compile(name.removesuffix(".py") + r"\.\S+\.so") for name in sources()]
+    assert [one.pattern for one in compiled if not any(map(one.fullmatch, names))] == []
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "querator").rglob("*.py")}
     tracked = subprocess.run(["git", "ls-files", "querator"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert modules & set(tracked) <= names
@@ -136,6 +137,7 @@ def test_a_source_archive_installs_what_the_wheel_does(clone: Path, wheel: Path,
     with tarfile.open(tmp_path / name) as archive:
         inside = {one.partition("/")[2] for one in archive.getnames()}
     assert {"man/querator.1", "completions/_querator", "LICENSE", "README.md"} <= inside
+    assert {"setup.py", "packaging/compiling.py"} <= inside
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")

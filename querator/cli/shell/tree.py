@@ -42,7 +42,7 @@ NOUNS: Final = {
     "context": Noun("querator.cli.context", "Give names to the daemons you work with, and choose one."),
     "tls": Noun("querator.cli.tls", "Make certificates for a daemon and its clients, and renew them."),
     "config": Noun("querator.cli.config", "Show the settings and where each came from."),
-    "version": Noun("querator.cli.version", "Print the version."),
+    "version": Noun("querator.cli.version", "Print the version and the build."),
     "completion": Noun("querator.cli.completion", "Print the completion script for a shell."),
     "help": Noun("querator.cli.help", "Show help on a command or a topic, such as exit-codes."),
 }

@@ -1,0 +1,70 @@
+"""When the build backend compiles, and when it falls back to plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator import build
+from tests import ROOT
+from tests.packaging.backend import backend
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUERATOR_PURE", raising=False)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What setuptools was asked to build. The first attempt fails, as it does when mypyc finds a mistake."""
+    asked: list[str] = []
+
+    def build_wheel(*_: Any) -> str:
+        asked.append(backend.reason_for_plain())
+        if len(asked) == 1:
+            raise SystemExit(1)
+        return "querator.whl"
+
+    monkeypatch.setattr(backend, "ROOT", tmp_path)
+    monkeypatch.setattr(backend.build_meta, "build_wheel", build_wheel)
+    return asked
+
+
+@pytest.mark.skipif(bool(backend.reason_for_plain()), reason="nothing to compile with on this machine")
+def test_a_build_that_fails_is_repeated_without_compiling(built, monkeypatch, capsys):
+    monkeypatch.setenv("QUERATOR_PURE", "0")  # so that the variable is restored after the test
+    assert backend.build_wheel("dist") == "querator.whl"
+    assert built == ["", "QUERATOR_PURE is set"]
+    assert "without compiled modules: compiling failed: 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("QUERATOR_PURE", "1", "QUERATOR_PURE is set"),
+        ("CC", "no-such-compiler -O2", "no C compiler (no-such-compiler)"),
+    ],
+)
+def test_a_plain_build_needs_nothing_but_setuptools(variable, value, reason, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    assert reason in backend.reason_for_plain()
+    assert backend.get_requires_for_build_wheel() == []
+
+
+@pytest.mark.skipif(bool(backend.reason_for_plain()), reason="nothing to compile with on this machine")
+def test_a_compiled_build_needs_mypyc_and_the_libraries():
+    needed = backend.get_requires_for_build_wheel()
+    assert needed[0].startswith("mypy[mypyc]") and any(one.startswith("msgspec") for one in needed)
+
+
+def test_every_pattern_of_the_list_names_a_module():
+    assert [pattern for pattern in backend.COMPILED if not list(ROOT.glob(pattern))] == []
+
+
+@pytest.mark.skipif(build.name() != build.COMPILED, reason="no compiled modules in this checkout; make compiled")
+def test_all_listed_modules_of_a_compiled_checkout_are_compiled():
+    plain = [source for source in backend.sources() if not list(ROOT.glob(source.removesuffix(".py") + ".*.so"))]
+    assert plain == []
