@@ -130,11 +130,11 @@ class Turns:
                 unwritten.append(flight)
                 continue
             in_flight.add(logical)
-            if len(partitions) == 1:
-                self._take_off(flight, partitions[0].placement.storage, touched)
-            else:
-                for name in {partition.placement.storage for partition in partitions}:
-                    self._take_off(flight, name, touched)
+            names = {partition.placement.storage for partition in partitions} if len(partitions) > 1 else ()
+            for name in names or (partitions[0].placement.storage,):
+                disk = touched[name] = self.disks[name]
+                disk.flights.append(flight)
+                flight.disks_left += 1
         planned = time.perf_counter()
         for flight in unwritten:
             flight.logical.settle(flight.plan, flight.failed)
@@ -144,12 +144,6 @@ class Turns:
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
         self._changed.set()
-
-    def _take_off(self, flight: Flight, storage_name: str, touched: dict[str, Disk]) -> None:
-        """Adds the pass to those that the next write of this storage makes durable."""
-        disk = touched[storage_name] = self.disks[storage_name]
-        disk.flights.append(flight)
-        flight.disks_left += 1
 
     def _write(self, disk: Disk) -> None:
         """Makes everything staged for this storage durable. While a write runs, the next one gathers."""
@@ -242,6 +236,7 @@ class Turns:
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
         logical, plan = flight.logical, flight.plan
+        agenda = plan.agenda
         if plan.files.reads:
             for read in plan.files.take_reads():
                 self.threads.run(read)
@@ -250,7 +245,6 @@ class Turns:
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)
-        agenda = plan.agenda
         if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
             self._arm_timer(flight)
 

@@ -124,9 +124,7 @@ class UnappliedStore:
     def absorb_staged(self, batch: Batch, journal_bytes: int) -> None:
         """Adds the batch that was staged first, and is durable now, to the current net effect."""
         self.absorb(batch, self._current.record + 1, journal_bytes)
-        if self._staged and self._staged[0] is batch:
-            del self._staged[0]
-            self._staged_delta = None
+        self.drop_staged(batch)
 
     def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
         """Adds a durable batch to the current net effect."""
