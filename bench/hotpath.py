@@ -31,7 +31,7 @@ from uvicorn.server import ServerState
 
 from querator.clock import SystemClock
 from querator.config import daemon_config
-from querator.daemon.server import DaemonServer
+from querator.daemon.server import DaemonServer, settle_garbage_collector
 from querator.daemon.service import Service
 from querator.wire import json, messages, protobuf
 
@@ -248,6 +248,7 @@ async def measure(
                 meter = Meter(lambda: bytecodes.executed)
                 await bench.rounds(rounds, meter)
         else:
+            settle_garbage_collector()
             meter = Meter(lambda: time.thread_time() * 1e6)
             await bench.rounds(rounds, meter)
         return meter.per(clients)

@@ -108,7 +108,7 @@ class Turns:
         started = time.perf_counter()
         now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
         dirty, self._dirty = self._dirty, {}
-        in_flight, logicals = self._in_flight, self.logicals
+        in_flight, logicals, disks = self._in_flight, self.logicals, self.disks
         answers = 0
         touched: dict[str, Disk] = {}
         unwritten: list[Flight] = []
@@ -130,11 +130,16 @@ class Turns:
                 unwritten.append(flight)
                 continue
             in_flight.add(logical)
-            names = {partition.placement.storage for partition in partitions} if len(partitions) > 1 else ()
-            for name in names or (partitions[0].placement.storage,):
-                disk = touched[name] = self.disks[name]
-                disk.flights.append(flight)
-                flight.disks_left += 1
+            if len(partitions) > 1:
+                for name in {partition.placement.storage for partition in partitions}:
+                    disk = touched[name] = disks[name]
+                    disk.flights.append(flight)
+                    flight.disks_left += 1
+                continue
+            name = partitions[0].placement.storage
+            disk = touched[name] = disks[name]
+            disk.flights.append(flight)
+            flight.disks_left = 1
         planned = time.perf_counter()
         for flight in unwritten:
             flight.logical.settle(flight.plan, flight.failed)
@@ -169,9 +174,18 @@ class Turns:
                     if doubt and not flight.doubt:
                         flight.doubt = doubt
                     flight.disks_left -= 1
-                    if not flight.disks_left:
-                        landed.append(flight)
-                        self._settle(flight)
+                    if flight.disks_left:
+                        continue
+                    landed.append(flight)
+                    logical = flight.logical
+                    self._in_flight.discard(logical)
+                    if flight.doubt:
+                        logical.withhold(flight.plan, flight.doubt)
+                        flight.doubt = ""
+                    failed = flight.failed
+                    if failed:
+                        flight.failed = {}
+                    logical.settle(flight.plan, failed)
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
                 if error is None and taken is not None:
@@ -193,16 +207,6 @@ class Turns:
             future.add_done_callback(lambda done: written(done.result()))
         else:
             written(disk.write(taken, on_loop=True))
-
-    def _settle(self, flight: Flight) -> None:
-        logical, failed = flight.logical, flight.failed
-        self._in_flight.discard(logical)
-        if flight.doubt:
-            logical.withhold(flight.plan, flight.doubt)
-            flight.doubt = ""
-        if failed:
-            flight.failed = {}
-        logical.settle(flight.plan, failed)
 
     def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
