@@ -1,12 +1,14 @@
 """The daemon's own cost of a request, from its bytes to the bytes of the reply, in CPU time or executed bytecodes.
 
-    python -m bench.hotpath [--rounds 300] [--count] [SHAPE ...]        shapes are items x clients: 1x1 1x32 100x4
+    python -m bench.hotpath [--rounds 300] [--count] [--protobuf] [SHAPE ...]
 
-A third number spreads the clients over so many queues: 1x200x50.
+Shapes are items x clients: 1x1 1x32 100x4. A third number spreads the clients over so many queues: 1x200x50. A fourth
+is the number of partitions per queue: 1x32x1x8.
 
 The real protocol, service, engine and store run in this process, without sockets and on files in memory, where an
 fdatasync does nothing. So only Python's work is measured, which varies little on a busy machine. `--count` counts
-bytecodes instead of microseconds. Their number is the same in every run, so a test checks it.
+bytecodes instead of microseconds. Their number is the same in every run, so a test checks it. Rounds of upkeep, which
+come with time and not with requests, are not counted.
 """
 
 from __future__ import annotations
@@ -29,11 +31,18 @@ from uvicorn.server import ServerState
 
 from querator.clock import SystemClock
 from querator.config import daemon_config
-from querator.daemon.server import DaemonServer
+from querator.daemon.server import DaemonServer, settle_garbage_collector
 from querator.daemon.service import Service
+from querator.wire import json, messages, protobuf
 
 PAYLOAD = "x" * 200
 _ID = re.compile(rb'"id":"([0-9A-Za-z]{27})"')
+_MESSAGES = {
+    "queues.create": messages.QueueInfo,
+    "queue.produce": messages.QueueProduceRequest,
+    "queue.lease": messages.QueueLeaseRequest,
+    "queue.complete": messages.QueueCompleteRequest,
+}
 STEPS = ("produce", "lease", "complete", "in one")
 
 
@@ -75,7 +84,15 @@ class Client(asyncio.Transport):
 
 
 class Bench:
-    def __init__(self, server: DaemonServer, batch: int, clients: int, queues: int = 1) -> None:
+    def __init__(
+        self,
+        server: DaemonServer,
+        batch: int,
+        clients: int,
+        queues: int = 1,
+        partitions: int = 1,
+        dialect: str = "json",
+    ) -> None:
         config = server.config
         config.load()
         state = ServerState()
@@ -85,15 +102,17 @@ class Bench:
         self._batch = batch
         self._queues = [f"bench-{number % queues}" for number in range(clients)]
         """The queue of each client."""
+        self._partitions = partitions
+        self._dialect = dialect
         self.token = ""
         """The token that every request carries, if any."""
 
     async def create_queues(self) -> None:
-        settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": 1}
+        settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": self._partitions}
         client = self._clients[0]
         for queue in dict.fromkeys(self._queues):
             client.send(self._request("queues.create", queue, settings))
-            while not client.replies or not client.replies[-1].endswith(b"}"):  # noqa: ASYNC110
+            while not client.replies:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             client.reply()
 
@@ -124,13 +143,16 @@ class Bench:
 
     def completes(self, replies: list[bytes]) -> list[bytes]:
         return [
-            self._request("queue.complete", queue, {"request_timeout": "30s", "ids": _ids(reply)})
+            self._request("queue.complete", queue, {"request_timeout": "30s", "ids": self.ids(reply)})
             for queue, reply in zip(self._queues, replies, strict=True)
         ]
 
     def _request(self, call: str, queue: str, fields: dict[str, Any]) -> bytes:
         body = msgspec.json.encode({"queue_name": queue, **fields})
-        head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        if self._dialect == "protobuf":
+            body = protobuf.encode(json.decode(_MESSAGES[call], body))
+        head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/{self._dialect}\r\n"
+        head += f"Accept: application/{self._dialect}\r\n" if self._dialect == "protobuf" else ""
         head += f"Authorization: Bearer {self.token}\r\n" if self.token else ""
         return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
@@ -148,12 +170,14 @@ class Bench:
         await meter.measure("complete", self.step(self.completes(leased)))
         await self.step(self.produces())
         if held is None:
-            return list(map(_ids, await self.step(self.leases())))
-        return list(map(_ids, await meter.measure("in one", self.step(self.leases(held)))))
+            return list(map(self.ids, await self.step(self.leases())))
+        return list(map(self.ids, await meter.measure("in one", self.step(self.leases(held)))))
 
-
-def _ids(reply: bytes) -> list[str]:
-    return [found.decode() for found in _ID.findall(reply)]
+    def ids(self, reply: bytes) -> list[str]:
+        if self._dialect == "protobuf":
+            body = reply.partition(b"\r\n\r\n")[2]
+            return [item.id for item in protobuf.decode(messages.QueueLeaseResponse, body).items]
+        return [found.decode() for found in _ID.findall(reply)]
 
 
 class Meter:
@@ -201,16 +225,21 @@ class Bytecodes:
 
 
 async def measure(
-    directory: Path, batch: int, clients: int, rounds: int, count: bool, token: bool, queues: int
+    directory: Path,
+    batch: int,
+    clients: int,
+    rounds: int,
+    count: bool,
+    token: bool,
+    queues: int,
+    partitions: int,
+    dialect: str,
 ) -> dict[str, float]:
     """The cost of one request of each step, in microseconds of CPU or in bytecodes."""
-    if not count:
-        meter = Meter(lambda: time.thread_time() * 1e6)
-        await measured(directory, batch, clients, rounds, meter, token=token, queues=queues)
-        return meter.per(clients)
-    bytecodes = Bytecodes()
-    meter = Meter(lambda: bytecodes.executed)
-    await measured(directory, batch, clients, rounds, meter, bytecodes, token=token, queues=queues)
+    bytecodes = Bytecodes() if count else None
+    meter = Meter(lambda: bytecodes.executed if bytecodes else time.thread_time() * 1e6)
+    settings = {"token": token, "queues": queues, "partitions": partitions, "dialect": dialect}
+    await measured(directory, batch, clients, rounds, meter, bytecodes, **settings)
     return meter.per(clients)
 
 
@@ -224,6 +253,8 @@ async def measured(
     *,
     token: bool = False,
     queues: int = 1,
+    partitions: int = 1,
+    dialect: str = "json",
 ) -> None:
     """Runs the rounds on a new daemon, after a few that `meter` does not see."""
     config = daemon_config(data=directory, log_level="warning", environ={})
@@ -231,12 +262,15 @@ async def measured(
     server = DaemonServer(config, service, service.registry.clock)
     await service.start()
     try:
-        bench = Bench(server, batch, clients, queues)
+        bench = Bench(server, batch, clients, queues, partitions, dialect)
         await bench.create_queues()
         if token:
             made = await service.registry.access.create("bench", "operator", ["ben*"], 0, "bench")
             bench.token = made.text
         await bench.rounds(5, Meter(time.process_time))
+        # Neither background work nor the collector of cyclic garbage shall be part of a step.
+        service.registry.upkeep.close()
+        settle_garbage_collector()
         with counting or contextlib.nullcontext():
             await bench.rounds(rounds, meter)
     finally:
@@ -252,10 +286,18 @@ def in_memory() -> Iterator[Path]:
 
 
 def run(
-    batch: int, clients: int, rounds: int, count: bool, *, token: bool = False, queues: int = 1
+    batch: int,
+    clients: int,
+    rounds: int,
+    count: bool,
+    *,
+    token: bool = False,
+    queues: int = 1,
+    partitions: int = 1,
+    dialect: str = "json",
 ) -> dict[str, float]:
     with in_memory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure(scratch, batch, clients, rounds, count, token, queues))
+        return runner.run(measure(scratch, batch, clients, rounds, count, token, queues, partitions, dialect))
 
 
 def main() -> None:
@@ -263,12 +305,14 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", default=["1x1", "1x32", "100x4", "1000x2"])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--count", action="store_true", help="bytecodes instead of microseconds")
+    parser.add_argument("--protobuf", action="store_true", help="protobuf instead of JSON")
     options = parser.parse_args()
+    dialect = "protobuf" if options.protobuf else "json"
     print(f"{'per request':10}", *(f"{name:>10}" for name in STEPS))
     for shape in options.shapes:
-        batch, clients, queues = (*map(int, shape.split("x")), 1)[:3]
+        batch, clients, queues, partitions = (*map(int, shape.split("x")), 1, 1)[:4]
         rounds = max(5, options.rounds * 32 // (batch * clients + 31))
-        costs = run(batch, clients, rounds, options.count, queues=queues)
+        costs = run(batch, clients, rounds, options.count, queues=queues, partitions=partitions, dialect=dialect)
         print(f"{shape:11}", *(f"{costs[name]:10,.1f}" for name in STEPS), flush=True)
 
 

@@ -103,7 +103,7 @@ async def _serve(
     except Exception:
         log.exception("the daemon could not start")
         raise
-    _settle_garbage_collector()
+    settle_garbage_collector()
     log.info(
         "querator %s started",
         __version__,
@@ -232,7 +232,7 @@ def _exit_in_any_case() -> None:
     timer.start()
 
 
-def _settle_garbage_collector() -> None:
+def settle_garbage_collector() -> None:
     """Excludes existing objects from collection, and collects rarely, because requests hardly ever make cycles."""
     gc.collect()
     gc.freeze()

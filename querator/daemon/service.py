@@ -33,7 +33,6 @@ from querator.daemon.queue import (
     Logical,
     Move,
     Produce,
-    Request,
     Respond,
     Retry,
     key_of,
@@ -215,32 +214,25 @@ class Service:
 
     # -- items
 
-    @staticmethod
-    def _submit(logical: Logical, request: Request) -> Abandon:
-        logical.submit(request)
-        return partial(logical.abandon, request)
+    # Only a lease is abandoned: a client that is gone must not get items. Every other call takes effect in any case.
 
-    def _produce(self, request: messages.QueueProduceRequest, respond: Respond, caller: Caller) -> Abandon:
+    def _produce(self, request: messages.QueueProduceRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
         timeout_ns = validation.produce_timeout(request.request_timeout)
         items = request.items
         validation.produce_items(len(items))
-        timed = set(map(_enqueue_at_of, items)) != _UNTIMED
+        timed = items[0].enqueue_at is not None if len(items) == 1 else set(map(_enqueue_at_of, items)) != _UNTIMED
         if timed:
             for item in items:
                 validation.year("enqueue_at", item.enqueue_at)
+        key = ""
         if request.request_id:
             validation.request_id(request.request_id)
-        produce = Produce(
-            respond,
-            time.monotonic_ns() + timeout_ns,
-            items,
-            timed,
-            key_of(request.request_id),
-        )
+            key = key_of(request.request_id)
+        produce = Produce(respond, time.monotonic_ns() + timeout_ns, items, timed, key)
         if request.first_attempt:
             produce.is_first_attempt = True
-        return self._submit(logical, produce)
+        logical.submit(produce)
 
     def _lease(self, request: messages.QueueLeaseRequest, respond: Respond, caller: Caller) -> Abandon:
         logical = self._find(request.queue_name)
@@ -252,22 +244,17 @@ class Service:
         def delivered(result: Delivery | QueratorError) -> None:
             respond(_lease_reply(request.queue_name, result) if isinstance(result, Delivery) else result)
 
-        return self._submit(
-            logical, LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
-        )
+        lease = LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
+        logical.submit(lease)
+        return partial(logical.abandon, lease)
 
-    def _complete(self, request: messages.QueueCompleteRequest, respond: Respond, caller: Caller) -> Abandon:
+    def _complete(self, request: messages.QueueCompleteRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.complete(request.request_timeout, len(request.ids))
-        complete = Complete(
-            respond,
-            request.partition,
-            request.ids,
-        )
-        return self._submit(logical, complete)
+        logical.submit(Complete(respond, request.partition, request.ids))
 
-    def _retry(self, request: messages.QueueRetryRequest, respond: Respond, caller: Caller) -> Abandon:
+    def _retry(self, request: messages.QueueRetryRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.retry_items(len(request.items))
@@ -282,14 +269,10 @@ class Service:
                 logs.changed("items handed back", logical.queue.name, details=details)
             respond(result)
 
-        retry = Retry(
-            logged if request.purpose else respond,
-            request.partition,
-            request.items,
-        )
-        return self._submit(logical, retry)
+        retry = Retry(logged if request.purpose else respond, request.partition, request.items)
+        logical.submit(retry)
 
-    def _extend(self, request: messages.QueueExtendRequest, respond: Respond, caller: Caller) -> Abandon:
+    def _extend(self, request: messages.QueueExtendRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
         self._partition(logical, request.partition)
         validation.ids(len(request.ids))
@@ -302,7 +285,7 @@ class Service:
                 )
             respond(result)
 
-        return self._submit(logical, Extend(extended, request.partition, request.ids, timeout_ns))
+        logical.submit(Extend(extended, request.partition, request.ids, timeout_ns))
 
     # -- dead letters
 

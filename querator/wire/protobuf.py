@@ -159,6 +159,9 @@ def _piece(kind: type[Message], field: schema.Field, names: dict[str, Any]) -> s
         piece = f"child{number}({value})" if field.repeated else f"tag{number} + sized(child{number}({value}))"
     elif field.kind == "map":
         piece = f"entries(tag{number}, {value})"
+    elif field.kind in ("string", "bytes") and not field.repeated:
+        names[f"heads{number}"] = _Heads(names[f"tag{number}"])
+        piece = f"heads{number}[len(v := {value}{'.encode()' if field.kind == 'string' else ''})] + v"
     elif not field.repeated:
         piece = f"tag{number} + " + _WRITTEN[field.kind].format(value)
     elif is_number:
@@ -166,6 +169,7 @@ def _piece(kind: type[Message], field: schema.Field, names: dict[str, Any]) -> s
     else:
         piece = f"b''.join([tag{number} + {_WRITTEN[field.kind].format('v')} for v in {value}])"
     is_set = " is not None" if not field.repeated and described.has_presence else ""
+    assert field.kind not in ("string", "bytes") or not is_set, "no message has an optional text"
     return f"({piece} if {value}{is_set} else b'')"
 
 

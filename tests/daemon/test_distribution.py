@@ -34,9 +34,11 @@ class TestOrder:
         assert names(order) == "bdac"
 
     def test_a_partition_that_took_items_moves_back_in_front_of_its_equals(self):
-        order = [Place("a", 5), Place("b", 2), Place("c", 5)]
-        distribution.grew(order, 0)
+        order = [Place("a", 1), Place("b", 2), Place("c", 5)]
+        weights = distribution.weights(order)
+        distribution.grew(order, weights, 0, 5)
         assert names(order) == "bac"
+        assert weights == [(0, 2), (0, 5), (0, 5)]
 
     def test_a_partition_that_gave_items_moves_forward_behind_its_equals(self):
         order = [Place("a", 2), Place("b", 5), Place("c", 2)]

@@ -108,7 +108,7 @@ class Turns:
         started = time.perf_counter()
         now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
         dirty, self._dirty = self._dirty, {}
-        in_flight, logicals = self._in_flight, self.logicals
+        in_flight, logicals, disks = self._in_flight, self.logicals, self.disks
         answers = 0
         touched: dict[str, Disk] = {}
         unwritten: list[Flight] = []
@@ -130,11 +130,16 @@ class Turns:
                 unwritten.append(flight)
                 continue
             in_flight.add(logical)
-            if len(partitions) == 1:
-                self._take_off(flight, partitions[0].placement.storage, touched)
-            else:
+            if len(partitions) > 1:
                 for name in {partition.placement.storage for partition in partitions}:
-                    self._take_off(flight, name, touched)
+                    disk = touched[name] = disks[name]
+                    disk.flights.append(flight)
+                    flight.disks_left += 1
+                continue
+            name = partitions[0].placement.storage
+            disk = touched[name] = disks[name]
+            disk.flights.append(flight)
+            flight.disks_left = 1
         planned = time.perf_counter()
         for flight in unwritten:
             flight.logical.settle(flight.plan, flight.failed)
@@ -144,12 +149,6 @@ class Turns:
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
         self._changed.set()
-
-    def _take_off(self, flight: Flight, storage_name: str, touched: dict[str, Disk]) -> None:
-        """Adds the pass to those that the next write of this storage makes durable."""
-        disk = touched[storage_name] = self.disks[storage_name]
-        disk.flights.append(flight)
-        flight.disks_left += 1
 
     def _write(self, disk: Disk) -> None:
         """Makes everything staged for this storage durable. While a write runs, the next one gathers."""
@@ -175,9 +174,18 @@ class Turns:
                     if doubt and not flight.doubt:
                         flight.doubt = doubt
                     flight.disks_left -= 1
-                    if not flight.disks_left:
-                        landed.append(flight)
-                        self._settle(flight)
+                    if flight.disks_left:
+                        continue
+                    landed.append(flight)
+                    logical = flight.logical
+                    self._in_flight.discard(logical)
+                    if flight.doubt:
+                        logical.withhold(flight.plan, flight.doubt)
+                        flight.doubt = ""
+                    failed = flight.failed
+                    if failed:
+                        flight.failed = {}
+                    logical.settle(flight.plan, failed)
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
                 if error is None and taken is not None:
@@ -199,16 +207,6 @@ class Turns:
             future.add_done_callback(lambda done: written(done.result()))
         else:
             written(disk.write(taken, on_loop=True))
-
-    def _settle(self, flight: Flight) -> None:
-        logical, failed = flight.logical, flight.failed
-        self._in_flight.discard(logical)
-        if flight.doubt:
-            logical.withhold(flight.plan, flight.doubt)
-            flight.doubt = ""
-        if failed:
-            flight.failed = {}
-        logical.settle(flight.plan, failed)
 
     def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
@@ -242,6 +240,7 @@ class Turns:
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
         logical, plan = flight.logical, flight.plan
+        agenda = plan.agenda
         if plan.files.reads:
             for read in plan.files.take_reads():
                 self.threads.run(read)
@@ -250,7 +249,6 @@ class Turns:
                 self._deliver(logical, move)
         if logical in self._dirty:
             self.wake(logical)
-        agenda = plan.agenda
         if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
             self._arm_timer(flight)
 

@@ -144,6 +144,12 @@ class QueratorProtocol(ParsingConnection):
         if phase == HEAD:
             if self._held or self.flow.write_paused:
                 self._advance_held(data)
+                return
+            # Nearly always, one whole request arrives, and its head is known.
+            end = data.find(_END) + 4
+            known = self._heads.whole.get(data[:end])
+            if known is not None and end + known.length == len(data):
+                self._answer(known.call, data[end:])
             else:
                 self._advance(data)
         elif phase == HOT_BODY:

@@ -31,10 +31,20 @@ def sort(order: list[W]) -> None:
     order.sort(key=weight)
 
 
-def grew(order: list[W], at: int) -> None:
-    """Moves the partition at this place back after it took items, in front of partitions with the same load."""
-    partition = order.pop(at)
-    order.insert(bisect_left(order, weight(partition), lo=at, key=weight), partition)
+def weights(order: Sequence[Weighed]) -> list[tuple[int, int]]:
+    """The failures and the load of each partition."""
+    return list(map(weight, order))
+
+
+def grew(order: list[W], weights: list[tuple[int, int]], at: int, load: int) -> None:
+    """Moves the partition at this place back after its load grew to `load`, in front of partitions with the same load.
+
+    The caller keeps the weights, because asking each partition again would cost more than everything else here.
+    """
+    partition, grown = order.pop(at), (weights.pop(at)[0], load)
+    place = bisect_left(weights, grown, at)
+    order.insert(place, partition)
+    weights.insert(place, grown)
 
 
 def shrank(order: list[W], at: int) -> None:

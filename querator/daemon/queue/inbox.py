@@ -48,6 +48,8 @@ def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
                 produces.append(request)
         elif isinstance(request, LeaseItems):
             leasing.arrive(this, request)
+        elif isinstance(request, Complete):
+            completes.append(request)
         elif isinstance(request, Change):
             if at == 0:
                 _change(this, request)

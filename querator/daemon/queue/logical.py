@@ -53,6 +53,7 @@ class Logical:
         self._remembered = self._files.remembered
         self._pass = Pass(queue, self._files, self.wake, died, resumed)
         self._inbox = self._pass.inbox
+        self._inbox_max = bounds.inbox_requests
         self._parked = self._pass.parked
         self._moves = self._pass.moves
         self._recent = Recent()
@@ -64,18 +65,18 @@ class Logical:
     def submit(self, request: Request) -> None:
         if self._is_stopping:
             request.answer(RequestFailed(STOPPING))
-        elif len(self._inbox) >= self._files.bounds.inbox_requests and not isinstance(request, Change | Arrival):
+        elif len(self._inbox) >= self._inbox_max and not isinstance(request, Change | Arrival):
             request.answer(RetryRequest(OVERLOADED))
         else:
             self._inbox.append(request)
             self._wake()
 
-    def abandon(self, request: Request) -> None:
+    def abandon(self, request: LeaseItems) -> None:
         """Called when the client has disconnected. Frees its parked lease and its client id, and takes back items
         leased to it.
         """
         request.abandoned = True
-        if isinstance(request, LeaseItems) and not request.answered:
+        if not request.answered:
             if self._parked.remove(request):
                 request.answered = True
             else:

@@ -187,8 +187,9 @@ class Partition:
 
     def settled(self) -> None:
         """Called when the pass's batch is durable. Updates the counts that are reported."""
-        if self.contents.store is not None:
-            self._durable_counts = self.contents.counts()
+        contents = self.contents
+        if contents.store is not None:
+            self._durable_counts = contents.counts()
         self.health.relapses = 0
 
     def applied(self) -> None:

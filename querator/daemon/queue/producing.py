@@ -34,7 +34,7 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
         _place_in_several(this, requests)
         return
     partition = this.order[0]
-    takes = _takes(partition)
+    takes = partition.allows.produce and not partition.health.congested
     together: list[Produce] = []
     for request in requests:
         if request.answered:
@@ -55,6 +55,7 @@ def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
 
 def _place_in_several(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
     order = this.order
+    weights = distribution.weights(order)
     together: dict[Partition, list[Produce]] = {}
     all_take = all([_takes(partition) for partition in order])
     at = _front(order)
@@ -66,13 +67,17 @@ def _place_in_several(this: Pass, requests: Sequence[Produce | Arrival]) -> None
             continue
         partition = order[at]
         if type(request) is Produce and not request.timed:
-            partition.contents.window.waiting += len(request.drafts)  # reserved, so that the next request sees it
-            together.setdefault(partition, []).append(request)
+            load = weights[at][1] + len(request.drafts)
+            if partition in together:
+                together[partition].append(request)
+            else:
+                together[partition] = [request]
         else:
             _produce_all(this, together)
             if not _enter(this, request, partition):
                 continue
-        distribution.grew(order, at)
+            load = partition.load
+        distribution.grew(order, weights, at, load)
         at = 0 if all_take else _front(order)
     _produce_all(this, together)
 
@@ -101,7 +106,6 @@ def _takes(partition: Partition) -> bool:
 
 def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
     for partition, requests in together.items():
-        partition.contents.window.waiting -= sum([len(request.drafts) for request in requests])
         _produce(this, requests, partition)
     together.clear()
 
@@ -109,7 +113,9 @@ def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
 def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     now = this.now_us
     expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
-    drafts = requests[0].drafts if len(requests) == 1 else list(chain.from_iterable([r.drafts for r in requests]))
+    drafts = requests[0].drafts
+    if len(requests) > 1:
+        drafts = list(chain.from_iterable([request.drafts for request in requests]))
     count = len(drafts)
     contents = partition.contents
     first = contents.allocate(count, now)

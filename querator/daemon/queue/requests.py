@@ -61,7 +61,6 @@ class AnswerInParts:
 class Request:
     """Base of the requests in the inbox."""
 
-    abandoned = False
     answered = False
     watched = False
     """Whether its deadline is watched."""
@@ -194,6 +193,8 @@ class Complete(Request):
 
 
 class LeaseItems(Request):
+    abandoned = False
+    """Whether its client has disconnected."""
     order = 0
     """Its place among the parked requests; 0 before it has one."""
 

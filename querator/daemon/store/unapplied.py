@@ -126,19 +126,20 @@ class UnappliedStore:
 
     def absorb_staged(self, batch: Batch, journal_bytes: int) -> None:
         """Adds the batch that was staged first, and is durable now, to the current net effect."""
-        self.absorb(batch, self._current.record + 1, journal_bytes)
-        if self._staged and self._staged[0] is batch:
-            del self._staged[0]
-            self._staged_delta = None
-
-    def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
-        """Adds a durable batch to the current net effect."""
         current = self._current
         current.absorb(batch)
-        current.record = record
+        current.record += 1
         current.journal_bytes += journal_bytes
-        holds_items = current.added or current.rows or current.scheduled
-        current.held_bytes = current.held_bytes + journal_bytes if holds_items else 0
+        if current.added or current.rows or current.scheduled:
+            current.held_bytes += journal_bytes
+        else:
+            current.held_bytes = 0
+        self.drop_staged(batch)
+
+    def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
+        """Adds a durable batch that was read from the journal."""
+        self._current.record = record - 1
+        self.absorb_staged(batch, journal_bytes)
 
     def drop_staged(self, batch: Batch) -> None:
         # Batches leave in the order in which they came, so only the first one can match.
