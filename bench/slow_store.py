@@ -50,9 +50,11 @@ class Store:
             self._objects[name] = body
             return _reply(200, b"", body)
         if method == "POST" and "delete" in query:
-            for key in re.findall(r"<Key>(.*?)</Key>", body.decode()):
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            for key in keys:
                 self._objects.pop(key, None)
-            return _reply(200, b"<DeleteResult></DeleteResult>")
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return _reply(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
         if "list-type" in query:
             return _reply(200, self._list(query.get("prefix", [""])[0], query.get("start-after", [""])[0]))
         if name not in self._objects:
