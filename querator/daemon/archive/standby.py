@@ -94,6 +94,7 @@ class Standby:
         """Grows whenever the catalog or the set of open stores changes."""
         self.files = threading.RLock()
         """Held while the files, the stores or the catalog change, and by whoever reads them."""
+        self.is_closed = False
         self._is_torn = False
         """Whether an object was taken in part, because a disk or the object store failed."""
         self._unmerged: dict[str, int] = {}
@@ -134,6 +135,7 @@ class Standby:
     def _close(self) -> None:
         with self.files:
             self._save()
+            self.is_closed = True
             for storage in self.storages.values():
                 storage.close()
             self.catalog.close()
