@@ -45,7 +45,12 @@ def serve(listener: socket.socket, way: str, ready: Connection) -> None:
     from querator.daemon.metrics import Metrics
     from querator.wire.messages import Reply
 
+    class NoArchive:
+        is_standby = False
+
     class Idle:
+        archive = NoArchive()
+
         def call(self, route: str, request: Any, respond: Any, caller: Any) -> None:
             respond(Reply(code=200))
 

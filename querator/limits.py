@@ -403,6 +403,8 @@ STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
 STANDBY_SAVE_SECONDS = 5.0
 """A standby notes how far it is after this time, and after a restart goes on from there."""
+STANDBY_MERGE_BYTES = 1_000_000
+"""A standby merges DuckDB's log of a file into the file after this many bytes of records. So promotion is fast."""
 STANDBY_REFRESH_SECONDS = 1.0
 """A standby reads its files again for requests that come this long after the last time. Its answers state their lag."""
 SKEW_SAMPLES_MAX = 32

@@ -31,10 +31,14 @@ class Querator(Server):
     def start(self) -> None:
         path, port = self.directory / "d.sock", free_port()
         data = str(self.directory / "data")
-        command = [python_program("querator"), "daemon", "run", "--data", data]
+        command = [python_program("querator"), "daemon", "run", "--data", data, *self.options()]
         self._spawn([*command, "--socket", str(path), "--http", f"127.0.0.1:{port}"])
         self.addresses = {"tcp": Address(port=port), "unix": Address(path=str(path))}
         self._wait_for(lambda: call(self.addresses["unix"], "/v1/queues.list", {}))
+
+    def options(self) -> list[str]:
+        """More options for `querator daemon run`."""
+        return []
 
     def create_queue(self, name: str, partitions: int) -> None:
         settings = {"lease_timeout": "30m", "expire_timeout": "24h", "requested_partitions": partitions}

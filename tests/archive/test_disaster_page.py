@@ -1,20 +1,33 @@
-"""The five commands of docs/disaster.md, run as they stand there."""
+"""The five commands of docs/disaster.md, and how it opens a base without Querator, run as they stand there."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
+import pytest
+
+from querator.config import ArchiveConfig
 from tests import ROOT
+from tests.archive.looking import bucket_of, shipped
 from tests.daemons import clean_environment
+from tests.maintenance.house import House
 from tests.waiting import until
 
 
-def five_commands() -> list[str]:
+def block(heading: str, language: str) -> str:
+    """The first block of code in this language after a heading of the page."""
     page = (ROOT / "docs" / "disaster.md").read_text()
-    return page.partition("## Five commands")[2].partition("```sh\n")[2].partition("```")[0].splitlines()
+    return page.partition(f"## {heading}\n")[2].partition(f"```{language}\n")[2].partition("```")[0]
+
+
+def five_commands() -> list[str]:
+    return block("Five commands", "sh").splitlines()
 
 
 def test_the_five_commands_work(tmp_path: Path) -> None:
@@ -42,3 +55,33 @@ def test_the_five_commands_work(tmp_path: Path) -> None:
             daemon.send_signal(signal.SIGKILL)
             daemon.wait()
     assert "epoch         2" in outputs[-1]
+
+
+@pytest.fixture
+def base(open_house: Callable[..., House], archive: ArchiveConfig, tmp_path: Path) -> Path:
+    """The directory with `base.duckdb`, a partition file from an archive. It has three items."""
+    house = open_house("plain")
+    house.create()
+    house.produce("1", "2", "3")
+    house.close()
+    # Files that were there before the archive are copied as bases.
+    house = open_house("plain", archive=archive)
+    shipped(house)
+    (found,) = bucket_of(archive).entries("base/")
+    (tmp_path / "base.duckdb").write_bytes(bucket_of(archive).read(found.name) or b"")
+    return tmp_path
+
+
+def test_a_base_can_be_opened_with_duckdb(base: Path) -> None:
+    program, read_only, file, query = shlex.split(block("Without Querator", "sh"))
+    assert (program, read_only) == ("duckdb", "-readonly")
+    # The same library as the command line, which may not be installed here.
+    with duckdb.connect(str(base / file), read_only=True) as connection:
+        assert connection.execute(query).fetchall() == [(3,)]
+
+
+def test_a_base_can_be_read_with_spark(base: Path) -> None:
+    words = [sys.executable, "-c", block("Without Querator", "python")]
+    done = subprocess.run(words, cwd=base, env=clean_environment(base), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "|    3|" in done.stdout

@@ -1,5 +1,4 @@
-"""`doctor` tries the object store. A daemon refuses `wait` and `--standby` on a store that cannot decide who owns it.
-"""
+"""`doctor` tries the object store. A daemon refuses `wait` and `--standby` on a store that cannot decide its owner."""
 
 from __future__ import annotations
 

@@ -97,6 +97,15 @@ def test_a_promoted_standby_has_everything_and_the_owner_is_replaced(live: House
     assert "lost" not in standby.contents()
 
 
+def test_an_owner_that_nobody_uses_learns_that_it_was_replaced(live: House, standby: House) -> None:
+    followed(live, standby)
+    lost: list[object] = []
+    live.service.lost_archive = lost.append
+    promoted(standby)
+    live.until(lambda: bool(lost))
+    assert isinstance(lost[0], Replaced)
+
+
 def test_taking_over_needs_no_new_bases(live: House, standby: House, archive: ArchiveConfig) -> None:
     followed(live, standby)
     promoted(standby)

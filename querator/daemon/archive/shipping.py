@@ -16,7 +16,7 @@ from querator import limits
 from querator.clock import Clock
 from querator.config import ArchiveConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
-from querator.daemon.archive.care import heartbeat, try_store
+from querator.daemon.archive.care import try_store
 from querator.daemon.archive.cutting import Cutter
 from querator.daemon.archive.ledger import Ledger, latest, save_index
 from querator.daemon.archive.objects import (
@@ -225,7 +225,10 @@ class Shipper:
 
     def _put(self, number: int, data: bytes) -> None:
         """Creates a log object. Raises Replaced if the number is taken."""
-        there = self.bucket.create(log_name(number), data)
+        self._check_owner(number, self.bucket.create(log_name(number), data))
+
+    def _check_owner(self, number: int, there: bytes | None) -> None:
+        """Raises Replaced if another daemon has written the object with our next number."""
         if there is not None:
             head = opened_log(there, number).head
             raise Replaced(
@@ -251,9 +254,8 @@ class Shipper:
             is_waiting=self.config.wait,
         )
         try:
-            there = heartbeat(self.bucket)
-            if there is not None and there.epoch > self.ledger.epoch:
-                self.ask(must_put=True)  # we seem to be replaced, and only a put tells
+            # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
+            self._check_owner(beat.number + 1, self.bucket.read(log_name(beat.number + 1)))
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
             self._note_back()
         except Away as error:

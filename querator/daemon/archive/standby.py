@@ -96,8 +96,11 @@ class Standby:
         """Grows whenever the catalog or the set of open stores changes."""
         self.files = threading.RLock()
         """Held while the files, the stores or the catalog change, and by whoever reads them."""
+        self.is_closed = False
         self._is_torn = False
         """Whether an object was taken in part, because a disk or the object store failed."""
+        self._unmerged: dict[str, int] = {}
+        """About how many bytes of each partition are only in DuckDB's log."""
         self._has_news = False
         self._saved_at = time.monotonic()
         self.heartbeats = Heartbeats(self.bucket, clock)
@@ -134,6 +137,7 @@ class Standby:
     def _close(self) -> None:
         with self.files:
             self._save()
+            self.is_closed = True
             for storage in self.storages.values():
                 storage.close()
             self.catalog.close()
@@ -241,6 +245,7 @@ class Standby:
     def _drop(self, uuid: str) -> None:
         self.stores.pop(uuid, None)
         self._homes.pop(uuid, None)
+        self._unmerged.pop(uuid, None)
         self._lineages.pop(uuid, None)
         for storage in self.storages.values():
             storage.delete(uuid)
@@ -253,6 +258,7 @@ class Standby:
             is_wanted = line is not None and line.base is not None and one.head.number > line.void_at
             if is_wanted and uuid in self.stores and only in ("", uuid):
                 self._homes[uuid].replay(uuid, number, payload)
+                self._unmerged[uuid] = self._unmerged.get(uuid, 0) + len(payload)
 
     def _save_now_and_then(self) -> None:
         if self._has_news and time.monotonic() - self._saved_at >= limits.STANDBY_SAVE_SECONDS:
@@ -261,8 +267,12 @@ class Standby:
 
     def _save(self) -> None:
         """Makes everything durable that was replayed, and notes the last log object."""
-        for store in self.stores.values():
+        for uuid, store in self.stores.items():
             store.flush()
+            if self._unmerged.get(uuid, 0) >= limits.STANDBY_MERGE_BYTES:
+                # Closing the file would do this too, but a promotion must not wait for it.
+                store.checkpoint(force=True)
+                del self._unmerged[uuid]
         self._identity = msgspec.structs.replace(
             self._identity,
             url=self.config.url,

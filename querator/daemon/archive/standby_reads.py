@@ -18,10 +18,10 @@ from querator import limits
 from querator.daemon.archive.standby import Replayed, Standby
 from querator.daemon.engine import Turns, at_store
 from querator.daemon.queue import Logical, Move, Partition, Snapshot, read_snapshot
-from querator.daemon.registry import Registry
+from querator.daemon.registry import PROMOTING, Registry
 from querator.daemon.storages import Storages
 from querator.daemon.store import StorageError, Store
-from querator.errors import QueratorError
+from querator.errors import QueratorError, RetryRequest
 from querator.items import Counts, Placement, Queue, State, Token
 
 log = logging.getLogger("querator.archive")
@@ -203,6 +203,8 @@ class StandbyReads:
         """Blocking."""
         standby, catalog = self._standby, self._standby.catalog
         with standby.files:
+            if standby.is_closed:
+                raise RetryRequest(PROMOTING)
             placements: dict[str, list[Placement]] = {}
             for placement in catalog.placements():
                 placements.setdefault(placement.queue, []).append(placement)
