@@ -390,6 +390,10 @@ STANDBY_SAVE_SECONDS = 5.0
 """A standby notes how far it is after this time, and after a restart goes on from there."""
 STANDBY_REFRESH_SECONDS = 1.0
 """A standby reads its files again for requests that come this long after the last time. Its answers state their lag."""
+PROMOTION_SECONDS_MAX = 30.0
+PROMOTION_RETRY_SECONDS = 0.1
+"""A promotion that fails because the object store does is tried again after the second time, and given up after the
+first one."""
 SKEW_SAMPLES_MAX = 32
 """The clock of the owner is compared with ours at this many of its last heartbeats."""
 SKEW_SECONDS_MAX = 10

@@ -1,4 +1,4 @@
-"""`doctor` tries the object store. A daemon refuses `wait` and `--standby` on a store that cannot decide who owns it."""
+"""`doctor` tries the object store. `wait` and `--standby` refuse a store that cannot decide who owns it."""
 
 from __future__ import annotations
 
