@@ -125,6 +125,10 @@ class Handler(BaseHTTPRequestHandler):
             upstream.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body[: len(body) // 2])
 
     def half_answered(self, body: bytes) -> bool:
+        self.answer_half(body)
+        return self.hang_up()
+
+    def answer_half(self, body: bytes) -> None:
         """The client gets the head, which says how long the answer is, and half of the answer."""
         status, headers, answer = self.passed_on(body)
         self.send_response_only(status)
@@ -134,7 +138,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer[: len(answer) // 2])
-        return self.hang_up()
 
     @property
     def is_list(self) -> bool:
