@@ -379,3 +379,22 @@ def test_without_the_library_the_daemon_says_what_to_install(
     with pytest.raises(ConfigError, match="not installed") as error:
         open_house("live", archive=archive)
     assert error.value.hint == "pip install 'querator[archive]'"
+
+
+def test_a_base_is_taken_while_every_cut_has_new_records(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live")
+    house.create()
+    house.produce("0", "1")
+    house.close()
+    house = open_house("live", archive=archive)
+    shipper, texts = shipper_of(house), ["0", "1"]
+    house.until(lambda: bool(shipper.wanted_bases()))
+    while shipper.wanted_bases():
+        assert len(texts) < 2_000, "the base does not count"
+        texts.append(f"{len(texts)}")
+        house.produce(texts[-1])
+    shipped(house)
+    assert bases(archive) == 1
+    assert contents() == sorted(texts)
