@@ -407,6 +407,10 @@ STANDBY_MERGE_BYTES = 1_000_000
 """A standby merges DuckDB's log of a file into the file after this many bytes of records. So promotion is fast."""
 STANDBY_REFRESH_SECONDS = 1.0
 """A standby reads its files again for requests that come this long after the last time. Its answers state their lag."""
+PROMOTION_SECONDS_MAX = 30.0
+PROMOTION_RETRY_SECONDS = 0.1
+"""A promotion that fails because the object store does is tried again after the second time, and given up after the
+first one."""
 SKEW_SAMPLES_MAX = 32
 """The clock of the owner is compared with ours at this many of its last heartbeats."""
 SKEW_SECONDS_MAX = 10

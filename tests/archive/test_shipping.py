@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
+from querator.daemon.archive.ledger import read_log
+from querator.daemon.archive.restoring import records_in
+from querator.daemon.store import Feed, News, Position
 from querator.errors import Replaced
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
@@ -280,6 +284,44 @@ def test_an_archive_that_was_away_for_too_long_starts_over_from_fresh_bases(
     again.close()
 
 
+def test_a_cut_ends_at_one_moment_in_all_storages(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each item is produced in one storage, and then in another. No cut has the second one without the first one."""
+    house = open_house("live", archive=archive)
+    house.create("first")
+    house.create("second")
+    assert house.job("migrate", "second", partition=0, to_storage="other").state == "done"
+    shipped(house)
+    uuids = [house.partition(0, queue).placement.uuid for queue in ("first", "second")]
+    start = shipper_of(house).ledger.number + 1
+    take, produced = Feed._take, threading.Event()
+
+    def slow_take(feed: Feed, position: Position) -> News:
+        found = take(feed, position)
+        produced.clear()
+        produced.wait(0.02)  # both items of a pair would be produced before the next journal is looked at
+        return found
+
+    monkeypatch.setattr(Feed, "_take", slow_take)
+    for number in range(30):
+        house.produce(f"{number}", queue="first")
+        house.produce(f"{number}", queue="second")
+        produced.set()
+    monkeypatch.undo()
+    shipped(house)
+    records = dict.fromkeys(uuids, 0)
+    ahead: list[int] = []
+    for number in range(start, shipper_of(house).ledger.number + 1):
+        one = read_log(bucket_of(archive), number)
+        assert one is not None
+        for uuid, _, _ in records_in(one):
+            records[uuid] += 1
+        ahead.append(records[uuids[0]] - records[uuids[1]])
+    assert list(records.values()) == [30, 30]
+    assert len(ahead) > 2 and set(ahead) <= {0, 1}
+
+
 def test_another_directory_may_not_use_the_archive(open_house: OpenHouse, archive: ArchiveConfig) -> None:
     house = open_house("live", archive=archive)
     shipped(house)
@@ -337,3 +379,22 @@ def test_without_the_library_the_daemon_says_what_to_install(
     with pytest.raises(ConfigError, match="not installed") as error:
         open_house("live", archive=archive)
     assert error.value.hint == "pip install 'querator[archive]'"
+
+
+def test_a_base_is_taken_while_every_cut_has_new_records(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live")
+    house.create()
+    house.produce("0", "1")
+    house.close()
+    house = open_house("live", archive=archive)
+    shipper, texts = shipper_of(house), ["0", "1"]
+    house.until(lambda: bool(shipper.wanted_bases()))
+    while shipper.wanted_bases():
+        assert len(texts) < 2_000, "the base does not count"
+        texts.append(f"{len(texts)}")
+        house.produce(texts[-1])
+    shipped(house)
+    assert bases(archive) == 1
+    assert contents() == sorted(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import FileSnapshot, StorageError, Store, copies
 from querator.errors import QueratorError
+from querator.items import Room
 
 log = logging.getLogger("querator.archive")
 
@@ -31,6 +33,8 @@ async def watch(registry: Registry, shipper: Shipper) -> None:
     directory = registry.config.data / DIRECTORY
     await registry.blocking(_make_empty, directory)
     pruned_at = time.monotonic()
+    failures: dict[str, str] = {}
+    """Why each base was not taken. A reason is logged once, however often it is met."""
     while True:
         if time.monotonic() - pruned_at >= limits.ARCHIVE_PRUNE_SECONDS:
             pruned_at = time.monotonic()
@@ -41,8 +45,11 @@ async def watch(registry: Registry, shipper: Shipper) -> None:
                 continue
             try:
                 await _take(registry, shipper, *found, directory / f"{uuid}.duckdb")
+                failures.pop(uuid, None)
             except (Away, QueratorError, StorageError, OSError) as error:
-                log.warning("a base was not taken", extra={"partition": uuid, "reason": str(error)})
+                if failures.get(uuid) != str(error):
+                    failures[uuid] = str(error)
+                    log.warning("a base was not taken", extra={"partition": uuid, "reason": str(error)})
         await asyncio.sleep(limits.ARCHIVE_BASE_CHECK_SECONDS)
 
 
@@ -75,7 +82,8 @@ async def _take(registry: Registry, shipper: Shipper, logical: Logical, partitio
     # Read before the snapshot: records after the snapshot are in this log object or a later one.
     since = shipper.ledger.number + 1
     snapshot = await at_store(logical, partition, _snapshot)
-    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, path))
+    source = registry.storages[partition.placement.storage].directory / f"{partition.placement.uuid}.duckdb"
+    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, source, path))
     try:
         await asyncio.shield(writing)
     finally:
@@ -90,8 +98,18 @@ def _snapshot(store: Store) -> FileSnapshot:
     return store.snapshot()
 
 
-def _upload(shipper: Shipper, snapshot: FileSnapshot, since: int, path: Path) -> None:
+def _check_room(source: Path, directory: Path) -> None:
+    """Refuses a copy that would fill the disk: serving needs the space more than the archive does."""
+    there = os.statvfs(directory)
+    size = source.stat().st_size
+    room = Room(max(0, there.f_bavail * there.f_frsize - size), there.f_blocks * there.f_frsize)
+    if room.is_low:
+        raise StorageError(f"the disk of {directory} has no room for a copy of {size / 1e6:,.1f} MB")
+
+
+def _upload(shipper: Shipper, snapshot: FileSnapshot, since: int, source: Path, path: Path) -> None:
     """Blocking."""
+    _check_room(source, path.parent)
     try:
         written = copies.write_snapshot(snapshot, path, lambda done: None)
         size, sha256 = path.stat().st_size, copies.file_hash(path)

@@ -174,7 +174,8 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     if oldest is None or ledger is None:
         return Pruned(0, 0, found[0].time if found else 0)
     doomed = []
-    needed, claims = ledger.oldest_needed(), set(ledger.claims)
+    # The last log object stays in any case: it shows that the log goes on after the gap that pruning makes.
+    needed, claims = min(ledger.oldest_needed(), ledger.number), set(ledger.claims)
     for entry in bucket.entries(""):
         kind, _, rest = entry.name.partition("/")
         is_index = kind == "index" and Index(entry.name).number < oldest.number

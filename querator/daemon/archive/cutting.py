@@ -139,7 +139,10 @@ class Cutter:
                 uuid = str(UUID(bytes=partition))
                 line = ledger.lines.get(uuid)
                 before = max(line.last if line else 0, records.get(uuid, 0))
-                if found.first[partition] > before + 1:
+                # Nothing is missing before the first records of a partition that has no base yet: its base will have
+                # what came before. Otherwise each cut would void the base that is being taken.
+                is_known = bool(before) or (line is not None and line.base is not None)
+                if is_known and found.first[partition] > before + 1:
                     self._gaps.add(uuid)
                 records[uuid] = last
             self._closed |= {str(UUID(bytes=uuid)) for uuid in found.closed}

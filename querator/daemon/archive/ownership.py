@@ -68,13 +68,21 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
     )
 
 
-def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
-    """Blocking. Writes the next object in the name of a new owner. False if another daemon has written it.
+def check_end(bucket: Bucket, number: int) -> None:
+    """Blocking. Called before a claim, with the last log object that could be read. Raises Away if it is not the last.
 
-    Raises Away if the next number was used and deleted: then `ledger` is not the end of the log.
+    The next number may have been pruned: then it could be created again, but it is not the end of the log. A reader
+    gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
     """
-    if _was_deleted(bucket, ledger.number + 1):
-        raise Away(f"{log_name(ledger.number + 1)} was deleted, and the log goes on after it")
+    is_later = any(bucket.entries("log/", after=log_name(number + 1))) or any(
+        index.number > number for index in indexes(bucket)
+    )
+    if is_later and bucket.read(log_name(number + 1)) is None:
+        raise Away(f"{log_name(number + 1)} was deleted, and the log goes on after it")
+
+
+def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
+    """Blocking. Writes the next object in the name of a new owner. False if another daemon has written it."""
     head = LogHead(
         number=ledger.number + 1,
         epoch=ledger.epoch + 1,
@@ -89,14 +97,3 @@ def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
         return False
     ledger.advance(claimed)
     return True
-
-
-def _was_deleted(bucket: Bucket, number: int) -> bool:
-    """Whether a log object that cannot be read was pruned. Its name could be created again, but is no longer the end.
-
-    A reader gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
-    """
-    is_later = any(bucket.entries("log/", after=log_name(number))) or any(
-        index.number >= number for index in indexes(bucket)
-    )
-    return is_later and bucket.read(log_name(number)) is None

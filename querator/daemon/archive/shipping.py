@@ -28,7 +28,7 @@ from querator.daemon.archive.objects import (
     opened_log,
     sealed,
 )
-from querator.daemon.archive.ownership import check_claim, claim, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import check_claim, check_end, claim, owner_of, read_identity, save_identity
 from querator.daemon.catalog import Catalog
 from querator.daemon.store import Storage
 from querator.errors import QueratorError, Replaced
@@ -205,6 +205,7 @@ class Shipper:
 
     def _claim(self) -> None:
         ledger = latest(self.bucket)
+        check_end(self.bucket, ledger.number)
         while not (self.before and ledger.owner == self.owner):
             # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
             # looked like a failure: then we are the owner.

@@ -26,7 +26,7 @@ from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.ledger import Ledger, read_log
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
-from querator.daemon.archive.ownership import claim, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import check_end, claim, owner_of, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, point_at, records_in
 from querator.daemon.archive.shipping import Before
 from querator.daemon.catalog import Catalog, placements_in
@@ -107,6 +107,8 @@ class Standby:
         self._following = threading.RLock()
         """Held by the thread that reads the log: ours, or the one that promotes."""
         self._stopping = threading.Event()
+        self._is_promoting = threading.Event()
+        """Set while somebody waits to take over: the thread lets go of the log, however much the owner writes."""
         self._thread = threading.Thread(target=self._run, name="querator-standby", daemon=True)
 
     # Starting and stopping.
@@ -148,7 +150,7 @@ class Standby:
         while not self._stopping.is_set():
             try:
                 with self._following:
-                    while not self._stopping.is_set() and self._follow_one():
+                    while not (self._stopping.is_set() or self._is_promoting.is_set()) and self._follow_one():
                         pass
                     self._save_now_and_then()
                 self._watch_owner()
@@ -302,7 +304,23 @@ class Standby:
     # Taking over.
 
     def promote(self, force: bool) -> Promotion:
-        """Blocking. Takes the archive over and closes the files, which have everything. Raises Conflict or Away."""
+        """Blocking. Takes the archive over and closes the files, which have everything. Raises Conflict or Away.
+
+        A store that fails now and then must not end a take-over, so everything is tried again for a while.
+        """
+        deadline = time.monotonic() + limits.PROMOTION_SECONDS_MAX
+        self._is_promoting.set()
+        try:
+            while True:
+                try:
+                    return self._promote(force)
+                except Away:
+                    if self._stopping.wait(limits.PROMOTION_RETRY_SECONDS) or time.monotonic() > deadline:
+                        raise
+        finally:
+            self._is_promoting.clear()
+
+    def _promote(self, force: bool) -> Promotion:
         self.heartbeats.look(self._ledger.epoch)
         skew_us = self.heartbeats.skew_us()
         bound_us = limits.SKEW_SECONDS_MAX * limits.US_PER_SECOND
@@ -324,6 +342,7 @@ class Standby:
     def _claim(self) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""
         epoch = self._ledger.epoch
+        check_end(self.bucket, self._ledger.number + len(self._pending))
         while True:
             while self._follow_one():
                 pass
