@@ -25,6 +25,7 @@ from querator import Client
 from querator.errors import QueratorError
 
 LIVE_SECONDS = 5.0
+LOADS = 100
 
 
 def free_port() -> int:
@@ -80,6 +81,17 @@ def turn(looking: Looking) -> None:
     time.sleep(max(0.0, begin + LIVE_SECONDS - time.monotonic()))
 
 
+def measure_loads(pid: int) -> None:
+    """Processor time is counted while the daemon runs, so that a busy machine changes this figure least."""
+    print(f"processor time of one load, and its share of {LIVE_SECONDS:g} seconds:")
+    for looking in KINDS[1:3]:
+        before = cpu_seconds(pid)
+        for _ in range(LOADS):
+            load(looking.path)
+        each = (cpu_seconds(pid) - before) / LOADS
+        print(f"  {looking.name:<14} {each * 1_000:.1f} ms, {each / LIVE_SECONDS:.2%} of a core", flush=True)
+
+
 def measure_cpu(pid: int, rounds: int) -> None:
     print("processor time of a daemon that is otherwise idle:")
     shares: dict[Looking, list[float]] = {looking: [] for looking in KINDS}
@@ -88,10 +100,10 @@ def measure_cpu(pid: int, rounds: int) -> None:
             before, begin = cpu_seconds(pid), time.monotonic()
             turn(looking)
             shares[looking].append((cpu_seconds(pid) - before) / (time.monotonic() - begin))
-    idle = statistics.mean(shares[KINDS[0]])
+    idle = statistics.median(shares[KINDS[0]])
     for looking in KINDS:
-        mean = statistics.mean(shares[looking])
-        print(f"  {looking.name:<14} {mean:.2%} of a core, {mean - idle:+.2%} against no page", flush=True)
+        median = statistics.median(shares[looking])
+        print(f"  {looking.name:<14} {median:.2%} of a core, {median - idle:+.2%} against no page", flush=True)
 
 
 class Customer(threading.Thread):
@@ -162,6 +174,7 @@ def main() -> None:
             for looking in KINDS[1:3]:
                 load(looking.path)  # imports the pages
             time.sleep(LIVE_SECONDS)
+            measure_loads(process.pid)
             measure_cpu(process.pid, options.rounds)
             measure_requests(endpoint, options.rounds)
         finally:
