@@ -1,32 +1,67 @@
-"""What an open console costs the daemon: `python -m bench.console [--seconds 30]`.
+"""What an open console costs the daemon: `python -m bench.console [--rounds 12] [--queues 60]`.
 
-A page that somebody looks at is loaded again every five seconds. This loads the overview and a queue's page at that
-pace, and reads from /proc how much processor time the daemon used: with no page, with one and with ten open pages.
+A page that somebody looks at is loaded again every five seconds. This loads pages at that pace, by turns: a turn with
+no page, one with the overview, one with a queue's page, one with ten overviews, and again from the beginning. So all of
+them meet the same machine. The first part reads how much processor time the daemon uses while nothing else happens. The
+second part times requests of a client that produces, leases and completes without a pause.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
-import os
 import signal
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from querator import Client
 from querator.errors import QueratorError
 
 LIVE_SECONDS = 5.0
-QUEUES = 60
-PORT = 23_191
+LOADS = 100
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+PORT = free_port()
+
+
+class Looking(NamedTuple):
+    """Pages that are open at the same time."""
+
+    name: str
+    path: str
+    pages: int
+
+
+KINDS = (
+    Looking("no page", "", 0),
+    Looking("the overview", "/console/", 1),
+    Looking("a queue", "/console/queue?name=q001", 1),
+    Looking("ten overviews", "/console/", 10),
+)
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The processor time of all threads, in the kernel's own resolution."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue  # a thread that has ended
+    return total / 1e9
 
 
 def load(path: str) -> None:
@@ -38,22 +73,83 @@ def load(path: str) -> None:
     connection.close()
 
 
-def measure(pid: int, path: str, pages: int, seconds: float) -> float:
-    """The share of a core that the daemon used while `pages` pages were open."""
-    before, begin = cpu_seconds(pid), time.monotonic()
-    due = begin
-    while time.monotonic() - begin < seconds:
-        for _ in range(pages):
-            load(path)
-        due += LIVE_SECONDS
-        time.sleep(max(0.0, min(due, begin + seconds) - time.monotonic()))
-    return (cpu_seconds(pid) - before) / (time.monotonic() - begin)
+def turn(looking: Looking) -> None:
+    """Five seconds, in which each open page is loaded once."""
+    begin = time.monotonic()
+    for _ in range(looking.pages):
+        load(looking.path)
+    time.sleep(max(0.0, begin + LIVE_SECONDS - time.monotonic()))
+
+
+def measure_loads(pid: int) -> None:
+    """Processor time is counted while the daemon runs, so that a busy machine changes this figure least."""
+    print(f"processor time of one load, and its share of {LIVE_SECONDS:g} seconds:")
+    for looking in KINDS[1:3]:
+        before = cpu_seconds(pid)
+        for _ in range(LOADS):
+            load(looking.path)
+        each = (cpu_seconds(pid) - before) / LOADS
+        print(f"  {looking.name:<14} {each * 1_000:.1f} ms, {each / LIVE_SECONDS:.2%} of a core", flush=True)
+
+
+def measure_cpu(pid: int, rounds: int) -> None:
+    print("processor time of a daemon that is otherwise idle:")
+    shares: dict[Looking, list[float]] = {looking: [] for looking in KINDS}
+    for _ in range(rounds):
+        for looking in KINDS:
+            before, begin = cpu_seconds(pid), time.monotonic()
+            turn(looking)
+            shares[looking].append((cpu_seconds(pid) - before) / (time.monotonic() - begin))
+    idle = statistics.median(shares[KINDS[0]])
+    for looking in KINDS:
+        median = statistics.median(shares[looking])
+        print(f"  {looking.name:<14} {median:.2%} of a core, {median - idle:+.2%} against no page", flush=True)
+
+
+class Customer(threading.Thread):
+    """A client that works without a pause. Notes how long each request took, under what is being looked at."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(daemon=True)
+        self.client = Client(endpoint, timeout=30)
+        self.looking = KINDS[0]
+        self.seconds: dict[Looking, list[float]] = {looking: [] for looking in KINDS}
+        self.is_over = False
+
+    def run(self) -> None:
+        while not self.is_over:
+            for call in ("produce", "lease", "complete"):
+                looking, begin = self.looking, time.perf_counter()
+                if call == "produce":
+                    self.client.produce("busy", ["x" * 100])
+                elif call == "lease":
+                    ids = [item.id for item in self.client.lease("busy", 1).items]
+                else:
+                    self.client.complete("busy", ids)
+                self.seconds[looking].append(time.perf_counter() - begin)
+
+
+def measure_requests(endpoint: str, rounds: int) -> None:
+    print("requests of a client that works without a pause:")
+    customer = Customer(endpoint)
+    customer.start()
+    for _ in range(rounds):
+        for looking in KINDS:
+            customer.looking = looking
+            turn(looking)
+    customer.is_over = True
+    customer.join(30)
+    for looking in KINDS:
+        found = sorted(customer.seconds[looking])
+        p50, p99, p999 = (found[int(len(found) * share)] * 1_000 for share in (0.5, 0.99, 0.999))
+        print(f"  {looking.name:<14} {len(found):>7,} requests: p50 {p50:.2f}, p99 {p99:.2f}, p99.9 {p999:.2f} ms")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=30.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--rounds", type=int, default=12, help="each round is four turns of five seconds, twice")
+    parser.add_argument("--queues", type=int, default=60)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [
@@ -63,21 +159,24 @@ def main() -> None:
             stderr=subprocess.DEVNULL,
         )
         try:
-            client = Client(f"unix:{directory}/data/querator.sock", timeout=30)
+            endpoint = f"unix:{directory}/data/querator.sock"
+            client = Client(endpoint, timeout=30)
             while True:
                 try:
                     client.list_queues(timeout=0.5)
                     break
                 except QueratorError:
                     assert process.poll() is None
-            for number in range(QUEUES):
+            client.create_queue("busy")
+            for number in range(options.queues):
                 client.create_queue(f"q{number:03}")
                 client.produce(f"q{number:03}", ["x"] * 100)
-            load("/console/")  # imports the pages
-            time.sleep(5)
-            for path, pages in (("", 0), ("/console/", 1), ("/console/queue?name=q001", 1), ("/console/", 10)):
-                share = measure(process.pid, path, pages, seconds)
-                print(f"{pages:>2} open  {path or 'no page':<28} {share:.2%} of a core", flush=True)
+            for looking in KINDS[1:3]:
+                load(looking.path)  # imports the pages
+            time.sleep(LIVE_SECONDS)
+            measure_loads(process.pid)
+            measure_cpu(process.pid, options.rounds)
+            measure_requests(endpoint, options.rounds)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)

@@ -369,6 +369,8 @@ CONSOLE_SQL_CHARACTERS_MAX = 100_000
 """A page shows at most this many rows, cells and characters of a query's result, and says that there are more."""
 CONSOLE_SQL_BYTES_MAX = 8_000_000
 """A page reads at most this much of a query's result. It refuses a longer one."""
+CONSOLE_DEAD_ITEMS_MAX = 500_000
+"""A page groups and counts at most about this many dead items, the latest ones, and says so."""
 CONSOLE_GROUPS_MAX = 5_000
 """Groups of dead items by time that a page counts. With more, it asks for fewer columns."""
 CONSOLE_PAYLOAD_BYTES_MAX = 64_000

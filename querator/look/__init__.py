@@ -6,10 +6,21 @@ escaped here.
 
 from pathlib import Path
 
-from querator.look.charts import Series, bars, line_chart, nice_count, nice_duration, nice_rate, sparkline, time_bars
+from querator.look.charts import (
+    BROAD_WIDTH,
+    Series,
+    bars,
+    line_chart,
+    nice_count,
+    nice_duration,
+    nice_rate,
+    sparkline,
+    time_bars,
+)
 
 __all__ = [
-    "Series", "bars", "line_chart", "nice_count", "nice_duration", "nice_rate", "sparkline", "stylesheet", "time_bars",
+    "BROAD_WIDTH", "Series", "bars", "line_chart", "nice_count", "nice_duration", "nice_rate", "sparkline",
+    "stylesheet", "time_bars",
 ]  # fmt: skip
 
 

@@ -53,16 +53,17 @@ def line_chart(
     step: int,
     tell: Callable[[float], str],
     nice: Callable[[float], float],
+    width: int = WIDTH,
 ) -> str:
     """Lines over time, in seconds since 1970. Times that are more than a step and a half apart are not connected.
 
     `nice` gives the top of the axis for the largest value: `nice_count`, `nice_rate` or `nice_duration`.
     """
     top = nice(max((value for one in series for value in one.values if value is not None), default=0.0))
-    parts = [_grid(top, tell, WIDTH), _time_axis(begin, end, WIDTH)]
+    parts = [_grid(top, tell, width), _time_axis(begin, end, width)]
     for number, one in enumerate(series):
         for run in _runs(times, one.values, step):
-            points = " ".join(f"{_x(at, begin, end, WIDTH):.1f},{_y(value, top):.1f}" for at, value in run)
+            points = " ".join(f"{_x(at, begin, end, width):.1f},{_y(value, top):.1f}" for at, value in run)
             if len(run) == 1:
                 x, y = points.split(",")
                 parts.append(f'<circle class="dot c{number % COLOURS}" cx="{x}" cy="{y}" r="2"/>')
@@ -72,7 +73,7 @@ def line_chart(
         [at, *("–" if one.values[place] is None else tell(one.values[place] or 0.0) for one in series)]
         for place, at in enumerate(times)
     ]
-    return _figure(title, "".join(parts), [one.name for one in series], rows, begin, end, WIDTH)
+    return _figure(title, "".join(parts), [one.name for one in series], rows, begin, end, width)
 
 
 def time_bars(

@@ -774,3 +774,5 @@ class SqlRequest(Message):
     timeout: str = ""
     """How long the query may run, as a duration."""
     limit: Int32 = 0
+    latest: Int32 = 0
+    """The query sees only about this many of the latest rows of `items`, which bounds how long it runs; 0 for all."""

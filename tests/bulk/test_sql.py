@@ -51,6 +51,26 @@ def test_states_leases_and_schedules_are_visible(client: Client, queue: str) -> 
     assert scheduled == [{"state": "scheduled", "enqueue_at": "2999-01-01T00:00:00Z", "payload": "Yw=="}]
 
 
+def test_a_query_can_be_limited_to_the_latest_items(daemon: Daemon, queue: str) -> None:
+    client = daemon.client
+    for begin in range(0, 400, 2):
+        client.produce(queue, [f"{begin}", f"{begin + 1}"])
+    held = client.lease(queue, 1).items[0].id
+
+    def ask(query: str, latest: int) -> list[dict[str, object]]:
+        status, found = daemon.call("/v1/sql", {"queue_name": queue, "query": query, "latest": latest})
+        assert status == 200
+        return found
+
+    query = "select count(*) as n, min(text::int) as first, count(distinct partition) as partitions from items"
+    (all_,) = ask(query, 400)
+    assert all_ == {"n": 400, "first": 0, "partitions": 2}
+    (some,) = ask(query, 100)
+    assert 60 <= some["n"] <= 140 and some["first"] >= 200 and some["partitions"] == 2
+    assert ask("select id from leases", 100) == [{"id": held}]
+    assert daemon.call("/v1/sql", {"queue_name": queue, "query": query, "latest": -1})[0] == 400
+
+
 def test_conditions_joins_and_expressions_work(client: Client, queue: str) -> None:
     client.produce(queue, items(["a", "b"], kind="x"))
     client.produce(queue, items(["c"], kind="y"))

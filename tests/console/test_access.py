@@ -62,6 +62,29 @@ def test_an_operator_signs_in_acts_and_signs_out(browser: Browser, guarded: Cons
     reader.close()
 
 
+def test_signing_in_leads_to_the_page_that_was_asked_for(browser: Browser, guarded: ConsoleDaemon) -> None:
+    secret = guarded.client.create_token("joe", role="viewer").token
+    reader = Reader(browser, guarded.address)
+    page = reader.open("/items", name="mail", where="kind = 'a&b'")
+    page.get_by_label("Token").fill(secret)
+    reader.press("Sign in")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Items of mail")
+    expect(page.get_by_label("Condition in SQL")).to_have_value("kind = 'a&b'")
+    guarded.client.revoke_token("joe")
+    reader.open("/jobs")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    reader.close()
+
+
+def test_a_page_whose_session_ends_asks_for_the_token_again(browser: Browser, guarded: ConsoleDaemon) -> None:
+    reader = signed_in(browser, guarded, "zoe", "viewer")
+    page = reader.open("/queue", name="mail")
+    guarded.client.revoke_token("zoe")
+    reader.refresh()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    reader.close()
+
+
 def test_a_viewer_sees_no_buttons_and_can_change_nothing(browser: Browser, guarded: ConsoleDaemon) -> None:
     reader = signed_in(browser, guarded, "eve", "viewer")
     page = reader.open("/queue", name="mail")
@@ -70,6 +93,10 @@ def test_a_viewer_sees_no_buttons_and_can_change_nothing(browser: Browser, guard
     (item,) = guarded.client.list_items("mail")
     page = reader.open("/item", name="mail", id=item.id)
     assert page.locator("main a[href*='/act/'], main form[method=post]").count() == 0
+    page = reader.open("/daemon")
+    reader.sees("Storages")
+    assert page.locator("#audit").count() == 0
+    assert guarded.client.list_audit(who="eve") == []  # looking causes no denials
     reader.open("/act/pause", name="mail", partition=0)
     reader.sees("you may look, but change nothing")
     assert guarded.states("mail") == ["available"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -11,10 +12,14 @@ from playwright.sync_api import expect
 
 from querator.client import produce_item
 from tests.console.browsing import ConsoleDaemon, Reader
+from tests.waiting import until
 
 ATTACK = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{7*7}}${7*7}</textarea><svg onload=alert(3)>"
 NAME = "<img/src=x/onerror=alert(1)>\"'</title><script>alert(2)</script>&amp;{{7*7}}"
 """Queue names have no spaces."""
+COLUMN = '"' + ATTACK.replace('"', '""') + '"'
+COLUMN_2 = '"' + ATTACK[::-1].replace('"', '""') + '<script>alert(4)</script>"'
+MONTHS = "range(timestamp '2026-01-01', timestamp '2026-06-01', interval 1 month)"
 
 
 def test_an_attack_in_every_field_that_a_client_can_set_is_shown_as_text(
@@ -54,6 +59,8 @@ def test_an_attack_in_every_field_that_a_client_can_set_is_shown_as_text(
             {"name": name, "query": "select kind, count(*) as n from items group by kind union all select 'x', 1"},
         ),
         ("/sql", {"name": name, "query": ATTACK}),
+        ("/sql", {"name": name, "query": f"select kind as {COLUMN}, count(*) as {COLUMN_2} from items group by kind"}),
+        ("/sql", {"name": name, "query": f"select range as {COLUMN}, 1 as {COLUMN_2} from {MONTHS}"}),
         ("/jobs", {}),
         ("/daemon", {}),
         ("/act/pause", {"name": name, "partition": "0", "for": ATTACK}),
@@ -63,11 +70,14 @@ def test_an_attack_in_every_field_that_a_client_can_set_is_shown_as_text(
         (f"/{NAME}", {}),
         ("/queue", {"name": ATTACK}),
     ]
-    for path, fields in pages:
-        page = reader.open(path, **fields)
-        assert page.locator("img, main script, main svg[onload], iframe").count() == 0, path
-        assert page.title().endswith("· Querator"), path
-        assert "49" not in page.title(), path
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(daemon.connect().lease, queue, 1, client_id=ATTACK)
+        until(lambda: daemon.client.queue_info(queue).figures.waiting_clients == [ATTACK], "the client does not wait")
+        look_at([("/leases", {"name": queue}), *pages], reader)
+        expect(reader.open("/leases", name=queue).locator("ul.names li")).to_have_text(ATTACK)
+        expect(reader.open("/daemon").locator("#audit")).to_contain_text(NAME)
+        client.produce(queue, ["a"])
+        assert waiting.result(20).items
     reader.open("/item", name=name, id=held.id)
     reader.sees(ATTACK)
     reader.open("/dead", name=dead)
@@ -79,6 +89,14 @@ def test_an_attack_in_every_field_that_a_client_can_set_is_shown_as_text(
     reader.page.locator("#confirm").click()
     reader.sees("items of")
     assert client.queue_info(name).figures.leased == 0
+
+
+def look_at(pages: list[tuple[str, dict[str, str]]], reader: Reader) -> None:
+    for path, fields in pages:
+        page = reader.open(path, **fields)
+        assert page.locator("img, main script, main svg[onload], iframe").count() == 0, path
+        assert page.title().endswith("· Querator"), path
+        assert "49" not in page.title(), path
 
 
 @pytest.fixture

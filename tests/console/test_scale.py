@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from querator.client import BulkClient
+from querator.limits import CONSOLE_DEAD_ITEMS_MAX
 from tests.console.browsing import ConsoleDaemon, Reader
 
 QUEUES_AT_ONCE = 8
@@ -141,7 +142,15 @@ def test_no_page_loads_everything(browser: Browser, crowd: tuple[ConsoleDaemon, 
     reader.press("Next page")
     assert len(first) == 50 and not set(first) & set(page.locator("td.id").all_inner_texts())
     reader.open("/dead", name="dead")
-    reader.sees(f"{size.items:,} items in 40 groups")
+    if size.items <= CONSOLE_DEAD_ITEMS_MAX:
+        reader.sees(f"{size.items:,} items in 40 groups")
+    else:
+        reader.sees(f"of {size.items:,} items are counted here: the latest ones")
+        reader.sees("items in 40 groups")
+    reader.page.get_by_label("Choose all groups").check()
+    reader.press("Redrive the chosen groups …")
+    heading = "Redrive 3" if size.items <= CONSOLE_DEAD_ITEMS_MAX else "Redrive at least "
+    expect(reader.page.get_by_role("heading", level=1)).to_contain_text(heading)
     reader.open("/dead", name="dead", by="reference")
     reader.sees("Group by fewer columns")
     reader.close()

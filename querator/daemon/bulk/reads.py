@@ -21,7 +21,6 @@ from querator.daemon.access import Caller
 from querator.daemon.bulk import scans
 from querator.daemon.bulk.sql import Filter, SqlEndpoint, workers_of
 from querator.daemon.bulk.writes import Writes, send_json
-from querator.daemon.engine import read
 from querator.daemon.http import (
     AUDITED_STREAMS,
     NOSNIFF,
@@ -37,7 +36,7 @@ from querator.daemon.http import (
 )
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
-from querator.daemon.store import ITEMS, SCHEDULED, Scan, SlicedStore
+from querator.daemon.store import ITEMS, SCHEDULED, Scan
 from querator.errors import ContentError, InvalidRequest, QueratorError, RetryRequest
 from querator.limits import BODY_BYTES_MAX, SPLITS_MAX
 from querator.wire import bulk_messages, content
@@ -193,10 +192,8 @@ class Reads:
 
 async def _plan(logical: Logical, partition: Partition, table: str, splits: int) -> bulk_messages.PlannedPartition:
     upto = await scans.flush(logical, partition)
-    split = await read(
-        logical, partition, lambda store: cast(SlicedStore, store).split(table, upto, splits), flush=False
-    )
-    return bulk_messages.PlannedPartition(partition.number, split.rows, ids.encode_many(partition.prefix, split.bounds))
+    rows, bounds = await scans.split(logical, partition, table, upto, splits)
+    return bulk_messages.PlannedPartition(partition.number, rows, ids.encode_many(partition.prefix, bounds))
 
 
 def _table(state: str) -> tuple[str, str]:

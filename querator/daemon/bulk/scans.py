@@ -14,6 +14,7 @@ from querator.daemon.engine import read
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import Scan, Slice, SlicedStore, Store
+from querator.limits import SPLITS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,17 @@ async def flush(logical: Logical, partition: Partition) -> int:
     upto = partition.contents.last_seq
     await read(logical, partition, lambda store: None)
     return upto
+
+
+async def split(logical: Logical, partition: Partition, table: str, upto: int, parts: int) -> tuple[int, list[int]]:
+    """The number of rows, and the sequences at which parts of about the same number of rows end."""
+    found = await read(
+        logical,
+        partition,
+        lambda store: cast(SlicedStore, store).split(table, upto, min(parts, SPLITS_MAX)),
+        flush=False,
+    )
+    return found.rows, found.bounds
 
 
 async def slices(

@@ -25,7 +25,7 @@ from querator.daemon.bulk import scans
 from querator.daemon.http import NOSNIFF, Calls, ClientGone, Refused, cut_off, hold_back, read_body, send_reply
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
-from querator.daemon.store import Scan, schemas
+from querator.daemon.store import ITEMS, Scan, schemas
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, RetryRequest
 from querator.limits import (
     NS_PER_SECOND,
@@ -51,18 +51,29 @@ HEAD_BYTES: Final = 5
 class Tables:
     """The tables of a query: the rows that the open partitions had when the query began."""
 
-    def __init__(self, registry: Registry, logical: Logical, upto: dict[Partition, int]) -> None:
+    def __init__(
+        self, registry: Registry, logical: Logical, upto: dict[Partition, int], after: dict[Partition, int]
+    ) -> None:
         self._registry = registry
         self._logical = logical
         self._upto = upto
+        self._after = after
+        """Where `items` begins in a partition of which the query sees only the latest rows."""
 
     @classmethod
-    async def of(cls, registry: Registry, logical: Logical) -> Tables:
+    async def of(cls, registry: Registry, logical: Logical, latest: int = 0) -> Tables:
         live = [partition for partition in logical.partitions if partition.allows.storage]
         if not live:
             raise RetryRequest("partition not available; no partition of the queue is open, retry again")
         upto = await asyncio.gather(*(scans.flush(logical, partition) for partition in live))
-        return cls(registry, logical, dict(zip(live, upto, strict=True)))
+        after: dict[Partition, int] = {}
+        parts = -(-sum(one.counts.ready + one.counts.leased for one in live) // latest) if latest else 1
+        if parts > 1:
+            # Of each partition the last part, so that the parts together have about the wanted number of rows.
+            ends = [scans.split(logical, one, ITEMS, end, parts) for one, end in zip(live, upto, strict=True)]
+            for one, (_, bounds) in zip(live, await asyncio.gather(*ends), strict=True):
+                after[one] = bounds[-2] if len(bounds) > 1 else 0
+        return cls(registry, logical, dict(zip(live, upto, strict=True)), after)
 
     @property
     def left_out(self) -> list[int]:
@@ -73,7 +84,8 @@ class Tables:
 
         schema = arrow.chosen(schemas()[table], columns)
         for partition, upto in self._upto.items():
-            wanted = Scan(table, tuple(schema.names), 0, upto)
+            after = self._after.get(partition, 0) if table == ITEMS else 0
+            wanted = Scan(table, tuple(schema.names), after, upto)
             async for part in scans.slices(
                 self._registry, self._logical, partition, wanted, lambda batch: arrow.encode_batches([batch], schema)
             ):
@@ -294,6 +306,8 @@ class SqlEndpoint:
             raise InvalidRequest(f"format is invalid; '{form}' is none of {', '.join(CONTENT_TYPES)}")
         if request.limit < 0:
             raise InvalidRequest("limit is invalid; cannot be negative")
+        if request.latest < 0:
+            raise InvalidRequest("latest is invalid; cannot be negative")
         seconds = _timeout(request.timeout)
         work = asyncio.ensure_future(self._run(request, logical, answer, CONTENT_TYPES[form]))
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -313,7 +327,7 @@ class SqlEndpoint:
 
     async def _run(self, request: SqlRequest, logical: Logical, answer: RowsAnswer, content_type: str) -> None:
         async with workers_of(self._registry).one() as worker:
-            tables = await Tables.of(self._registry, logical)
+            tables = await Tables.of(self._registry, logical, request.latest)
             answer.describe(content_type, tables.left_out)
             query = {"query": request.query, "format": request.format or "json", "limit": request.limit}
             async for piece in worker.run(query, tables):

@@ -80,10 +80,12 @@ class Api:
         return str(health.get("status", "fail")), str(checks[0].get("output", ""))
 
     async def sql(
-        self, queue: str, query: str, *, limit: int = CONSOLE_SQL_ROWS_MAX, within: str = ""
+        self, queue: str, query: str, *, limit: int = CONSOLE_SQL_ROWS_MAX, within: str = "", latest: int = 0
     ) -> list[dict[str, Any]]:
         """The rows of a query. Stops reading a result that is too long, and refuses it."""
-        request = messages.SqlRequest(queue_name=queue, query=query, format="json", limit=limit, timeout=within)
+        request = messages.SqlRequest(
+            queue_name=queue, query=query, format="json", limit=limit, timeout=within, latest=latest
+        )
         answer, enough = Answer(), asyncio.Event()
         size = 0
 

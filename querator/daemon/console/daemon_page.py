@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from querator.daemon.access import Right
 from querator.daemon.console.pages import ConsolePage, command
@@ -10,6 +12,12 @@ from querator.daemon.console.visits import Visit
 from querator.wire import access_messages, messages
 
 AUDIT_ROWS: Final = 30
+
+
+class AuditRow(NamedTuple):
+    entry: access_messages.AuditEntry
+    asked: str
+    """What was asked for, for people."""
 
 
 async def show(visit: Visit) -> ConsolePage:
@@ -29,10 +37,19 @@ async def show(visit: Visit) -> ConsolePage:
     )
 
 
-async def _audit(visit: Visit) -> list[access_messages.AuditEntry] | None:
+async def _audit(visit: Visit) -> list[AuditRow] | None:
     """The latest entries of the audit log, the latest first. None for a visitor who may not read it."""
     if visit.caller is None or not visit.caller.may(Right.ADMIN):
         return None  # not even asked for, because every denial is recorded
     request = access_messages.AuditListRequest(limit=AUDIT_ROWS)
     found = await visit.api.call("audit.list", request, access_messages.AuditListResponse)
-    return found.items[::-1]
+    return [AuditRow(entry, _asked(entry.asked)) for entry in reversed(found.items)]
+
+
+def _asked(text: str) -> str:
+    """The fields of a request, such as `for=15m`."""
+    fields = msgspec.json.decode(text or "{}", type=dict[str, Any])
+    shown = {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in fields.items()
+    }
+    return ", ".join(f"{name}={value}" for name, value in shown.items())

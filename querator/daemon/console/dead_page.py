@@ -13,7 +13,7 @@ from querator.daemon.console.asking import conditions
 from querator.daemon.console.pages import ConsolePage, Redirect, chart, command, number
 from querator.daemon.console.visits import Visit, address
 from querator.errors import QueratorError
-from querator.limits import CONSOLE_GROUPS_MAX, US_PER_SECOND
+from querator.limits import CONSOLE_DEAD_ITEMS_MAX, CONSOLE_GROUPS_MAX, US_PER_SECOND
 from querator.wire import messages
 
 DEATHS: Final = "[one for one in from_json(if(history = '', '[]', history), '[\"json\"]') if one->>'queue_name' != '']"
@@ -58,7 +58,7 @@ class Group(NamedTuple):
 async def show(visit: Visit) -> ConsolePage | Redirect:
     """The items of a dead queue. For a queue that has a dead queue, the items that died in this queue."""
     queue, origin = visit.get("name"), visit.get("origin")
-    info = await visit.api.call("queues.info", messages.QueuesInfoRequest(queue_name=queue), messages.QueueInfo)
+    info = await _info(visit, queue)
     if info.dead_queue:
         return Redirect(address("/dead", name=info.dead_queue, origin=queue))
     by = tuple(name for name in EXPRESSIONS if name in visit.all("by")) or USUAL
@@ -78,6 +78,7 @@ async def show(visit: Visit) -> ConsolePage | Redirect:
             "hidden": max(0, len(groups) - GROUPS_SHOWN),
             "is_cut": len(rows) >= CONSOLE_GROUPS_MAX,
             "total": sum(group.items for group in groups),
+            "stored": info.figures.ready if info.figures and info.figures.ready > CONSOLE_DEAD_ITEMS_MAX else 0,
             "by": by,
             "origin": origin,
             "titles": TITLES,
@@ -105,7 +106,10 @@ async def _counted(
         f" from items where state = 'ready'{only} group by all order by items desc limit {CONSOLE_GROUPS_MAX}"
     )
     try:
-        return await visit.api.sql(queue, query, limit=CONSOLE_GROUPS_MAX, within=QUERY_TIME), ""
+        found = await visit.api.sql(
+            queue, query, limit=CONSOLE_GROUPS_MAX, within=QUERY_TIME, latest=CONSOLE_DEAD_ITEMS_MAX
+        )
+        return found, ""
     except QueratorError as error:
         return [], error.message
 
@@ -165,8 +169,14 @@ def condition(keys: list[str]) -> str:
     return " or ".join(picked)
 
 
-async def count(visit: Visit, queue: str, where: str) -> int:
-    """How many ready items meet a condition now."""
+async def count(visit: Visit, queue: str, where: str) -> tuple[int, bool]:
+    """How many ready items meet a condition now, and whether all items were counted or only the latest ones."""
+    info = await _info(visit, queue)
     query = f"select count(*) as items from items where state = 'ready' and ({where}\n)"
-    rows = await visit.api.sql(queue, query, within=QUERY_TIME)
-    return int(rows[0]["items"])
+    rows = await visit.api.sql(queue, query, within=QUERY_TIME, latest=CONSOLE_DEAD_ITEMS_MAX)
+    return int(rows[0]["items"]), info.figures is None or info.figures.ready <= CONSOLE_DEAD_ITEMS_MAX
+
+
+async def _info(visit: Visit, queue: str) -> messages.QueueInfo:
+    request = messages.QueuesInfoRequest(queue_name=queue, extended=True)
+    return await visit.api.call("queues.info", request, messages.QueueInfo)

@@ -79,7 +79,8 @@ class _Selection(NamedTuple):
 def _group_plan(title: str, effect: str, *, deletes: bool) -> Callable[[Visit], Awaitable[Plan]]:
     async def plan(visit: Visit) -> Plan:
         chosen = _Selection.of(visit)
-        count = await dead_page.count(visit, chosen.queue, chosen.where)
+        count, is_exact = await dead_page.count(visit, chosen.queue, chosen.where)
+        told = f"{'' if is_exact else 'at least '}{number(count)} item{'' if count == 1 else 's'}"
         if deletes:
             line = (
                 command("items", "list", chosen.queue, "--state", "ready", "--where", chosen.where, "--limit", 0, "-q")
@@ -89,17 +90,17 @@ def _group_plan(title: str, effect: str, *, deletes: bool) -> Callable[[Visit], 
         else:
             line = command("items", "redrive", chosen.queue, "--where", chosen.where)
         return Plan(
-            f"{title} {number(count)} item{'' if count == 1 else 's'} of '{chosen.queue}'",
+            f"{title} {told} of '{chosen.queue}'",
             (
                 effect,
                 "This is a job: it shows its progress, survives a restart and can be cancelled. It takes the items that"
                 " are ready now; leased items and items that come later stay.",
             ),
-            f"{title} {number(count)}",
+            f"{title} {number(count)}" if is_exact else f"{title} them",
             line,
             address("/dead", name=chosen.queue),
             queue=chosen.queue,
-            hidden=chosen.hidden | {"expected": [str(count)]},
+            hidden=chosen.hidden | {"expected": [str(count if is_exact else 0)]},
             fields=()
             if deletes
             else (Field("to", "Send to this queue instead of the queue in which each item died", visit.get("to")),),

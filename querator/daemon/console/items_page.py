@@ -6,14 +6,17 @@ ids, until the page is full or its time is up. The next page continues from ther
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Final
 
 from querator import ids
+from querator.daemon.console.asking import literal
 from querator.daemon.console.pages import ConsolePage, command
 from querator.daemon.console.payloads import shown_payload
+from querator.daemon.console.queue_page import HELD
 from querator.daemon.console.visits import Visit
-from querator.errors import InvalidRequest
+from querator.errors import InvalidRequest, NotFound
 from querator.limits import US_PER_SECOND
 from querator.wire import bulk_messages, messages
 
@@ -101,7 +104,9 @@ async def _page(
         if number < start.partition:
             continue
         after = start.after if number == start.partition else ""
-        if state == "stored" and not where:
+        if state == "leased" and not where:
+            found += await _leased(visit, queue, number, after, ROWS + 1 - len(found))
+        elif state == "stored" and not where:
             found += await _listed(visit, queue, number, after, ROWS + 1 - len(found))
         else:
             reached = await _search(visit, queue, state, where, number, after, found, until)
@@ -118,22 +123,39 @@ async def _listed(visit: Visit, queue: str, number: int, after: str, limit: int)
         queue_name=queue, partition=number, pivot=after, limit=limit + bool(after), extended=True
     )
     listed = await visit.api.call("storage/items.list", request, messages.StorageItemsListResponse)
-    return [
-        {
-            "id": item.id,
-            "partition": number,
-            "state": "leased" if item.is_leased else "ready",
-            "kind": item.kind,
-            "reference": item.reference,
-            "attempts": item.attempts,
-            "created_at": item.created_at,
-            "client_id": item.client_id,
-            "enqueue_at": None,
-            "preview": _preview(item.payload),
-        }
-        for item in listed.items
-        if item.id != after
-    ][:limit]
+    return [_row(item, number) for item in listed.items if item.id != after][:limit]
+
+
+async def _leased(visit: Visit, queue: str, number: int, after: str, limit: int) -> list[dict[str, Any]]:
+    """Finds leased items by their leases, because a scan would read all items."""
+    leases = await visit.api.sql(
+        queue,
+        f"select id from leases where partition = {number} and id > {literal(after)} and {HELD} order by id",
+        limit=limit,
+    )
+    rows = []
+    for lease in leases:
+        request = messages.ItemsInspectRequest(queue_name=queue, id=lease["id"])
+        with contextlib.suppress(NotFound, InvalidRequest):  # completed in the meantime
+            found = await visit.api.call("items.inspect", request, messages.ItemsInspectResponse)
+            if found.item is not None:
+                rows.append(_row(found.item, number))
+    return rows
+
+
+def _row(item: messages.StorageItem, number: int) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "partition": number,
+        "state": "leased" if item.is_leased else "ready",
+        "kind": item.kind,
+        "reference": item.reference,
+        "attempts": item.attempts,
+        "created_at": item.created_at,
+        "client_id": item.client_id,
+        "enqueue_at": None,
+        "preview": _preview(item.payload),
+    }
 
 
 async def _search(
@@ -145,7 +167,7 @@ async def _search(
         "queue.stats", messages.QueueStatsRequest(queue_name=queue), messages.QueueStatsResponse
     )
     one = next(one for one in stats.logical_queues[0].partitions if one.partition == number)
-    total = {"scheduled": one.scheduled, "leased": one.total_leased}.get(state, one.total)
+    total = one.scheduled if state == "scheduled" else one.total
     bounds = await visit.api.plan(queue, state, number, max(1, min(1_000, total // RANGE_ITEMS)), where)
     for bound in bounds:
         if after and ids.decode(bound).seq <= ids.decode(after).seq:

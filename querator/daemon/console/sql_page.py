@@ -102,7 +102,8 @@ def _line(name: str, time_name: str, values: dict[int, float]) -> Any:
     step = min(later - at for at, later in itertools.pairwise(times))
     nice = look.nice_count if all(value == int(value) for value in values.values()) else look.nice_rate
     series = [look.Series(name, list(values.values()))]
-    return chart(look.line_chart(f"{name} by {time_name}", times, series, times[0], times[-1], step, _figure, nice))
+    title, begin, end = f"{name} by {time_name}", times[0], times[-1]
+    return chart(look.line_chart(title, times, series, begin, end, step, _figure, nice, look.BROAD_WIDTH))
 
 
 def _figure(value: float) -> str:
