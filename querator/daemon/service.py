@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from querator import durations, limits
 from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import AnswerGate, Promotion, Shipper, StandingBy, bases
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -43,6 +42,9 @@ from querator.errors import InternalError, InvalidRequest, QueratorError, Reques
 from querator.items import Placement, Room, State
 from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
+
+if TYPE_CHECKING:
+    from querator.daemon.archive import AnswerGate, Promotion, Shipper, StandingBy
 
 log = logging.getLogger("querator.service")
 
@@ -75,6 +77,8 @@ class Service:
         error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
         self._addresses = addresses
         if self.registry.config.standby:
+            from querator.daemon.archive import StandingBy
+
             self._standing_by = StandingBy(self.registry, self._serve, lambda error: self.lost_archive(error))
             await self._standing_by.start(addresses)
         else:
@@ -114,6 +118,8 @@ class Service:
         registry.turns = Turns(registry.clock, registry.storages.values(), self._deliver)
         registry.upkeep = Upkeep(registry.turns, registry.config.limits.unapplied_bytes)
         if shipper is not None:
+            from querator.daemon.archive import AnswerGate
+
             self._gate = registry.turns.gate = AnswerGate(shipper, registry.turns, registry.storages)
             registry.turns.gather_seconds = limits.ARCHIVE_GATHER_SECONDS if shipper.config.wait else 0.0
         queues = await registry.blocking(catalog.queues)
@@ -135,6 +141,8 @@ class Service:
         registry.jobs.prepare()
         await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
         if shipper is not None:
+            from querator.daemon.archive import bases
+
             registry.run(bases.watch(registry, shipper))
         await admin.delete_leftovers(registry)
         await admin.create_configured(registry)
@@ -363,6 +371,8 @@ def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Sh
             loop.call_soon_threadsafe(lose, error)
 
     directories = [storage.directory for storage in config.storages]
+    from querator.daemon.archive import Shipper
+
     return Shipper(config.archive, config.data, directories, registry.clock, failed)
 
 

@@ -13,6 +13,7 @@ RARELY_NEEDED = {
     "obstore": "an archive",
     "pandas": "nothing",
     "prometheus_client": "scrapes",
+    "querator.daemon.archive": "an archive",
     "pyarrow": "items that go into partition files, and bulk data",
 }
 
