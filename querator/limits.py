@@ -110,8 +110,10 @@ RECOVERY_BACKOFF_MAX_NS = 30 * NS_PER_SECOND
 # Waiting items that a partition keeps in memory. The other items stay in its file until the window has room.
 READY_WINDOW_ITEMS_MAX = 20_000
 READY_WINDOW_BYTES_MAX = 32_000_000
-READY_WINDOW_LOW_PERCENT = 40
-"""The partition loads more items from its file when fewer than this share of the window is left."""
+READY_WINDOW_LOW_PERCENT = 75
+"""The partition reads more items from its file when no more than this share of the window is left."""
+READY_WINDOW_READ_PERCENT = 50
+"""One read returns at most this share of the window."""
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100

@@ -426,7 +426,7 @@ class TestLifecycle:
 
     def test_items_that_cannot_leave_do_not_keep_others_from_expiring(self):
         """As many items expire as one search reads, and the dead queue takes no items."""
-        d = Driver(bounds=LimitsConfig(ready_window_items=2))
+        d = Driver(bounds=LimitsConfig(ready_window_items=4))
         d.create("dead").partitions[0].health.set_congested(True)
         d.create(dead_queue="dead", expire_s=60)
         d.produce(["a", "b", "c", "d"])

@@ -68,6 +68,29 @@ def test_a_tail_that_the_file_has_is_only_counted():
     assert taken(window, 2) == [5, 6]
 
 
+def test_items_are_read_long_before_the_window_is_empty():
+    window = window_of(ready_max=8)
+    append(window, 1, 8)
+    append(window, 9, 40)
+    window.applied(40)
+    window.take(1)
+    assert not window.wants_loading()
+    window.take(1)
+    assert window.wants_loading()
+    assert window.read_items_max == 4
+
+
+def test_large_items_are_read_when_half_of_the_bytes_are_left():
+    window = window_of(ready_max=100, bytes_max=40)
+    append(window, 1, 8)
+    append(window, 9, 20)
+    window.applied(20)
+    window.take(3)
+    assert not window.wants_loading()
+    window.take(1)
+    assert window.wants_loading()
+
+
 def test_columns_become_items_when_they_are_next():
     window = window_of(ready_max=2)
     append(window, 1, 2)

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from querator.clock import ManualClock
+from querator.config_file import LimitsConfig
 from querator.daemon.engine import Turns, at_store, change, close_partition, open_partition, read
 from querator.daemon.queue.logical import Logical
+from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.requests import Complete, LeaseItems, Produce, Read
 from querator.daemon.store import LackOfMemory, StorageError, Store
+from querator.daemon.store.duck import applying
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import RequestFailed, RetryRequest
 from querator.items import Placement, Queue
@@ -61,7 +64,9 @@ class Bench:
         self.storage = self.storages[storages[0]]
         self.answers: list[Any] = []
 
-    async def queue(self, name: str = "q", storages: tuple[str, ...] = ("one",)) -> Logical:
+    async def queue(
+        self, name: str = "q", storages: tuple[str, ...] = ("one",), bounds: LimitsConfig = DEFAULT_BOUNDS
+    ) -> Logical:
         placements = [
             Placement(queue=name, number=number, uuid=str(uuid.uuid4()), storage=where)
             for number, where in enumerate(storages)
@@ -79,6 +84,7 @@ class Bench:
             placements,
             lambda placement: self.storages[placement.storage].open(placement.uuid, name),
             lambda: self.turns.wake(logical),
+            bounds=bounds,
         )
         self.turns.add(logical)
         await self.until(lambda: all(partition.store is not None for partition in logical.partitions))
@@ -235,6 +241,106 @@ def test_a_partition_has_one_piece_of_blocking_work_at_a_time(tmp_path: Path) ->
             "third begins",
             "third ends",
         ]
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+class BlockedWork:
+    """A piece of work that waits until the test lets it end, or fails the first time."""
+
+    def __init__(self, bench: Bench, partition: Partition, error: Exception | None = None, **how: bool) -> None:
+        self.began = self.ended = 0
+        self.errors: list[Exception] = []
+        self.may_end = threading.Event()
+        self._error = error
+        bench.turns.threads.run(Read(partition, None, self._run, self._done, self.errors.append, **how))
+
+    def _run(self) -> None:
+        self.began += 1
+        assert self.may_end.wait(WAIT_SECONDS)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _done(self, result: object) -> None:
+        self.ended += 1
+
+
+def test_the_next_items_are_read_beside_upkeep_and_other_work_waits_for_both(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        upkeep = BlockedWork(bench, partition, upkeep=True)
+        other = BlockedWork(bench, partition)
+        window = BlockedWork(bench, partition, beside_upkeep=True)
+        second = BlockedWork(bench, partition, beside_upkeep=True)
+        window.may_end.set()
+        await bench.until(lambda: window.ended == 1)
+        assert (upkeep.ended, other.began, second.began) == (0, 0, 0)
+        for work in (upkeep, other, second):
+            work.may_end.set()
+        await bench.until(lambda: not bench.turns.is_busy(logical))
+        assert (upkeep.ended, other.ended, second.ended) == (1, 1, 1)
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_read_that_fails_beside_upkeep_is_repeated_after_it(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        upkeep = BlockedWork(bench, partition, upkeep=True)
+        window = BlockedWork(bench, partition, StorageError("the file was attached again"), beside_upkeep=True)
+        window.may_end.set()
+        await bench.until(lambda: window.began == 1)
+        upkeep.may_end.set()
+        await bench.until(lambda: not bench.turns.is_busy(logical))
+        assert (window.began, window.ended, window.errors) == (2, 1, [])
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_consumers_get_items_behind_the_window_while_the_file_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An apply that never ends is the longest possible one."""
+    window_items = 40
+    may_apply = threading.Event()
+    may_apply.set()
+    apply = applying.apply
+
+    def slow_apply(*args: Any) -> None:
+        assert may_apply.wait(5 * WAIT_SECONDS)
+        apply(*args)
+
+    monkeypatch.setattr(applying, "apply", slow_apply)
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue(bounds=LimitsConfig(ready_window_items=window_items))
+        (partition,) = logical.partitions
+        for _ in range(10 * window_items):
+            bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 10 * window_items)
+        await read(logical, partition, lambda store: None)
+        may_apply.clear()
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 10 * window_items + 1)
+        store = partition.store
+        assert store is not None
+        bench.turns.threads.run(Read(partition, store, lambda: None, lambda result: None, bench.answers.append, True))
+        leased: list[int] = []
+
+        def deliver(delivery: Any) -> None:
+            leased.extend(one.item.seq for one in delivery.leases)
+
+        try:
+            while len(leased) < 10 * window_items:
+                before = len(leased)
+                logical.submit(LeaseItems(deliver, time.monotonic_ns() + 10**11, "me", 4))
+                await bench.until(lambda before=before: len(leased) > before)
+            assert leased == sorted(set(leased))
+        finally:
+            may_apply.set()
 
     run(lambda: Bench(tmp_path, ON_LOOP), test)
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ import pytest
 
 from querator import limits
 from querator.daemon.store.base import Batch, Leased, StorageError, Summary
-from querator.daemon.store.duck import applying, tables
+from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.instance import Instance
@@ -220,6 +220,43 @@ while True:
         assert segments(tmp_path) == []
 
 
+class TestReadyItems:
+    @pytest.fixture
+    def measured(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The numbers of rows whose sizes were measured before a read."""
+        measured: list[int] = []
+        count_fitting = reading.count_fitting
+
+        def watched(file: PartitionFile, table: str, seqs: Sequence[int], bytes_max: int) -> int:
+            measured.append(len(seqs))
+            return count_fitting(file, table, seqs, bytes_max)
+
+        monkeypatch.setattr(reading, "count_fitting", watched)
+        return measured
+
+    def test_small_items_are_not_measured(self, storage: DuckStorage, store: DuckStore, measured: list[int]) -> None:
+        put(storage, store, Batch(add=[item(seq, payload=b"x" * 100) for seq in range(1, 41)], last_seq=40))
+        assert [one.seq for one in store.ready(10, 31, 15, 2_000)] == list(range(11, 26))
+        store.checkpoint(force=True)
+        assert [one.seq for one in store.ready(10, 31, 15, 2_000)] == list(range(11, 26))
+        assert measured == []
+
+    def test_items_are_measured_once_a_large_one_was_added(
+        self, storage: DuckStorage, store: DuckStore, measured: list[int]
+    ) -> None:
+        put(storage, store, added(1, 2, 3))
+        put(storage, store, Batch(add=[item(4, history=b"x" * 1_000)], last_seq=4), added(5))
+        assert [one.seq for one in store.ready(0, None, 9, 1_500)] == [1, 2, 3, 4, 5]
+        assert [one.seq for one in store.ready(0, None, 9, 999)] == [1, 2, 3]
+        assert measured == [5, 5]
+
+    def test_leased_items_and_rows_out_of_order_are_no_obstacle(self, storage: DuckStorage, store: DuckStore) -> None:
+        put(storage, store, added(5, 6, 7, 8), leased((6, 1, 9)))
+        assert [one.seq for one in store.ready(0, None, 2, NO_BYTES_MAX)] == [5, 7]
+        put(storage, store, added(1, 2))
+        assert [one.seq for one in store.ready(0, None, 3, NO_BYTES_MAX)] == [1, 2, 5]
+
+
 class TestApplying:
     def test_an_item_that_came_and_went_never_meets_sql(self, storage: DuckStorage, store: DuckStore) -> None:
         batch = Batch(add=[item(seq) for seq in range(1, 1001)], last_seq=1000)
@@ -241,6 +278,20 @@ class TestApplying:
         monkeypatch.setattr(limits, "APPLY_ROWS_PER_INSERT_MAX", 3)
         put(storage, store, added(*range(1, 11)))
         assert ready_seqs(store) == list(range(1, 11))
+
+    def test_rows_that_were_read_before_two_applies_of_one_flush_are_known_to_be_removed(
+        self, storage: DuckStorage, store: DuckStore
+    ) -> None:
+        put(storage, store, added(1, 2, 3))
+        write(storage, store, Batch(remove=[1]))
+        store.freeze()
+        write(storage, store, Batch(remove=[2]))
+        # A read beside the flush may see the file as it was before the first apply.
+        store.flush()
+        assert store.removed_among([1, 2, 3]) == {1, 2}
+        write(storage, store, Batch(remove=[3]))
+        store.flush()
+        assert store.removed_among([1, 2, 3]) == {3}
 
     def test_commits_go_on_while_applying_fails(
         self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch

@@ -376,6 +376,7 @@ class TestStages:
         write(storage, store, Batch(remove=[2]))
         assert store.is_removed(1)
         assert store.is_removed(2)
+        assert store.removed_among([1, 2, 9]) == {1, 2}
         store.apply()
         assert store.is_removed(2)
         # A reader may have read the item just before the apply.
@@ -391,6 +392,7 @@ class TestStages:
         assert not store.is_removed(3)
         assert not store.is_removed(5)
         assert not store.is_removed(4, "scheduled")
+        assert store.removed_among([1, 3, 5]) == {1}
         write(storage, store, Batch(clear_leased=True, clear_scheduled=True))
         assert store.is_removed(2, "leased")
         assert store.is_removed(3)

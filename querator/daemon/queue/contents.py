@@ -27,6 +27,7 @@ from querator.limits import LOST_LEASE_KEPT_US
 if TYPE_CHECKING:
     from querator.daemon.queue.partition import Partition
 
+_seq_of = attrgetter("seq")
 _leased_seq_of = attrgetter("item.seq")
 _leased_created_at_of = attrgetter("item.created_at")
 
@@ -165,12 +166,15 @@ class Contents:
         """Takes in waiting items that were read from disk, beginning with the first that is not in memory."""
         store = self.store
         assert store is not None
-        cursor, departing = self.window.cursor, self.departing.items
-        self.window.extend(
-            [i for i in items if i.seq > cursor and not store.is_removed(i.seq) and i.seq not in departing]
-        )
-        if items:
-            self.window.pass_by(items[-1].seq)
+        if not items:
+            return
+        last_seq, cursor = items[-1].seq, self.window.cursor
+        gone = store.removed_among(list(map(_seq_of, items)))
+        gone.update(self.departing.items)
+        if gone or items[0].seq <= cursor:
+            items = [item for item in items if item.seq > cursor and item.seq not in gone]
+        self.window.extend(items)
+        self.window.pass_by(last_seq)
 
     # -- items leave
 

@@ -83,6 +83,7 @@ class PartitionFiles:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
         flush: Store | None = None,
+        beside_upkeep: bool = False,
     ) -> None:
         """Asks the driver to run blocking work for a partition. Outside of a pass, `wake` must follow."""
         self.open_reads += 1
@@ -95,7 +96,8 @@ class PartitionFiles:
             self.open_reads -= 1
             failed(error)
 
-        self.reads.append(Read(partition, flush, work, on_success, on_failure))
+        read = Read(partition, flush, work, on_success, on_failure, beside_upkeep=beside_upkeep)
+        self.reads.append(read)
 
     def read(
         self,
@@ -106,6 +108,7 @@ class PartitionFiles:
         flush: bool = False,
         failed: Callable[[Exception], None] | None = None,
         fails_partition: Callable[[Exception], bool] = lambda error: True,
+        beside_upkeep: bool = False,
     ) -> None:
         """`block` for work with the partition's open store. With `flush`, its file gets everything first.
 
@@ -120,7 +123,7 @@ class PartitionFiles:
                 failed(error)
             self._wake()
 
-        self.block(partition, work, done, on_failure, store if flush else None)
+        self.block(partition, work, done, on_failure, store if flush else None, beside_upkeep)
 
     def ask(
         self,
@@ -154,7 +157,11 @@ class PartitionFiles:
                 self.read(partition, question, partial(answered, partition), flush=True, failed=failed)
 
     def load_window(self, partition: Partition) -> None:
-        """Reads the next waiting items of a partition that has few of them in memory."""
+        """Reads the next waiting items of a partition whose window has room.
+
+        An apply of many items takes longer than the window lasts, so this read does not wait for one. An apply only
+        adds items after the range that is read here, and `Contents.loaded` knows which items it removes.
+        """
         store = partition.store
         assert store is not None
         window = partition.contents.window
@@ -162,7 +169,7 @@ class PartitionFiles:
         after, before = window.disk_range()
 
         def work() -> list[Item]:
-            return store.ready(after, before, self.bounds.ready_window_items, self.bounds.ready_window_bytes)
+            return store.ready(after, before, window.read_items_max, self.bounds.ready_window_bytes)
 
         def done(items: list[Item]) -> None:
             if partition.store is not store:
@@ -173,7 +180,7 @@ class PartitionFiles:
                 self.fail(partition, "storage holds fewer items than were counted")
             self._wake()
 
-        self.read(partition, work, done)
+        self.read(partition, work, done, beside_upkeep=True)
 
     # -- partitions fail and recover
 

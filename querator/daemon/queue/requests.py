@@ -265,9 +265,10 @@ class Read:
     The driver runs `work` in a worker thread, one at a time per partition. Then it calls `done` with the result, or
     `failed`, on the loop's thread. Before the work, the file of the store `flush` gets everything from the journal. No
     request waits for `upkeep`: it runs one at a time per storage, because more would take the processor from the loop.
+    Work with `beside_upkeep` may run while upkeep is under way in the same partition.
     """
 
-    __slots__ = ("done", "failed", "flush", "partition", "upkeep", "work")
+    __slots__ = ("beside_upkeep", "done", "failed", "flush", "partition", "upkeep", "work")
 
     def __init__(
         self,
@@ -277,8 +278,10 @@ class Read:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
         upkeep: bool = False,
+        beside_upkeep: bool = False,
     ) -> None:
         self.partition = partition
+        self.beside_upkeep = beside_upkeep
         self.flush = flush
         self.work = work
         self.done = done

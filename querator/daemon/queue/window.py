@@ -16,7 +16,7 @@ from operator import attrgetter
 from querator.config_file import LimitsConfig
 from querator.daemon.store import Rows, items_in
 from querator.items import Item
-from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT
+from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT, READY_WINDOW_READ_PERCENT
 
 _payload_of = attrgetter("payload")
 _created_at_of = attrgetter("created_at")
@@ -142,13 +142,22 @@ class Window:
     # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        """Whether `ready` runs low and items must be read from disk. Moves the tail to `ready` if none are on disk."""
-        low = self.bounds.ready_window_items * READY_WINDOW_LOW_PERCENT // 100
-        if self.loading or len(self.ready) > low:
+        """Whether `ready` is no longer full and items must be read from disk. Moves the tail to `ready` if none are on
+        disk.
+        """
+        bounds = self.bounds
+        if self.loading or len(self.ready) * 100 > bounds.ready_window_items * READY_WINDOW_LOW_PERCENT:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return self.on_disk > 0 and self._has_room()
+        return self.on_disk > 0 and self.ready_bytes <= bounds.ready_window_bytes // 2 and self._has_room()
+
+    @property
+    def read_items_max(self) -> int:
+        """How many items one read from disk may return: a part of the window, so that the read ends long before the
+        items that are in memory do.
+        """
+        return max(1, self.bounds.ready_window_items * READY_WINDOW_READ_PERCENT // 100)
 
     def _has_room(self) -> bool:
         bounds = self.bounds

@@ -7,14 +7,15 @@ worker thread. Nothing may be acknowledged before `write` has returned. If `writ
 they had never been staged. Otherwise `absorb` must follow.
 
 `commit`, `is_removed`, `take`, `absorb` and the properties are called on the loop's thread. Every other method blocks
-and runs in a worker thread, one call at a time per store. The loop uses the result of a call before it makes the next
-one. A storage has one write at a time, and `take` waits until the last write was absorbed. Until then a store whose
-batch is being written gets no further batch, because that batch would build on one that may fail.
+and runs in a worker thread, one call at a time per store; only `ready` may run beside a flush or a checkpoint. The loop
+uses the result of a call before it makes the next one. A storage has one write at a time, and `take` waits until the
+last write was absorbed. Until then a store whose batch is being written gets no further batch, because that batch would
+build on one that may fail.
 
 Reads see batches that were applied. Call `flush` first where a read must see everything. `find`, `ready`, `scheduled`
 and `expired` may return rows that a later batch has leased or removed without being applied yet. The caller knows its
-leases, and asks `store.is_removed` for the rest. To know how far a read is complete, get `applied_through` *before* the
-read. A sequence that was removed or unscheduled is never used again.
+leases, and asks `store.is_removed` for the rest, before the next flush begins. To know how far a read is complete, get
+`applied_through` *before* the read. A sequence that was removed or unscheduled is never used again.
 """
 
 from __future__ import annotations
@@ -144,6 +145,9 @@ class Store(Protocol):
 
         `state` is the state in which the item was read: "ready", "leased" or "scheduled".
         """
+
+    def removed_among(self, seqs: Sequence[int]) -> set[int]:
+        """Those of the sequences of ready items for which `is_removed` is true."""
 
     @property
     def has_staged(self) -> bool:

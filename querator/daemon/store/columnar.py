@@ -19,6 +19,19 @@ def read_columns(rows: Rows) -> pa.Table:
     return pa.ipc.open_stream(rows.columns).read_all()
 
 
+def values_of(column: pa.ChunkedArray, default: Any = None) -> list[Any]:
+    """The values of a column in Python, with `default` for NULL. Times are microseconds."""
+    import pyarrow as pa
+
+    if column.type == pa.timestamp("us"):
+        # As numbers: pyarrow would make a datetime of each time, which takes fifty times as long.
+        column = column.combine_chunks().view(pa.int64())
+    if column.null_count:
+        column = column.fill_null(default)
+    listed: list[Any] = column.to_pylist()
+    return listed
+
+
 def items_in(rows: Rows) -> list[Item]:
     """The items of a batch that is kept in columnar form."""
     seqs = range(rows.first_seq, rows.last_seq + 1)
@@ -32,17 +45,9 @@ def items_from(
 
     `created_at` and `expire_deadline` are for rows that carry no value of their own.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def values(name: str, default: Any) -> Iterable[Any]:
-        if name not in table.column_names:
-            return repeat(default)
-        column = table.column(name)
-        if column.type == pa.timestamp("us"):
-            column = pc.fill_null(column.cast(pa.int64()), default)
-        listed: list[Any] = column.to_pylist()
-        return listed
+        return values_of(table.column(name), default) if name in table.column_names else repeat(default)
 
     return list(
         map(

@@ -184,10 +184,19 @@ class Delta:
         else:
             self.added, self.scheduled, self.rows = {}, {}, []
         self.lost, self.requests = {}, {}
-        # One by one, so that other threads can run. Freeing hundreds of thousands at once would hold them up.
         for items in applied:
-            for _ in range(len(items)):
-                items.popitem()
+            _empty(items)
+
+    def drop_keys(self) -> None:
+        """Frees the rest, when nobody calls `state_after` any more."""
+        for keys in (self.removed, self.leases, self.unscheduled):
+            _empty(keys)
+
+
+def _empty(entries: dict[int, Any]) -> None:
+    """Frees entries one by one, so that other threads can run. Freeing a million at once would hold them up."""
+    for _ in range(len(entries)):
+        entries.popitem()
 
 
 _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)

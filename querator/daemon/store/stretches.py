@@ -2,7 +2,8 @@
 
 DuckDB unpacks the payloads of 2,048 neighbouring rows together, and a LIMIT, an ORDER BY or a join keeps every payload
 that passes through it. So a read has three steps: choose sequences without looking at payloads, measure what their rows
-unpack to, and read the rows that fit as one range of sequences.
+unpack to, and read the rows that fit as one range of sequences. Where DuckDB's own statistics say that no row is large,
+nothing needs to be measured.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ VECTOR_ROWS: Final = 2_048
 """DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
 _SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + strlen(encoding)"
 """The columns that have no limit of their own."""
+_SIZE_MAX: Final = " + ".join(f"stats({name}).max_string_length" for name in ("payload", "history", "kind", "encoding"))
+"""An upper bound of `_SIZE` over all rows that a table ever had. Reads no row. NULL if DuckDB does not know it."""
 
 
 class Readable(Protocol):
@@ -57,6 +60,26 @@ def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
         if present > len(seqs):
             seqs = _seqs(file.select(f"{query} ORDER BY seq LIMIT {rows_max:d}"))
     return seqs
+
+
+def small_items(file: Readable, after: int, before: int, rows_max: int, bytes_max: int) -> Stretch | None:
+    """The first items with after < seq < before, if they need neither measuring nor sorting and none of them is leased.
+
+    None if one of this may not hold, or if there are no such items.
+    """
+    chosen = f"SELECT seq FROM {{file}}.items WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d}"
+    ((last, count),) = file.rows(f"SELECT max(seq), count(*) FROM ({chosen})")
+    if not count:
+        return None
+    stretch = Stretch(after, last)
+    ((present, leased),) = file.rows(
+        f"SELECT (SELECT count(*) FROM {{file}}.items WHERE {stretch.condition}),"
+        f" (SELECT count(*) FROM {{file}}.leases WHERE {stretch.condition})"
+    )
+    if present > count or leased:
+        return None
+    ((size_max,),) = file.rows(f"SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1")
+    return None if size_max is None or size_max * count > bytes_max else stretch
 
 
 def _seqs(rows: pa.Table) -> list[int]:

@@ -2,8 +2,8 @@
 
 A batch goes through four stages. *Staged*: not durable yet; dropped when its write fails. *Current*: durable, and part
 of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will be
-tried again. *Settled*: the net effect that was applied last. It is kept so that `is_removed` stays right for rows that
-were read before that apply.
+tried again. *Settled*: a net effect that the last flush has applied. It is kept until the next flush, so that
+`is_removed` stays right for rows that were read during that flush or before it.
 
 `commit`, `is_removed` and `absorb_staged` run on the loop's thread, `drop_staged` in the thread that writes, `freeze`
 in a worker thread. The lock of `StagedBatches` keeps the last three apart.
@@ -12,7 +12,7 @@ in a worker thread. The lock of `StagedBatches` keeps the last three apart.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from mypy_extensions import mypyc_attr
@@ -61,7 +61,7 @@ class UnappliedStore:
         self._staged_delta: Delta | None = None
         self._current = Delta(record, last_seq)
         self._frozen: Delta | None = None
-        self._settled: Delta | None = None
+        self._settled: tuple[Delta, ...] = ()
         self._applied_through = last_seq
 
     # On the loop's thread.
@@ -73,15 +73,28 @@ class UnappliedStore:
         together.waiting.append((self, batch, together.encode(batch)))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
+        for delta in self._deltas():
+            state = delta.state_after(seq, state)
+            if not state:
+                return True
+        return False
+
+    def removed_among(self, seqs: Sequence[int]) -> set[int]:
+        deltas = self._deltas()
+        if any(delta.clear_ready or delta.clear_leased for delta in deltas):
+            return set(filter(self.is_removed, seqs))
+        removed: set[int] = set()
+        for delta in deltas:
+            if delta.removed:
+                removed.update(filter(delta.removed.__contains__, seqs))
+        return removed
+
+    def _deltas(self) -> list[Delta]:
+        """What is not in the file for certain, oldest first."""
         # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
         staged = self._delta_of_staged() if self._staged else None
         current, frozen, settled = self._current, self._frozen, self._settled
-        for delta in (settled, frozen, current, staged):
-            if delta is not None:
-                state = delta.state_after(seq, state)
-                if not state:
-                    return True
-        return False
+        return [delta for delta in (*settled, frozen, current, staged) if delta is not None]
 
     def _delta_of_staged(self) -> Delta:
         """Computed on demand, because `is_removed` is rarely called while a write is under way."""
@@ -154,7 +167,6 @@ class UnappliedStore:
             if self._frozen is None and self._current.record > self._record_applied():
                 self._frozen = self._current
                 self._current = Delta(self._frozen.record, self._frozen.last_seq)
-                self._settled = None
             return self._frozen is not None
 
     def apply(self) -> None:
@@ -164,11 +176,14 @@ class UnappliedStore:
         self._apply(frozen)
         failpoint("apply.committed")
         with self._lock:
-            self._settled, self._frozen = frozen, None
+            self._settled, self._frozen = (*self._settled, frozen), None
             self._applied_through = frozen.last_seq
         frozen.drop_contents()
 
     def flush(self) -> None:
+        settled, self._settled = self._settled, ()
+        for delta in settled:
+            delta.drop_keys()
         self.apply()
         if self.freeze():
             self.apply()

@@ -85,7 +85,7 @@ class AttachedFiles:
         path = staging / "template.duckdb"
         try:
             # The smallest blocks: most partitions are small, and there may be a thousand of them.
-            file = self.instance.attach("template", path, "(BLOCK_SIZE 16384)")
+            file = self.instance.attach("template", path, "BLOCK_SIZE 16384")
             file.create_tables()
             file.checkpoint()
             self.instance.detach("template")
@@ -155,7 +155,7 @@ class AttachedFiles:
         instance = Instance(self._directory, trust_torn_logs=True, is_brief=True)
         try:
             with self.failures(uuid):
-                file = instance.attach(_name(uuid), path, "(READ_ONLY)")
+                file = instance.attach(_name(uuid), path, "READ_ONLY")
                 yield file, _checked_meta(file, uuid, path)
                 instance.detach(_name(uuid))
         finally:

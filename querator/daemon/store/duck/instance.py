@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Final
 
 import duckdb
 
@@ -16,6 +17,10 @@ from querator.daemon.store.duck.database import with_room
 from querator.daemon.store.duck.partition_file import PartitionFile
 
 _log = logging.getLogger(__name__)
+
+ROW_GROUP_ROWS: Final = 2_048
+"""The smallest size that DuckDB takes. A checkpoint writes the last row group of a table again from its first row, and
+a transaction that adds whole row groups writes them to the file at once, without writing them to the log first."""
 
 
 class Instance:
@@ -57,9 +62,10 @@ class Instance:
         """A cursor for a transaction that outlives a call."""
         return self._database.cursor()
 
-    def attach(self, name: str, path: Path, options: str = "") -> PartitionFile:
+    def attach(self, name: str, path: Path, *options: str) -> PartitionFile:
         place = str(path).replace("'", "''")
-        with_room(self, lambda: self.cursor().execute(f"ATTACH '{place}' AS {name} {options}"))
+        listed = ", ".join((f"ROW_GROUP_SIZE {ROW_GROUP_ROWS:d}", *options))
+        with_room(self, lambda: self.cursor().execute(f"ATTACH '{place}' AS {name} ({listed})"))
         return PartitionFile(name, self)
 
     def make_room(self, had_bytes: int) -> bool:

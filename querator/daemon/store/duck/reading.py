@@ -11,7 +11,7 @@ from querator.daemon.store.base import Due, Found, Leased, Summary
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
-from querator.daemon.store.stretches import LAST_SEQ, count_fitting, first_seqs, pieces, rows_of
+from querator.daemon.store.stretches import LAST_SEQ, count_fitting, first_seqs, pieces, rows_of, small_items
 from querator.items import NOBODY, Hold, Item
 
 _seq_of = attrgetter("seq")
@@ -45,6 +45,9 @@ def summary(file: PartitionFile) -> Summary:
 
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
     before = LAST_SEQ if before is None else before
+    if stretch := small_items(file, after, before, items_max, bytes_max):
+        rows = file.select(f"SELECT {tables.ITEM} FROM {{file}}.items WHERE {stretch.condition}")
+        return sorted(tables.items_of(rows), key=_seq_of)
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     seqs = first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)
     return _first_items(file, "items", seqs, bytes_max)

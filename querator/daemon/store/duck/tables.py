@@ -13,6 +13,7 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from querator import limits
+from querator.daemon.store.columnar import values_of
 from querator.items import Hold, Item
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ SCHEMA: Final = (
 )
 
 ITEM: Final = (
-    "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), items.payload, items.kind,"
-    " items.reference, items.encoding, items.attempts, items.max_attempts, items.source_id, items.birth, items.history,"
-    " coalesce(epoch_us(items.imported_deadline), 0)"
+    "items.seq, items.created_at, items.expire_deadline, items.payload, items.kind, items.reference, items.encoding,"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, items.history, items.imported_deadline"
 )
 ITEM_COLUMNS: Final = 13
 """How many columns `ITEM` selects. `items_of` reads them; the query names the table `items`."""
@@ -71,18 +71,16 @@ HOLD_COLUMNS: Final = 5
 """How many columns `HOLD` selects. `holds_in` reads them."""
 
 ITEM_WITHOUT_CONTENT: Final = (
-    "items.seq, epoch_us(items.created_at), epoch_us(items.expire_deadline), ''::BLOB, '', '', '',"
-    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB,"
-    " coalesce(epoch_us(items.imported_deadline), 0)"
+    "items.seq, items.created_at, items.expire_deadline, ''::BLOB, '', '', '',"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB, items.imported_deadline"
 )
 """The same columns with empty contents, for callers that need no payloads."""
 
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
     """Items from the first columns of a result, as `ITEM` selects them."""
-    columns = [column.to_pylist() for column in rows.columns[:ITEM_COLUMNS]]
-    *start, birth, history, imported_deadline = columns
     # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
+    *start, birth, history, imported_deadline = [values_of(column, 0) for column in rows.columns[:ITEM_COLUMNS]]
     return map(Item, *start, enqueue_at, birth, history, imported_deadline)
 
 
