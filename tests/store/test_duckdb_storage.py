@@ -22,7 +22,7 @@ from querator.daemon.store.base import Batch, Leased, StorageError, Summary
 from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import log_path
 from querator.daemon.store.duck.duckstore import DuckStore
-from querator.daemon.store.duck.instance import Instance
+from querator.daemon.store.duck.instance import ROW_GROUP_ROWS, Instance
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import records
@@ -271,6 +271,15 @@ class TestApplying:
         assert not frozen.removed
         store.apply()
         assert store.summary() == Summary(0, 0, 0, 0, 1000, None, None)
+
+    def test_many_items_are_written_to_the_file_and_not_to_its_log_first(
+        self, storage: DuckStorage, store: DuckStore
+    ) -> None:
+        payloads = {seq: os.urandom(2_000) for seq in range(1, 2 * ROW_GROUP_ROWS + 1)}
+        write(storage, store, Batch(add=[item(seq, payload=payload) for seq, payload in payloads.items()]))
+        store.flush()
+        assert log_path(store.path).stat().st_size < 100_000
+        assert {one.seq: one.payload for one in store.ready(0, None, 10_000, NO_BYTES_MAX)} == payloads
 
     def test_more_than_one_insert(
         self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
