@@ -43,7 +43,8 @@ test: $(MADE_FOR_WORK) ## install and run the test suite
 test-slow: $(MADE_FOR_WORK) ## what `make test` leaves out: maintenance under load, big Spark runs, ROUNDS=200 of kill -9
 	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest --timeout 7200 -m slow $(PYTEST_ARGS)
 	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_TORTURE_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --timeout 7200 tests/torture
-	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_LOST_ROUNDS=50 $(BIN)/python -m pytest --timeout 7200 tests/archive/test_machine_lost.py
+	@$(IN_TEMPORARY_DIRECTORY) QUERATOR_LOST_ROUNDS=50 $(BIN)/python -m pytest --timeout 7200 tests/archive/test_machine_lost.py \
+		tests/archive/test_one_owner.py
 
 compiled: $(MADE_FOR_WORK) ## compile the hot path into this checkout, or copy it from the cache; tests then run on it
 	@$(BIN)/python packaging/compiling.py

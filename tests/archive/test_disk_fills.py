@@ -49,8 +49,8 @@ def test_segments_that_wait_for_the_archive_do_not_fill_the_disk(
     until(lambda: "nothing is copied yet" not in client.health()["archive"][0])
     proxy.fault = lambda handler, body: handler.refuse()
     payload = "x" * 500_000
-    # 60 MB pass through a disk of 24 MB. Items are completed, so that only segments could fill the disk.
-    for _ in range(120):
+    # 40 MB pass through a disk of 24 MB. Items are completed, so that only segments could fill the disk.
+    for _ in range(80):
         client.produce("q", payload)
         found = client.lease("q", 1)
         client.complete("q", [found.items[0].id], partition=found.partition)

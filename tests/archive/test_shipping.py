@@ -398,3 +398,25 @@ def test_a_base_is_taken_while_every_cut_has_new_records(
     shipped(house)
     assert bases(archive) == 1
     assert contents() == sorted(texts)
+
+
+def test_a_directory_that_was_set_back_to_an_older_copy_gets_fresh_bases(
+    open_house: OpenHouse, archive: ArchiveConfig, contents: Callable[[], list[str]]
+) -> None:
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    copy = house.directory.with_name("copy")
+    shutil.copytree(house.directory, copy)
+    for _ in range(4):
+        house.produce("2")
+        house.registry.storages["default"].roll()
+    shipped(house)
+    house.close()
+    shutil.rmtree(house.directory)
+    copy.rename(house.directory)
+    house = open_house("live", archive=archive)
+    house.produce("3")
+    shipped(house)
+    assert contents() == ["1", "3"]

@@ -16,7 +16,7 @@ from querator.clock import Clock
 from querator.daemon.archive.ledger import Ledger
 from querator.daemon.archive.objects import LOG, Base, JournalPart, LogHead, LogObject, Owner, sealed_log
 from querator.daemon.catalog import Catalog, leftovers_in, placements_in
-from querator.daemon.store import FeedChunk, News, Opening, Position, Storage, survey, take_together
+from querator.daemon.store import FeedChunk, HoldLost, News, Opening, Position, Storage, survey, take_together
 
 log = logging.getLogger("querator.archive")
 
@@ -66,6 +66,8 @@ class Cutter:
                 start = self._starts.get(name) or storage.feed.end()
                 self._positions[name] = position = ledger.position(name) or start
                 storage.feed.hold(position)
+                if position > start:
+                    self._start_over(name, HoldLost("the directory is older than what it has shipped"))
 
     def lacks_bases(self, ledger: Ledger) -> bool:
         """Whether a partition that is in use cannot be restored yet."""
