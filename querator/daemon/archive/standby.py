@@ -323,11 +323,9 @@ class Standby:
     def _promote(self, force: bool) -> Promotion:
         self.heartbeats.look(self._ledger.epoch)
         skew_us = self.heartbeats.skew_us()
-        bound_us = limits.SKEW_SECONDS_MAX * limits.US_PER_SECOND
-        if not force and (skew_us is None or abs(skew_us) > bound_us):
-            found = "is not known, because no heartbeat was seen" if skew_us is None else f"is {skew_us / 1e6:.1f}s"
-            self.refusal = f"the difference between the owner's clock and ours {found}"
-            raise Conflict(self.refusal, hint="--force takes over anyway; leases may end too early")
+        if not force and (doubt := _doubt_about_clocks(skew_us)):
+            self.refusal = doubt
+            raise Conflict(doubt, hint="--force takes over anyway; leases may end too early")
         with self._following:
             before = self._claim()
             self._stopping.set()
@@ -351,14 +349,29 @@ class Standby:
                 return self._before  # an earlier attempt has succeeded, although it looked like a failure
             if last.epoch != epoch:
                 raise Conflict(f"{last.owner} was faster: it owns the archive now")
-            # An owner that died in the middle of a cut leaves an incomplete cut. Its records were never acknowledged.
-            end = Ledger(
-                number=self._ledger.number + len(self._pending),
-                sha256=self._pending[-1].sha256 if self._pending else self._ledger.sha256,
-                epoch=epoch,
-                time=self._ledger.time,
-                is_point=not self._pending,
-            )
+            end = _end_of_log(self._ledger, self._pending)
             self._before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
                 return self._before
+
+
+def _doubt_about_clocks(skew_us: int | None) -> str:
+    """Why the clocks of the owner and of this machine may differ too much for a take-over; empty if they do not."""
+    if skew_us is None:
+        return "the difference between the owner's clock and ours is not known, because no heartbeat was seen"
+    if abs(skew_us) > limits.SKEW_SECONDS_MAX * limits.US_PER_SECOND:
+        return f"the difference between the owner's clock and ours is {skew_us / 1e6:.1f}s"
+    return ""
+
+
+def _end_of_log(ledger: Ledger, pending: Sequence[LogObject]) -> Ledger:
+    """What a claim follows. An owner that died in the middle of a cut leaves an incomplete cut, whose records were
+    never acknowledged.
+    """
+    return Ledger(
+        number=ledger.number + len(pending),
+        sha256=pending[-1].sha256 if pending else ledger.sha256,
+        epoch=ledger.epoch,
+        time=ledger.time,
+        is_point=not pending,
+    )

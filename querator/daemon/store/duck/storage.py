@@ -303,9 +303,8 @@ class DuckStorage:
         total = 0
         with self._staged.lock:
             for store, batch, payload in batches:
-                size = len(payload)
-                total += size
-                store.absorb_staged(batch, size + RECORD_HEADER_BYTES)
+                total += len(payload)
+                store.absorb_staged(batch, len(payload) + RECORD_HEADER_BYTES)
         return total
 
     # Upkeep.
