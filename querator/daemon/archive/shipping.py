@@ -84,6 +84,8 @@ class Shipper:
         self._unchanged: set[str] = set()
         self._cutter: Cutter | None = None
         self._bases: list[Base] = []
+        self._placed: tuple[str, ...] = ()
+        """The partitions of the last cut that is wholly in the archive. The ledger knows all of them."""
         self._lock = threading.Lock()
         self._cuts_begun = 0
         self.cuts_done = 0
@@ -303,7 +305,7 @@ class Shipper:
         with self._lock:
             under_way = {base.uuid for base in self._bases}
         wanted = []
-        for uuid in tuple(cutter.placements):
+        for uuid in self._placed:
             line = ledger.lines.get(uuid)
             grown = ledger.log_bytes - line.log_bytes_before if line and line.replay_from else 0
             is_wanted = line is None or line.base is None or grown > limits.ARCHIVE_BASE_LOG_BYTES
@@ -333,6 +335,7 @@ class Shipper:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
             self._is_stranger = False
         self.shipped_us = time_us
+        self._placed = tuple(cutter.placements)
         if not (self.config.wait and cutter.lacks_bases(self.ledger)):
             self.cuts_done = self._cuts_begun
             self.confirmed()
