@@ -114,7 +114,7 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
     return None if items else 0
 
 
-class _Selection(NamedTuple):
+class _OverviewPage(NamedTuple):
     """The queues of one page, and the sums over all queues that match."""
 
     chosen: list[LatestSample]
@@ -157,7 +157,7 @@ async def overview(
 
 async def _select(
     registry: Registry, caller: Caller, text: str, order: Callable[[LatestSample], Any], limit: int
-) -> _Selection:
+) -> _OverviewPage:
     """The first `limit` queues that match, in order. Lets the loop run now and then: there may be 10,000 queues."""
     trends: Trends = registry.trends
     names = list(registry.logicals)
@@ -185,7 +185,7 @@ async def _select(
             totals["died"] += one.died
         best.sort(key=itemgetter(0, 1))
         del best[limit:]
-    return _Selection([one for _, _, one in best], totals, dead_queues)
+    return _OverviewPage([one for _, _, one in best], totals, dead_queues)
 
 
 def _row(
