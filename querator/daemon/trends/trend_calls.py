@@ -23,7 +23,7 @@ from querator.wire import messages
 
 SPARK_POINTS: Final = 30
 SLICE_QUEUES: Final = 250
-"""So many queues are looked at without a pause, which takes less than a millisecond."""
+"""So many queues are looked at without a pause. Then the loop serves other requests."""
 _US_PER_MS: Final = 1_000
 
 _ORDERS: Final[Mapping[str, Callable[[LatestSample], Any]]] = {
