@@ -23,7 +23,7 @@ from querator.wire import messages
 
 SPARK_POINTS: Final = 30
 SLICE_QUEUES: Final = 250
-"""So many queues are looked at without a pause, which takes less than a millisecond."""
+"""So many queues are looked at without a pause. Then the loop serves other requests."""
 _US_PER_MS: Final = 1_000
 
 _ORDERS: Final[Mapping[str, Callable[[LatestSample], Any]]] = {
@@ -114,7 +114,7 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
     return None if items else 0
 
 
-class _FoundQueues(NamedTuple):
+class _OverviewPage(NamedTuple):
     """The queues of one page, and the sums over all queues that match."""
 
     chosen: list[LatestSample]
@@ -159,7 +159,7 @@ async def overview(
 
 async def _select(
     registry: Registry, caller: Caller, text: str, order: Callable[[LatestSample], Any], limit: int
-) -> _FoundQueues:
+) -> _OverviewPage:
     """The first `limit` queues that match, in order. Lets the loop run now and then: there may be 10,000 queues."""
     trends: Trends = registry.trends
     names = list(registry.logicals)
@@ -187,7 +187,7 @@ async def _select(
             totals["died"] += one.died
         best.sort(key=itemgetter(0, 1))
         del best[limit:]
-    return _FoundQueues([one for _, _, one in best], totals, dead_queues)
+    return _OverviewPage([one for _, _, one in best], totals, dead_queues)
 
 
 def _row(
