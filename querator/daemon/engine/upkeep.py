@@ -148,7 +148,7 @@ class Upkeep:
         )
         for logical, partition in self._turns.partitions_on(disk):
             if partition.health.congested and not is_closed:
-                self._turns.wake(logical)
+                logical.wake()
             partition.health.set_congested(is_closed)
         if disk.easing is not None:
             disk.easing.cancel()
