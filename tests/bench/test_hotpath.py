@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,9 @@ COMPILED_SHARE_MAX = 0.85
 """The compiled build's instructions per request, of the plain build's; 0.62 to 0.74 when this was written."""
 
 
-def counted(batch: int, clients: int, queues: int = 1) -> dict[str, float]:
+def counted(batch: int, clients: int, **settings: Any) -> dict[str, float]:
     """Bytecodes per request of the plain build."""
-    call = f"hotpath.run({batch}, {clients}, 4, True, queues={queues})"
+    call = f"hotpath.run({batch}, {clients}, 4, True, **{settings})"
     code = f"import json; from bench import hotpath; print(json.dumps({call}))"
     told = subprocess.run(
         [sys.executable, "-c", code],
@@ -73,7 +74,7 @@ def test_an_item_costs_little_when_it_comes_with_others():
 
 def test_a_request_to_a_queue_of_its_own_costs_a_pass_and_nothing_that_grows_with_the_queues():
     """Each active queue has a pass per turn. What a pass costs must not depend on how many queues there are."""
-    together, apart, many = (counted(1, 32, queues) for queues in (1, 8, 32))
+    together, apart, many = (counted(1, 32, queues=queues) for queues in (1, 8, 32))
     for step in hotpath.STEPS:
         per_pass = (apart[step] - together[step]) / (8 / 32)
         assert many[step] < together[step] + 1.6 * per_pass, step
@@ -82,13 +83,13 @@ def test_a_request_to_a_queue_of_its_own_costs_a_pass_and_nothing_that_grows_wit
 
 def test_a_request_costs_little_more_with_eight_partitions():
     """A pass looks only at partitions that its requests change."""
-    one, eight = (hotpath.run(1, 1, 4, count=True, partitions=partitions) for partitions in (1, 8))
+    one, eight = (counted(1, 1, partitions=partitions) for partitions in (1, 8))
     for step in hotpath.STEPS:
         assert eight[step] < 1.5 * one[step], step
 
 
 def test_a_lease_in_protobuf_costs_little_more_steps_than_in_json():
     """JSON needs fewer steps of ours for an answer with items, because msgspec encodes it in a single one."""
-    as_json, as_protobuf = (hotpath.run(1, 32, 4, count=True, dialect=dialect) for dialect in ("json", "protobuf"))
+    as_json, as_protobuf = (counted(1, 32, dialect=dialect) for dialect in ("json", "protobuf"))
     for step in hotpath.STEPS:
         assert as_protobuf[step] < 1.12 * as_json[step], step
