@@ -197,6 +197,25 @@ def test_requests_that_arrive_during_a_slow_write_share_the_next_one(tmp_path: P
     run(lambda: Bench(tmp_path, IN_THREAD), test)
 
 
+def test_a_turn_that_gathers_begins_when_as_many_have_asked_as_were_answered(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        queues = [await bench.queue("a"), await bench.queue("b")]
+        for logical in queues:
+            bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 2)
+        bench.turns.gather_seconds = 3_600.0
+        bench.storage.writers.clear()
+        bench.produce(queues[0])
+        for _ in range(10):  # turns of the loop
+            await asyncio.sleep(0)
+        assert bench.storage.writers == []
+        bench.produce(queues[1])
+        await bench.until(lambda: len(bench.answers) == 4)
+        assert bench.storage.writers == [ON_LOOP]
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
 def test_a_pass_waits_for_all_of_its_disks(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         logical = await bench.queue(storages=("one", "two"))

@@ -47,14 +47,20 @@ class Turns:
         self.threads = PartitionThreads(self.disks, self._changed.set)
         self._dirty: dict[Logical, None] = {}
         self._turn_scheduled = False
-        self._several_answered = False
+        self._answered = 0
+        """The number of requests that the last turn answered."""
+        self._gathering: asyncio.TimerHandle | None = None
+        """The timer of the next turn, while that turn waits for more requests."""
+        self._gathered = 0
         self._in_flight: set[Logical] = set()
         self.on_growth: Callable[[Disk], None] = lambda disk: None
         """Called after a write, when the storage has taken much since upkeep looked at it."""
         self.gate: Turnstile | None = None
         """Holds answers back, if there is an archive."""
         self.gather_seconds = 0.0
-        """A turn waits for this long, so that more requests share its write. 0 for storages alone: a sync is fast."""
+        """A turn waits for at most this long, so that more requests share its write. 0 for storages alone: a sync is
+        fast.
+        """
 
     # -- what takes part
 
@@ -85,11 +91,19 @@ class Turns:
         if not self._turn_scheduled:
             self._turn_scheduled = True
             if self.gather_seconds:
-                self.loop.call_later(self.gather_seconds, self._turn)
-                return
-            # Clients that were answered together ask again together. Polling the sockets once more before the turn
-            # lets more of them share its write. A single client would only wait longer.
-            self.loop.call_soon(self._turn_soon if self._several_answered else self._turn)
+                self._gathering = self.loop.call_later(self.gather_seconds, self._turn)
+                self._gathered = 0
+            else:
+                # Clients that were answered together ask again together. Polling the sockets once more before the turn
+                # lets more of them share its write. A single client would only wait longer.
+                self.loop.call_soon(self._turn_soon if self._answered > 1 else self._turn)
+        if self._gathering is not None:
+            self._gathered += 1
+            if self._gathered >= self._answered:
+                # As many as were answered have asked again, so nobody else is expected.
+                self._gathering.cancel()
+                self._gathering = None
+                self.loop.call_soon(self._turn)
 
     def _turn_soon(self) -> None:
         self.loop.call_soon(self._turn)
@@ -102,6 +116,7 @@ class Turns:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
+        self._gathering = None
         if self.gate is not None and not self.gate.is_open():
             self.gate.call_when_open(self._resume)
             return
@@ -144,7 +159,7 @@ class Turns:
         for flight in unwritten:
             flight.logical.settle(flight.plan, flight.failed)
             self._follow_up(flight)
-        self._several_answered = answers > 1
+        self._answered = answers
         for disk in touched.values():
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
