@@ -306,28 +306,30 @@ class Standby:
     def promote(self, force: bool) -> Promotion:
         """Blocking. Takes the archive over and closes the files, which have everything. Raises Conflict or Away.
 
-        A store that fails now and then must not end a take-over, so everything is tried again for a while.
+        A store that fails now and then must not end a take-over, so everything is tried again for a while. All attempts
+        replace the same owner: one that was faster than us is not replaced.
         """
+        epoch = self._ledger.epoch
         deadline = time.monotonic() + limits.PROMOTION_SECONDS_MAX
         self._is_promoting.set()
         try:
             while True:
                 try:
-                    return self._promote(force)
+                    return self._promote(force, epoch)
                 except Away:
                     if self._stopping.wait(limits.PROMOTION_RETRY_SECONDS) or time.monotonic() > deadline:
                         raise
         finally:
             self._is_promoting.clear()
 
-    def _promote(self, force: bool) -> Promotion:
+    def _promote(self, force: bool, epoch: int) -> Promotion:
         self.heartbeats.look(self._ledger.epoch)
         skew_us = self.heartbeats.skew_us()
         if not force and (doubt := _doubt_about_clocks(skew_us)):
             self.refusal = doubt
             raise Conflict(doubt, hint="--force takes over anyway; leases may end too early")
         with self._following:
-            before = self._claim()
+            before = self._claim(epoch)
             self._stopping.set()
             self._close()
         behind_us = max(0, skew_us or 0)
@@ -337,9 +339,8 @@ class Standby:
         )
         return Promotion(before, behind_us, self._ledger.time)
 
-    def _claim(self) -> Before:
+    def _claim(self, epoch: int) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""
-        epoch = self._ledger.epoch
         check_end(self.bucket, self._ledger.number + len(self._pending))
         while True:
             while self._follow_one():
