@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querator.config import ArchiveConfig
-from querator.daemon.catalog import Catalog
 from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
@@ -64,16 +64,20 @@ def test_a_standby_refuses_changes_and_names_the_owner(live: House, standby: Hou
     assert "objects behind" in standby.service.archive.notes()[0]
 
 
-def test_a_promoted_standby_offers_no_call_before_it_has_loaded_the_tokens(live: House, standby: House) -> None:
+def test_a_promoted_standby_offers_no_call_before_it_has_loaded_the_tokens(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     followed(live, standby)
-    access, offered = standby.service.registry.access, []
-    load = access.load
+    registry, offered = standby.service.registry, []
+    blocking = registry.blocking
 
-    def watched(catalog: Catalog) -> None:
-        load(catalog)
-        offered.append(dict(standby.service._hot))
+    async def watched(work: Callable[..., Any], *args: Any) -> Any:
+        result = await blocking(work, *args)
+        if work == registry.access.load:
+            offered.append(dict(standby.service._hot))
+        return result
 
-    access.load = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(registry, "blocking", watched)
     promoted(standby)
     assert offered == [{}]
     standby.produce("served")

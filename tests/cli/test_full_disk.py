@@ -35,14 +35,17 @@ class SmallDisk:
 
     def leave(self, free_bytes: int) -> None:
         """Grows the ballast until only `free_bytes` are left. 0 fills the disk to its last byte."""
-        there = os.statvfs(self.directory)
-        size = there.f_bavail * there.f_frsize - free_bytes
         with open(self._ballast, "ab", buffering=0) as file:
             try:
-                while size > 0:
-                    size -= file.write(bytes(min(size, 4_096)))
+                # Looks again after each write, because a daemon may write meanwhile.
+                while (size := self._free_bytes() - free_bytes) > 0:
+                    file.write(bytes(min(size, 4_096)))
             except OSError:
                 assert free_bytes == 0
+
+    def _free_bytes(self) -> int:
+        there = os.statvfs(self.directory)
+        return there.f_bavail * there.f_frsize
 
     def empty(self) -> None:
         self._ballast.unlink()
