@@ -62,6 +62,17 @@ def test_an_operator_signs_in_acts_and_signs_out(browser: Browser, guarded: Cons
     reader.close()
 
 
+def test_the_links_stay_on_one_line_of_a_narrow_page_beside_who_is_signed_in(
+    browser: Browser, guarded: ConsoleDaemon
+) -> None:
+    reader = signed_in(browser, guarded, "al", "admin")
+    reader.page.set_viewport_size({"width": 400, "height": 800})
+    tops = [box["y"] for link in reader.page.locator("header nav a").all() if (box := link.bounding_box())]
+    assert len(tops) == 3 and len(set(tops)) == 1
+    assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
+    reader.close()
+
+
 def test_signing_in_leads_to_the_page_that_was_asked_for(browser: Browser, guarded: ConsoleDaemon) -> None:
     secret = guarded.client.create_token("joe", role="viewer").token
     reader = Reader(browser, guarded.address)

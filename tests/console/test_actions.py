@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
@@ -45,6 +46,33 @@ def test_partitions_are_paused_for_a_while_resumed_and_drained(
     confirm(reader)
     reader.sees("no partition of queue")
     assert daemon.states(queue) == ["paused", "paused"]
+
+
+def test_a_partition_in_error_claims_no_counts_and_offers_only_what_can_help(
+    browser: Browser, own_daemon: ConsoleDaemon
+) -> None:
+    own_daemon.client.create_queue("q", partitions=2)
+    own_daemon.client.produce("q", ["a"])
+    (storage,) = own_daemon.client.list_storages()
+    file = Path(storage.directory) / own_daemon.client.list_partitions("q")[0].file
+    own_daemon.stop()
+    whole = file.read_bytes()
+    file.write_bytes(b"no database" * 1000)
+    own_daemon.start()
+    reader = Reader(browser, own_daemon.address)
+    page = reader.open("/queue", name="q")
+    row = page.locator("#partitions tr.troubled")
+    expect(row.locator("[data-label=ready]")).to_have_text("?")
+    assert row.locator("a.button").all_inner_texts() == ["Reload", "Migrate", "Offline"]
+    press(reader, "reload-0")
+    reader.sees("it is not known what it holds")
+    confirm(reader)
+    reader.sees("reload failed")
+    file.write_bytes(whole)
+    confirm(reader)
+    assert own_daemon.states("q") == ["available", "available"]
+    expect(page.locator("#partitions [data-label=ready]").first).to_have_text(re.compile("[01]"))
+    reader.close()
 
 
 def test_a_partition_is_taken_offline_and_read_again(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:

@@ -167,6 +167,10 @@ def test_items_are_listed_by_state_and_condition_and_page_by_page(
     page.get_by_label("Condition in SQL").fill("nonsense =")
     reader.press("Show")
     reader.sees("where is invalid")
+    expect(page.get_by_label("Condition in SQL")).to_have_value("nonsense =")
+    page.get_by_label("Condition in SQL").fill("kind = 'odd'")
+    reader.press("Show")
+    expect(page.locator("tbody tr")).to_have_count(50)
 
 
 def test_an_item_is_shown_by_its_encoding(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:

@@ -157,6 +157,39 @@ def test_queues_in_which_items_died_lately_come_before_others(house: House) -> N
     assert [one.queue_name for one in page.items] == ["calm", "dying"] and page.died == 0
 
 
+def die(house: House, queue: str) -> None:
+    (item,) = house.lease(1, queue=queue)
+    house.call("queue.retry", m.QueueRetryRequest(queue_name=queue, items=[m.QueueRetryItem(id=item.id, dead=True)]))
+
+
+def test_the_deaths_of_each_queue_add_up_to_their_sum_also_after_a_restart(house: House) -> None:
+    for name in ("calm", "dying"):
+        house.create(name)
+        house.produce(*"abcd", queue=name)
+    step(house)
+    die(house, "dying")
+    step(house)
+    house.restart()
+    die(house, "dying")
+    for _ in range(2):
+        step(house)
+        page = overview(house)
+        assert [(one.queue_name, one.died) for one in page.items] == [("dying", 2), ("calm", 0)] and page.died == 2
+    for _ in range(3):
+        step(house, "5m")
+    assert overview(house).died == 0
+
+
+def test_deaths_before_the_first_sample_count_in_the_row_as_in_the_sum(house: House) -> None:
+    house.create()
+    house.produce("a")
+    die(house, "q")
+    for _ in range(2):
+        step(house)
+        page = overview(house)
+        assert page.died == 1 and [one.died for one in page.items] == [1]
+
+
 def test_the_overview_shows_the_present_and_depths_of_the_past(house: House) -> None:
     house.create()
     step(house)

@@ -61,7 +61,14 @@ async def show(visit: Visit) -> ConsolePage:
     numbers = [one.partition for one in listed.items if one.partition not in closed]
     if only:
         numbers = [number for number in numbers if number == visit.number("partition")]
-    rows, following, searched_all = await _page(visit, queue, state, where, numbers, start)
+    rows: list[dict[str, Any]] = []
+    following, searched_all, error = "", True, ""
+    try:
+        rows, following, searched_all = await _page(visit, queue, state, where, numbers, start)
+    except InvalidRequest as raised:
+        if not where:
+            raise
+        error = raised.message  # beside the condition, so that it can be corrected
     return ConsolePage(
         "items.html",
         f"Items of {queue}",
@@ -70,6 +77,7 @@ async def show(visit: Visit) -> ConsolePage:
             "state": state,
             "states": STATES,
             "where": where,
+            "error": error,
             "only": only,
             "closed": closed,
             "partitions": [one.partition for one in listed.items],

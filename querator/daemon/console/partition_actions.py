@@ -46,6 +46,8 @@ async def _holding(visit: Visit, chosen: _Chosen) -> str:
     ready = sum(one.total for one in some) - leased
     scheduled = sum(one.scheduled for one in some)
     states = ", ".join(sorted({one.state for one in some}))
+    if all(one.state == "error" for one in some) and not ready + leased + scheduled:
+        return "Now in error: it is not known what it holds before it opens."
     return f"Now {states}: {number(ready)} ready, {number(leased)} leased and {number(scheduled)} scheduled items."
 
 

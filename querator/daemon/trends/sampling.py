@@ -69,6 +69,8 @@ class Trends:
         self.clock = clock
         self.slots = Slots(directory / "slots.json")
         self.standings: dict[str, LatestSample] = {}
+        self._past_deaths: dict[str, tuple[tuple[int, int], ...]] = {}
+        """The deaths before the daemon started, of queues that were not sampled since."""
         self._step = 0
         self._next = 0
         """The number of the queue with which the next round begins."""
@@ -78,6 +80,7 @@ class Trends:
     async def watch(self, registry: Registry) -> None:
         """Samples for as long as the daemon runs."""
         await registry.blocking(self._open)
+        await self._recall_deaths(registry)
         while True:
             try:
                 await self.look(registry)
@@ -88,6 +91,26 @@ class Trends:
     def _open(self) -> None:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.slots.load()
+
+    async def _recall_deaths(self, registry: Registry) -> None:
+        """Reads the deaths of the last 15 minutes from the history, because the counters began at 0."""
+        slots = {
+            slot: (name, tag_of(queue))
+            for name, queue in registry.queues.items()
+            if (slot := self.slots.find(name)) is not None
+        }
+        tags = {slot: tag for slot, (_, tag) in slots.items()}
+        until = self.clock.now_us() // US_PER_SECOND + 1
+        found = await registry.blocking(rings.read_deaths, self.directory, tags, until - FINE.covered_seconds, until)
+        for slot, deaths in found.items():
+            name = slots[slot][0]
+            past = tuple([(at * US_PER_SECOND, count) for at, count in deaths])
+            standing = self.standings.get(name)
+            if standing is None:
+                self._past_deaths[name] = past
+            else:  # somebody has looked at the queue already
+                died = standing.died + sum([count for _, count in past])
+                self.standings[name] = standing._replace(deaths=(*past, *standing.deaths), died=died)
 
     async def look(self, registry: Registry) -> None:
         """Samples all queues if a step has passed since the last round."""
@@ -129,7 +152,7 @@ class Trends:
     def stand(self, logical: Logical) -> LatestSample:
         """The current figures of a queue, with the rates of its last sample."""
         before = self.standings.get(logical.queue.name)
-        return _standing(logical, self.clock.now_us(), before)
+        return _standing(logical, self.clock.now_us(), before, self._past_deaths.get(logical.queue.name, ()))
 
     def latest(self, logical: Logical) -> LatestSample:
         """The last sample of a queue. A queue that was created since the last round is sampled now."""
@@ -143,7 +166,8 @@ class Trends:
         queue = logical.queue
         before = self.standings.get(queue.name)
         now_us = self.clock.now_us()
-        standing = self.standings[queue.name] = _standing(logical, now_us, before)
+        past_deaths = self._past_deaths.pop(queue.name, ())
+        standing = self.standings[queue.name] = _standing(logical, now_us, before, past_deaths)
         slot = self.slots.of(queue.name)
         if before is None or standing.produced < before.produced or standing.completed < before.completed:
             return  # a queue that was just loaded or replaced: there is nothing to compare with yet
@@ -185,7 +209,9 @@ class Trends:
             rings.coarsen(self.directory, finer, coarser, file, time_)
 
 
-def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> LatestSample:
+def _standing(
+    logical: Logical, now_us: int, before: LatestSample | None, past_deaths: tuple[tuple[int, int], ...]
+) -> LatestSample:
     counters = logical.counters
     ready = leased = scheduled = severity = stopped = 0
     state, reason = State.AVAILABLE, ""
@@ -210,7 +236,7 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
         oldest = before.oldest_created_at
     else:
         oldest = logical.oldest_created_at()
-    deaths = _deaths(before, now_us, dead)
+    deaths = _deaths(before, now_us, dead, past_deaths)
     seconds = (now_us - before.at_us) / US_PER_SECOND if before is not None else 0.0
     return LatestSample(
         name=logical.queue.name,
@@ -235,9 +261,11 @@ def _standing(logical: Logical, now_us: int, before: LatestSample | None) -> Lat
     )
 
 
-def _deaths(before: LatestSample | None, now_us: int, dead: int) -> tuple[tuple[int, int], ...]:
+def _deaths(
+    before: LatestSample | None, now_us: int, dead: int, past_deaths: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...]:
     """The deaths of the last 15 minutes. Before the first sample, the counter started at 0."""
-    deaths, dead_before = (before.deaths, before.dead) if before is not None else ((), 0)
+    deaths, dead_before = (before.deaths, before.dead) if before is not None else (past_deaths, 0)
     if deaths and deaths[0][0] <= now_us - FINE.covered_seconds * US_PER_SECOND:
         deaths = tuple([one for one in deaths if one[0] > now_us - FINE.covered_seconds * US_PER_SECOND])
     return (*deaths, (now_us, dead - dead_before)) if dead > dead_before else deaths

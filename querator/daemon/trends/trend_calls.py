@@ -205,7 +205,7 @@ def _row(
         scheduled=one.scheduled,
         produced_last_minute=done.produced,
         completed_last_minute=done.completed,
-        died=sum([sample.dead for sample in samples]),
+        died=one.died,
         oldest_age_ms=0 if oldest is None else max(0, now_us - oldest) // _US_PER_MS,
         dead_queue=registry.queues[one.name].dead_queue,
         is_dead_queue=is_dead_queue,
