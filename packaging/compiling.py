@@ -123,8 +123,9 @@ def build_wheel(directory: str, config_settings: Any = None, metadata_directory:
     if not reason:
         try:
             return build_meta.build_wheel(directory, config_settings, metadata_directory)
-        except (Exception, SystemExit) as error:  # mypyc ends the process if it finds a mistake
-            reason = f"compiling failed: {error}"
+        except (Exception, SystemExit) as error:
+            # mypyc prints the mistakes that it finds, and ends the process with a bare 1.
+            reason = f"compiling failed: {'see the errors above' if error.args == (1,) else error}"
     print(f"note: querator is built without compiled modules: {reason}", file=sys.stderr)
     os.environ["QUERATOR_PURE"] = "1"
     shutil.rmtree(ROOT / "build", ignore_errors=True)  # may hold some of the compiled modules
