@@ -67,9 +67,9 @@ def status(session: Session, config: Config = None, archive: Url = None) -> None
             "epoch": found.epoch,
             "number": found.number,
             "lag": lag,
-            "last_point": Moment(found.last_point),
-            "oldest_point": Moment(found.oldest_point),
-            "last_base": Moment(found.last_base),
+            "last_point": _when(found.last_point),
+            "oldest_point": _when(found.oldest_point),
+            "last_base": _when(found.last_base),
             "partitions": found.partitions,
             "without_base": found.without_base,
             "objects": found.objects,
@@ -77,6 +77,11 @@ def status(session: Session, config: Config = None, archive: Url = None) -> None
         },
         name="archive",
     )
+
+
+def _when(us: int) -> Moment | None:
+    """0 means never."""
+    return Moment(us) if us else None
 
 
 @command(app, "list")
@@ -258,7 +263,7 @@ def _restore_into(
 def _as_time(text: str) -> str:
     """`2026-11-16 14:02` means UTC; seconds and the zone may be left out."""
     date, _, clock = text.strip().replace("T", " ").partition(" ")
-    if not clock:
+    if not clock[:1].isdigit():
         raise UsageError(f"--at: '{text}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC')
     if clock.count(":") == 1 and clock.replace(":", "").isdigit():
         clock += ":00"

@@ -127,3 +127,5 @@ def test_a_store_that_ignores_conditional_puts_is_found_out(behind_proxy: Bucket
 def test_a_url_that_is_no_archive_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not an archive"):
         Bucket("ftp://somewhere/else")
+    with pytest.raises(ConfigError, match="names no directory"):
+        Bucket("file://srv/archive")

@@ -10,7 +10,7 @@ import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
-from querator.daemon.archive import care
+from querator.daemon.archive import ArchiveError, care
 from querator.daemon.archive.objects import DamagedObject, log_name, opened_log, sealed_log
 from tests.archive.looking import bucket_of, restored, shipped
 from tests.maintenance.house import SECOND, House
@@ -46,6 +46,11 @@ def test_an_empty_archive_has_a_status(archive: ArchiveConfig) -> None:
     assert care.points(bucket_of(archive)) == []
 
 
+def test_an_empty_archive_is_not_sound(archive: ArchiveConfig) -> None:
+    with pytest.raises(ArchiveError, match="there is nothing in the archive"):
+        care.verify(bucket_of(archive))
+
+
 def test_points_are_listed_with_what_a_restore_reads(house: House, archive: ArchiveConfig) -> None:
     points = care.points(bucket_of(archive))
     assert len(points) > 5
@@ -75,6 +80,14 @@ def test_verifying_notices_an_object_that_is_gone(house: House, archive: Archive
     bucket = bucket_of(archive)
     bucket.delete([log_name(6)])
     with pytest.raises(DamagedObject, match="log/0000000000000006 is missing"):
+        care.verify(bucket)
+
+
+def test_verifying_notices_that_the_beginning_is_gone(house: House, archive: ArchiveConfig) -> None:
+    bucket = bucket_of(archive)
+    *before, last = [entry.name for entry in bucket.entries("log")]
+    bucket.delete([*before, *(entry.name for entry in bucket.entries("index"))])
+    with pytest.raises(DamagedObject, match=f"everything before {last} is missing"):
         care.verify(bucket)
 
 

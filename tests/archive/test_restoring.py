@@ -113,6 +113,7 @@ def test_a_queue_that_was_not_there_is_not_found(open_house: OpenHouse, archive:
     shipped(house)
     with pytest.raises(NotFound, match="queue 'b' was not there"):
         restoring.restore(bucket_of(archive), target, queue="b")
+    assert restoring.restore(bucket_of(archive), target, queue="a").queues == 1, "the same directory can be used"
 
 
 def test_a_restore_that_was_interrupted_goes_on(

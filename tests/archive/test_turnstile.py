@@ -14,10 +14,11 @@ import pytest
 from querator import limits
 from querator.config import ArchiveConfig
 from querator.errors import QueratorError, RetryRequest
+from querator.wire import messages as m
 from tests.archive.looking import bucket_of, restored, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
 from tests.daemons import Daemon
-from tests.maintenance.house import OPERATOR, House
+from tests.maintenance.house import OPERATOR, Future, House
 from tests.waiting import until
 
 OpenHouse = Callable[..., House]
@@ -89,6 +90,31 @@ def test_while_the_store_is_away_requests_get_454_and_come_back_later(
     house.produce("4")
     # A request that was durable before it got 454 was carried out. Later requests that got 454 were not.
     assert house.contents() == ["1", "2", "4"]
+
+
+def test_a_request_that_is_repeated_while_the_store_is_away_is_not_acknowledged(
+    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+    house = open_house("live", archive=waiting)
+    house.create()
+
+    def produce() -> Future:
+        items = [m.QueueProduceItem(utf8="1")]
+        request = m.QueueProduceRequest(queue_name="q", request_timeout="1s", items=items, request_id="once")
+        return house.begin("queue.produce", request)
+
+    proxy.fault = lambda handler, body: handler.refuse()
+    for _ in range(2):
+        error = produce().exception(20)
+        assert isinstance(error, RetryRequest) and "archive" in error.message
+    proxy.fault = None
+    house.until(lambda: house.states() == ["available"])
+    produce().result(10)
+    again = restored(waiting, tmp_path / "restored")
+    assert again.contents() == house.contents() == ["1"]
+    again.close()
 
 
 def test_a_daemon_that_nobody_uses_is_unhealthy_while_the_store_is_away(

@@ -39,12 +39,14 @@ class Bucket:
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self.url = url
-        scheme, _, path = urlsplit(url)[:3]
+        scheme, host, path = urlsplit(url)[:3]
         if scheme not in SCHEMES:
             raise ConfigError(
                 f"'{url}' is not an archive",
                 hint="it begins with s3://, gs://, az:// or file://, such as s3://bucket/queue",
             )
+        if scheme == "file" and host:
+            raise ConfigError(f"'{url}' names no directory", hint="it has three slashes, such as file:///srv/archive")
         self._directory = Path(unquote(path)) if scheme == "file" else None
         self._library, self._store = _opened(url, dict(options or {}), self._directory)
         self._errors = self._library.exceptions

@@ -125,7 +125,13 @@ def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, t
     sizes = {entry.name: entry.size for entry in bucket.entries("")}
     total, done = sum(sizes.values()), 0
     first = first_number(bucket)
+    if not first:
+        # Probably the URL is wrong. Nothing must not count as sound.
+        raise ArchiveError(f"there is nothing in the archive {bucket.url}")
     found = [ledger for index in indexes(bucket) if (ledger := index.read(bucket)) is not None]
+    if first > 1 and not found:
+        # Pruning leaves an index. Perhaps the disk of the archive is not mounted.
+        raise DamagedObject(f"everything before {log_name(first)} is missing, so nothing can be restored")
     # A point before the first index that was left by pruning cannot be restored. Its bases may be gone.
     oldest_point = found[0].number if first > 1 and found else 0
     bases = {line.base.name: line.base for one in found for line in one.lines.values() if line.base and line.base.name}

@@ -82,7 +82,7 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
                 ledger.advance(each)
             pending = []
     if not ledger.catalog:
-        raise ArchiveError("the archive has no complete state of that time")
+        raise ArchiveError("the archive has no complete state of that time", hint="querator archive status")
     return ledger
 
 
@@ -98,9 +98,6 @@ def restore(
     """Blocking. Makes a data directory. With `leave_out`, partitions that the archive lacks are left out."""
     state = _begin(directory, bucket.url, queue)
     ledger = point_at(bucket, at_us, state.number if state else None)
-    if state is None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / _STATE, msgspec.json.encode(_State(bucket.url, ledger.number, queue)))
     wanted = {uuid: place for uuid, place in placements_in(ledger.catalog).items() if queue in ("", place[0])}
     if queue and not wanted:
         raise NotFound(f"queue '{queue}' was not there at {times.text(ledger.time)}", hint="querator archive list")
@@ -111,6 +108,9 @@ def restore(
             " because their files were about to be copied",
             hint="name another moment with --at, or restore the others with --leave-out",
         )
+    if state is None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(directory / _STATE, msgspec.json.encode(_State(bucket.url, ledger.number, queue)))
     lines = {uuid: ledger.lines[uuid] for uuid in wanted if uuid not in left_out}
     places = {name: directory / ("partitions" if name == _DEFAULT else name) for _, name in wanted.values()}
     meter = _Meter(lines, ledger, progress)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from querator import limits
+from querator import limits, times
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
@@ -333,10 +333,8 @@ class Standby:
             self._stopping.set()
             self._close()
         behind_us = max(0, skew_us or 0)
-        log.warning(
-            "standby takes over",
-            extra={"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": self._ledger.time},
-        )
+        extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(self._ledger.time)}
+        log.warning("standby takes over", extra=extra)
         return Promotion(before, behind_us, self._ledger.time)
 
     def _claim(self, epoch: int) -> Before:

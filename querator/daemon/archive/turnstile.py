@@ -121,7 +121,7 @@ class AnswerGate:
         self._alive_at = now
 
     def _go_away(self) -> None:
-        reason = f"the archive does not have it yet: {self._shipper.trouble or 'bases are being copied'}"
+        reason = f"the archive does not have it yet: {self._shipper.trouble or 'a put or a copy of bases takes long'}"
         log.error("nothing is acknowledged", extra={"reason": reason})
         self._storages.withheld = reason
         self._away_until = self._shipper.ask()

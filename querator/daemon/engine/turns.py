@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from querator.clock import Clock, ManualClock
@@ -157,12 +158,25 @@ class Turns:
             flight.disks_left = 1
         planned = time.perf_counter()
         for flight in unwritten:
-            flight.logical.settle(flight.plan, flight.failed)
-            self._follow_up(flight)
+            if self.gate is not None and flight.plan.repeats_success():
+                # The first attempt is durable here. It may have got an error because the archive does not have it.
+                in_flight.add(flight.logical)
+                self.gate.after_write(partial(self._pass_gate, flight))
+            else:
+                flight.logical.settle(flight.plan, flight.failed)
+                self._follow_up(flight)
         self._answered = answers
         for disk in touched.values():
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
+        self._changed.set()
+
+    def _pass_gate(self, flight: Flight, doubt: str) -> None:
+        """Settles a pass that wrote nothing and waited for the gate."""
+        self._in_flight.discard(flight.logical)
+        flight.doubt = doubt
+        _settle(flight)
+        self._follow_up(flight)
         self._changed.set()
 
     def _write(self, disk: Disk) -> None:
@@ -192,15 +206,8 @@ class Turns:
                     if flight.disks_left:
                         continue
                     landed.append(flight)
-                    logical = flight.logical
-                    self._in_flight.discard(logical)
-                    if flight.doubt:
-                        logical.withhold(flight.plan, flight.doubt)
-                        flight.doubt = ""
-                    failed = flight.failed
-                    if failed:
-                        flight.failed = {}
-                    logical.settle(flight.plan, failed)
+                    self._in_flight.discard(flight.logical)
+                    _settle(flight)
             finally:
                 # Even if settling raises, which is a defect: the storage must not forget what is durable.
                 if error is None and taken is not None:
@@ -327,3 +334,14 @@ class Turns:
         self.threads.close()
         for disk in self.disks.values():
             disk.close()
+
+
+def _settle(flight: Flight) -> None:
+    """Answers the requests of a pass whose disks have written, or failed."""
+    if flight.doubt:
+        flight.logical.withhold(flight.plan, flight.doubt)
+        flight.doubt = ""
+    failed = flight.failed
+    if failed:
+        flight.failed = {}
+    flight.logical.settle(flight.plan, failed)

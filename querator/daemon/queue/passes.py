@@ -18,6 +18,7 @@ from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.repeats import Repeats
 from querator.daemon.queue.requests import Arrival, Delivery, Produce, Request
+from querator.errors import QueratorError
 from querator.items import Item, Placement, Queue
 
 
@@ -108,6 +109,11 @@ class Pass:
     def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
         """Answers the request once the partitions that the answer depends on are durable."""
         self.answers.append((request, result, after))
+
+    def repeats_success(self) -> bool:
+        """Of a pass that touched nothing: whether it tells a client that an earlier request was carried out."""
+        told = [result for request, result, _ in self.answers if isinstance(request, Produce)]
+        return not all(isinstance(result, QueratorError) for result in told)
 
     def hold_up(self, request: Produce | Arrival) -> None:
         """Lets the request wait, until its deadline, for a partition that takes it."""
