@@ -38,7 +38,7 @@ demo: $(MADE_FOR_DEMO) ## install, start a daemon in a temporary directory, and 
 
 test: $(MADE_FOR_WORK) ## install and run the test suite
 	$(JAVA_HINT)
-	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 test-slow: $(MADE_FOR_WORK) ## what `make test` leaves out: maintenance under load, big Spark runs, ROUNDS=200 of kill -9
 	@$(IN_TEMPORARY_DIRECTORY) $(BIN)/python -m pytest --timeout 7200 -m slow $(PYTEST_ARGS)

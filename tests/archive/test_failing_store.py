@@ -290,7 +290,9 @@ def test_segments_that_were_given_up_in_the_middle_of_a_cut_are_replaced_by_fres
     passed: list[str] = []
 
     def let_two_pass(handler: Handler, body: bytes) -> bool:
-        if handler.command != "PUT" or len(passed) >= 2:
+        if handler.command != "PUT":
+            return False
+        if len(passed) >= 2:
             return handler.refuse()
         passed.append(handler.path)
         return False

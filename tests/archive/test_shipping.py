@@ -19,7 +19,7 @@ from querator.daemon.store import Feed, News, Position
 from querator.errors import Replaced
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
-from tests.maintenance.house import House
+from tests.maintenance.house import OPERATOR, House
 
 OpenHouse = Callable[..., House]
 
@@ -420,3 +420,28 @@ def test_a_directory_that_was_set_back_to_an_older_copy_gets_fresh_bases(
     house.produce("3")
     shipped(house)
     assert contents() == ["1", "3"]
+
+
+def test_an_archive_that_lost_its_objects_is_reported_and_gets_nothing_more(
+    open_house: OpenHouse, tmp_path: Path
+) -> None:
+    """As when the disk of the archive is not mounted: the directory is there, and empty."""
+    place = tmp_path / "archive"
+    archive = ArchiveConfig(f"file://{place}", interval=0.01, heartbeat=0.01)
+    house = open_house("live", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    place.rename(tmp_path / "elsewhere")
+    place.mkdir()
+    house.produce("2")
+    house.until(lambda: "is missing" in shipper_of(house).trouble)
+    assert "is missing" in house.service.health(OPERATOR)[1]
+    shutil.rmtree(place)
+    (tmp_path / "elsewhere").rename(place)
+    house.close()
+    house = open_house("live", archive=archive)
+    shipped(house)
+    again = restored(archive, tmp_path / "restored")
+    assert sorted(again.contents()) == ["1", "2"]
+    again.close()

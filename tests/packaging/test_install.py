@@ -16,6 +16,8 @@ import pytest
 from tests import ROOT
 from tests.packaging.backend import reason_for_plain, sources
 
+pytestmark = pytest.mark.timeout(900)  # the first test that wants the wheel compiles it
+
 
 def run(*words: str | Path, cwd: Path | None = None, **variables: str) -> str:
     # Without PYTHONPATH and outside the checkout, so that Python imports the installed package.

@@ -100,6 +100,15 @@ class Bucket:
             except (self._errors.NotFoundError, FileNotFoundError):
                 return None
 
+    def has(self, name: str) -> bool:
+        """Whether there is an object of this name."""
+        with self._failures():
+            try:
+                self._library.head(self._store, name)
+            except (self._errors.NotFoundError, FileNotFoundError):
+                return False
+        return True
+
     def pieces(self, name: str) -> Iterator[bytes]:
         """The bytes of a large object, in pieces."""
         with self._failures():

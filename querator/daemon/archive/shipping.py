@@ -100,6 +100,8 @@ class Shipper:
         self._stop_at = 0.0
         """While the daemon stops: the time after which nothing is tried again. 0 if it does not stop."""
         self._beat_at = 0.0
+        self._check_at = 0.0
+        """When to look next whether the archive still has its log."""
         self._beats = 0
         self._thread = threading.Thread(target=self._run, name="querator-archive", daemon=True)
 
@@ -228,7 +230,22 @@ class Shipper:
 
     def _put(self, number: int, data: bytes) -> None:
         """Creates a log object. Raises Replaced if the number is taken."""
+        if self.trouble or time.monotonic() >= self._check_at:
+            self._check_log()
         self._check_owner(number, self.bucket.create(log_name(number), data))
+
+    def _check_log(self) -> None:
+        """Raises Away if the archive has lost what this daemon has written: its disk is not mounted, or it was emptied.
+
+        Claims are never deleted, and the next object must follow the last one.
+        """
+        for number in (self.ledger.claims[-1], self.ledger.number):
+            if not self.bucket.has(log_name(number)):
+                raise Away(
+                    f"{log_name(number)} is missing: mount the archive's disk or bring its objects back, and then"
+                    " restart the daemon"
+                )
+        self._check_at = time.monotonic() + self.config.heartbeat
 
     def _check_owner(self, number: int, there: bytes | None) -> None:
         """Raises Replaced if another daemon has written the object with our next number."""
@@ -257,6 +274,7 @@ class Shipper:
             is_waiting=self.config.wait,
         )
         try:
+            self._check_log()
             # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
             self._check_owner(beat.number + 1, self.bucket.read(log_name(beat.number + 1)))
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
