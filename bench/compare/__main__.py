@@ -40,6 +40,8 @@ class System(NamedTuple):
     dialect: str = "json"
     transaction: bool = False
     is_asyncio: bool = False
+    is_plain: bool = False
+    """For Querator: run plain Python, even if there are compiled modules."""
 
 
 # Systems that are compared run one after another, so that the machine is equally busy for both.
@@ -53,6 +55,7 @@ SYSTEMS = (
     System("querator unix, 8 partitions", Querator, "unix", partitions=8),
     System("querator tcp, 8 partitions", Querator, "tcp", partitions=8),
     System("querator unix, 1 partition, protobuf", Querator, "unix", dialect="protobuf"),
+    System("querator unix, 1 partition, plain build", Querator, "unix", is_plain=True),
     System("redis tcp, MULTI", Redis, "tcp", transaction=True),
     System("postgres", Postgres, "tcp"),
     System("rabbitmq", RabbitMq, "tcp"),
@@ -127,7 +130,8 @@ class Contender:
 
     def start(self, directory: Path, counter: FsyncCounter, round_seconds: float) -> None:
         system = self.system
-        self.server = system.server(directory, counter.environment)
+        environment = counter.environment | ({"QUERATOR_PURE": "1"} if system.is_plain else {})
+        self.server = system.server(directory, environment)
         self.server.__enter__()
         if isinstance(self.server, Querator):
             self.server.create_queue("bench", system.partitions)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.compare import wire_querator
 from bench.compare.servers import Server, free_port, python_program
 from bench.compare.wire import Address, PeerError, connect
+from querator import build
 
 EXIT_SECONDS_MAX = 60.0
 
@@ -26,7 +27,7 @@ class Querator(Server):
         root = Path(__file__).resolve().parents[2]
         command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
-        return f"{metadata.version('querator')} ({commit or 'no git'})"
+        return f"{metadata.version('querator')} ({build.name()}, {commit or 'no git'})"
 
     def start(self) -> None:
         path, port = self.directory / "d.sock", free_port()
