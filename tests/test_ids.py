@@ -62,7 +62,7 @@ def test_ids_of_a_batch_are_those_of_its_members(prefix: int, first: int, steps:
 
 @given(prefixes, runs)
 def test_ids_of_a_long_run_are_those_of_its_members(prefix: int, first: int) -> None:
-    seqs = range(first, first + 5000)
+    seqs = list(range(first, first + 5000))
     texts = ids.encode_many(prefix, seqs)
     assert len(texts) == 5000
     assert texts[::997] == [ids.encode(prefix, seq) for seq in seqs[::997]]

@@ -253,7 +253,7 @@ def test_health(front: Front) -> None:
     assert text.endswith(b"\n") and response.headers["x-content-type-options"] is None
     assert (body["status"], list(body), list(body["checks"])) == (
         "pass",
-        ["status", "version", "checks"],
+        ["status", "version", "releaseId", "checks"],
         ["queues:storage"],
     )
     (check,) = body["checks"]["queues:storage"]

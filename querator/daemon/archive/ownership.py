@@ -97,3 +97,15 @@ def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
         return False
     ledger.advance(claimed)
     return True
+
+
+def check_log(bucket: Bucket, ledger: Ledger) -> None:
+    """Blocking. Raises Away if the archive has lost what its owner has written: its disk is not mounted, or it was
+    emptied. Claims are never deleted, and the next object must follow the last one.
+    """
+    for number in (ledger.claims[-1], ledger.number):
+        if not bucket.has(log_name(number)):
+            raise Away(
+                f"{log_name(number)} is missing: mount the archive's disk or bring its objects back, and then restart"
+                " the daemon"
+            )

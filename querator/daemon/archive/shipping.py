@@ -28,7 +28,15 @@ from querator.daemon.archive.objects import (
     opened_log,
     sealed,
 )
-from querator.daemon.archive.ownership import check_claim, check_end, claim, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import (
+    check_claim,
+    check_end,
+    check_log,
+    claim,
+    owner_of,
+    read_identity,
+    save_identity,
+)
 from querator.daemon.catalog import Catalog
 from querator.daemon.store import Storage
 from querator.errors import QueratorError, Replaced
@@ -231,21 +239,9 @@ class Shipper:
     def _put(self, number: int, data: bytes) -> None:
         """Creates a log object. Raises Replaced if the number is taken."""
         if self.trouble or time.monotonic() >= self._check_at:
-            self._check_log()
+            check_log(self.bucket, self.ledger)
+            self._check_at = time.monotonic() + self.config.heartbeat
         self._check_owner(number, self.bucket.create(log_name(number), data))
-
-    def _check_log(self) -> None:
-        """Raises Away if the archive has lost what this daemon has written: its disk is not mounted, or it was emptied.
-
-        Claims are never deleted, and the next object must follow the last one.
-        """
-        for number in (self.ledger.claims[-1], self.ledger.number):
-            if not self.bucket.has(log_name(number)):
-                raise Away(
-                    f"{log_name(number)} is missing: mount the archive's disk or bring its objects back, and then"
-                    " restart the daemon"
-                )
-        self._check_at = time.monotonic() + self.config.heartbeat
 
     def _check_owner(self, number: int, there: bytes | None) -> None:
         """Raises Replaced if another daemon has written the object with our next number."""
@@ -274,7 +270,7 @@ class Shipper:
             is_waiting=self.config.wait,
         )
         try:
-            self._check_log()
+            check_log(self.bucket, self.ledger)
             # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
             self._check_owner(beat.number + 1, self.bucket.read(log_name(beat.number + 1)))
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
