@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 import uuid
@@ -195,6 +196,25 @@ def test_requests_that_arrive_during_a_slow_write_share_the_next_one(tmp_path: P
         assert bench.storage.writers == [IN_THREAD] * 2
 
     run(lambda: Bench(tmp_path, IN_THREAD), test)
+
+
+@both_ways
+def test_a_write_leaves_nothing_to_the_garbage_collector(tmp_path: Path, way: str) -> None:
+    """The collector runs rarely. What a write leaves to it would keep all payloads of the write in memory."""
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 101):
+                bench.produce(logical)
+                await bench.until(lambda number=number: len(bench.answers) == number)
+            assert gc.collect() < 100
+        finally:
+            gc.enable()
+
+    run(lambda: Bench(tmp_path, way), test)
 
 
 def test_a_turn_that_gathers_begins_when_as_many_have_asked_as_were_answered(tmp_path: Path) -> None:

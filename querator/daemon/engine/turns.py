@@ -185,50 +185,51 @@ class Turns:
             return
         flights, disk.flights = disk.flights, []
         taken = disk.storage.take()
-
-        def written(error: BaseException | None) -> None:
-            if error is None and self.gate is not None:
-                disk.writing = True
-                self.gate.after_write(lambda doubt: ended(None, doubt))
-            else:
-                ended(error)
-
-        def ended(error: BaseException | None, doubt: str = "") -> None:
-            disk.writing = False
-            if error is not None:
-                self._write_failed(disk, flights, error)
-            landed = []
-            try:
-                for flight in flights:
-                    if doubt and not flight.doubt:
-                        flight.doubt = doubt
-                    flight.disks_left -= 1
-                    if flight.disks_left:
-                        continue
-                    landed.append(flight)
-                    self._in_flight.discard(flight.logical)
-                    _settle(flight)
-            finally:
-                # Even if settling raises, which is a defect: the storage must not forget what is durable.
-                if error is None and taken is not None:
-                    disk.absorbed_bytes += disk.storage.absorb(taken)
-            for flight in landed:
-                self._follow_up(flight)
-            if disk.absorbed_bytes >= disk.look_at_bytes:
-                self.on_growth(disk)
-            COMMIT_SECONDS.observe(disk.seconds)
-            if disk.flights:
-                self._write(disk)
-            self._changed.set()
-
         if taken is None:
-            ended(None)
+            self._write_ended(disk, flights, None, None)
         elif disk.is_slow:
             disk.writing = True
             future = self.loop.run_in_executor(disk.writer, disk.write, taken)
-            future.add_done_callback(lambda done: written(done.result()))
+            future.add_done_callback(lambda done: self._written(disk, flights, taken, done.result()))
         else:
-            written(disk.write(taken, on_loop=True))
+            self._written(disk, flights, taken, disk.write(taken, on_loop=True))
+
+    def _written(self, disk: Disk, flights: list[Flight], taken: object, error: BaseException | None) -> None:
+        if error is None and self.gate is not None:
+            disk.writing = True
+            self.gate.after_write(lambda doubt: self._write_ended(disk, flights, taken, None, doubt))
+        else:
+            self._write_ended(disk, flights, taken, error)
+
+    def _write_ended(
+        self, disk: Disk, flights: list[Flight], taken: object, error: BaseException | None, doubt: str = ""
+    ) -> None:
+        disk.writing = False
+        if error is not None:
+            self._write_failed(disk, flights, error)
+        landed = []
+        try:
+            for flight in flights:
+                if doubt and not flight.doubt:
+                    flight.doubt = doubt
+                flight.disks_left -= 1
+                if flight.disks_left:
+                    continue
+                landed.append(flight)
+                self._in_flight.discard(flight.logical)
+                _settle(flight)
+        finally:
+            # Even if settling raises, which is a defect: the storage must not forget what is durable.
+            if error is None and taken is not None:
+                disk.absorbed_bytes += disk.storage.absorb(taken)
+        for flight in landed:
+            self._follow_up(flight)
+        if disk.absorbed_bytes >= disk.look_at_bytes:
+            self.on_growth(disk)
+        COMMIT_SECONDS.observe(disk.seconds)
+        if disk.flights:
+            self._write(disk)
+        self._changed.set()
 
     def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
         log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
