@@ -445,3 +445,23 @@ def test_an_archive_that_lost_its_objects_is_reported_and_gets_nothing_more(
     again = restored(archive, tmp_path / "restored")
     assert sorted(again.contents()) == ["1", "2"]
     again.close()
+
+
+def test_a_queue_that_is_created_and_filled_within_one_large_cut_is_restored_whole(
+    open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 20_000)
+    slow = dataclasses.replace(archive, interval=3_600.0, heartbeat=3_600.0)
+    house = open_house("live", archive=slow)
+    shipped(house)
+    house.create()
+    texts = [f"{number} {'x' * 9_000}" for number in range(10)]
+    for text in texts:
+        house.produce(text)
+        house.registry.storages["default"].roll()
+    before = shipper_of(house).ledger.number
+    shipped(house)
+    assert shipper_of(house).ledger.number > before + 1, "the cut has several objects"
+    again = restored(archive, tmp_path / "restored")
+    assert sorted(again.contents()) == sorted(texts)
+    again.close()

@@ -56,6 +56,8 @@ class Cutter:
         """Partitions whose records in the cut under way do not follow those in the archive."""
         self._lost: set[str] = set()
         """Storages whose journals no longer have what belongs to the cut under way: their partitions need new bases."""
+        self._cut_begins = 0
+        """The first log object of the cut under way. Partitions that are created during the cut may have records in it."""
         self._judged: set[str] = set()
         """Partitions that were opened in this run."""
 
@@ -78,6 +80,7 @@ class Cutter:
         """A new cut; empty if nothing is new, unless it `must_put` an object. Every piece must be shipped before the
         next cut."""
         self._hold(ledger)
+        self._cut_begins = ledger.number + 1
         time_us = self._clock.now_us()
         self._changes_seen, catalog, news = self._catalog.copied(self._changes_seen, self._news)
         if catalog:
@@ -194,7 +197,7 @@ class Cutter:
             is_first = uuid not in self._judged
             self._judged.add(uuid)
             if is_new:
-                born[uuid] = Base(uuid, queue, 0, ledger.number + 1)
+                born[uuid] = Base(uuid, queue, 0, self._cut_begins)
             elif line is None:
                 continue
             elif is_first and self.must_agree:
