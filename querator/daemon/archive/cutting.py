@@ -57,7 +57,7 @@ class Cutter:
         self._lost: set[str] = set()
         """Storages whose journals no longer have what belongs to the cut under way: their partitions need new bases."""
         self._cut_begins = 0
-        """The first log object of the cut under way. Partitions that are created during the cut may have records in it."""
+        """The first log object of the cut under way. It may have records of partitions that the cut created."""
         self._judged: set[str] = set()
         """Partitions that were opened in this run."""
 
