@@ -8,6 +8,7 @@ import pytest
 
 from querator.config import ArchiveConfig
 from querator.daemon.archive import Bucket
+from tests.archive.looking import shipped
 from tests.archive.object_stores import S3, FaultyProxy
 from tests.maintenance.house import House
 
@@ -55,3 +56,17 @@ def open_house(tmp_path: Path) -> Iterator[Callable[..., House]]:
     for house in houses:
         if house.is_open:
             house.close()
+
+
+@pytest.fixture
+def live(open_house: Callable[..., House], archive: ArchiveConfig) -> House:
+    house = open_house("live", archive=archive)
+    house.create(partitions=2)
+    house.produce("1", "2")
+    shipped(house)
+    return house
+
+
+@pytest.fixture
+def standby(live: House, open_house: Callable[..., House], archive: ArchiveConfig) -> House:
+    return open_house("standby", archive=archive, standby=True)

@@ -18,20 +18,6 @@ from tests.maintenance.house import OPERATOR, SECOND, House
 OpenHouse = Callable[..., House]
 
 
-@pytest.fixture
-def live(open_house: OpenHouse, archive: ArchiveConfig) -> House:
-    house = open_house("live", archive=archive)
-    house.create(partitions=2)
-    house.produce("1", "2")
-    shipped(house)
-    return house
-
-
-@pytest.fixture
-def standby(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> House:
-    return open_house("standby", archive=archive, standby=True)
-
-
 def follower(house: House):  # type: ignore[no-untyped-def]
     role = house.service.archive.standby
     assert role is not None

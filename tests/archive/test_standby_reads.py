@@ -196,20 +196,6 @@ def test_a_standby_answers_every_call_that_changes_nothing() -> None:
     assert reads - {"sql"} == READS  # sql has an endpoint of its own
 
 
-@pytest.fixture
-def live(open_house: OpenHouse, archive: ArchiveConfig) -> House:
-    house = open_house("live", archive=archive)
-    house.create(partitions=2)
-    house.produce("1", "2")
-    shipped(house)
-    return house
-
-
-@pytest.fixture
-def standby(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> House:
-    return open_house("standby", archive=archive, standby=True)
-
-
 def caught_up(live: House, standby: House) -> None:
     """Returns when the answers of the standby have everything that is durable now."""
     shipped(live)
