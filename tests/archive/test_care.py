@@ -84,6 +84,7 @@ def test_verifying_notices_an_object_that_is_gone(house: House, archive: Archive
 
 
 def test_verifying_notices_that_the_beginning_is_gone(house: House, archive: ArchiveConfig) -> None:
+    house.close()
     bucket = bucket_of(archive)
     *before, last = [entry.name for entry in bucket.entries("log")]
     bucket.delete([*before, *(entry.name for entry in bucket.entries("index"))])
