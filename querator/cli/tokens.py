@@ -99,7 +99,7 @@ def rotate(
 @command(app, "whoami")
 def whoami(session: Session) -> None:
     """Show which caller the daemon sees in you, and what you may do."""
-    session.output.record(message_record(session.client.whoami()), name="name")
+    session.output.record(message_record(session.client.whoami(), "expires_at"), name="name")
 
 
 def _print(session: Session, made: TokenSecret) -> None:

@@ -78,6 +78,8 @@ class TokensWhoamiResponse(Message):
     """How the caller is known: `token`, `user`, `certificate` or `anonymous`."""
     role: str = ""
     queues: list[str] = []
+    expires_at: Timestamp | None = None
+    """When the token expires."""
 
 
 # -- audit.list

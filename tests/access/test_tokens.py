@@ -177,7 +177,8 @@ class TestEnds:
         token = clocked.create_token(f"brief-{way}", "consumer", expires_at=moment(clocked, 3_600))
         thread, answers = parked(clocked, token, way)
         until(lambda: waiting_leases(clocked) == 1)
-        assert clocked.ask("/v1/tokens.whoami", b"{}", token).json["name"] == f"brief-{way}"
+        me = clocked.ask("/v1/tokens.whoami", b"{}", token).json
+        assert me["name"] == f"brief-{way}" and me["expires_at"]
         clocked.admin("/v1/clock.advance", {"by": "1h"})
         thread.join(PATIENCE_SECONDS)
         assert error(answers[0]) == refused("api key has expired")

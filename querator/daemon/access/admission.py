@@ -276,6 +276,10 @@ class Access:
             if self.tick():
                 await self.save_last_used()
 
+    def expires_at(self, caller: Caller) -> int:
+        """When the token of a caller expires; 0 if it has none, or one that does not expire."""
+        return next((known.token.expires_at for known in self._by_digest.values() if known.caller is caller), 0)
+
     def seconds_until_check(self) -> float:
         """The time until the next token expires, but at most a second: the clock may jump, and tokens may be added."""
         now_us = self._clock.now_us()

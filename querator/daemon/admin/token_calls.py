@@ -54,7 +54,11 @@ async def whoami(
     registry: Registry, request: access_messages.TokensWhoamiRequest, caller: Caller
 ) -> access_messages.TokensWhoamiResponse:
     return access_messages.TokensWhoamiResponse(
-        name=caller.name, kind=caller.kind, role=caller.role, queues=list(caller.patterns)
+        name=caller.name,
+        kind=caller.kind,
+        role=caller.role,
+        queues=list(caller.patterns),
+        expires_at=registry.access.expires_at(caller) or None,
     )
 
 
