@@ -13,7 +13,7 @@ from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, shipped, shipper_of
-from tests.maintenance.house import OPERATOR, SECOND, House
+from tests.maintenance.house import OPERATOR, SECOND, WAIT_SECONDS, House
 
 OpenHouse = Callable[..., House]
 
@@ -43,7 +43,7 @@ async def _promote(service: Service, force: bool) -> None:
 
 
 def test_a_standby_refuses_changes_and_names_the_owner(live: House, standby: House) -> None:
-    error = standby.begin_produce("x").exception(10)
+    error = standby.begin_produce("x").exception(WAIT_SECONDS)
     assert isinstance(error, QueratorError)
     assert error.message.endswith(f"the owner of the archive is {shipper_of(live).owner}")
     assert standby.service.health(OPERATOR)[0]
@@ -79,7 +79,7 @@ def test_a_promoted_standby_has_everything_and_the_owner_is_replaced(live: House
     promoted(standby)
     assert sorted(standby.contents()) == ["1", "2"]
     assert standby.contents("later") == ["3"]
-    standby.complete(lease.id).result(10)
+    standby.complete(lease.id).result(WAIT_SECONDS)
     standby.produce("4")
     live.begin_produce("lost", timeout="1s")
     live.until(lambda: bool(lost))
@@ -149,7 +149,7 @@ def test_a_lease_lasts_as_long_as_it_was_given_although_the_clock_of_the_standby
     promoted(standby)
     assert standby.clock.now_us() <= live.clock.now_us()
     standby.advance("59s")
-    standby.complete(lease.id).result(10)
+    standby.complete(lease.id).result(WAIT_SECONDS)
 
 
 def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:

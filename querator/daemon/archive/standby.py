@@ -127,6 +127,8 @@ class Standby:
             self.storages[name] = open_storage(name, directory)
         self._bring_up_to_date()
         self._save()
+        # Clocks are compared from the second heartbeat on, so an owner that stops after this moment was compared.
+        self.heartbeats.look(self._ledger.epoch)
         self._thread.start()
 
     def stop(self) -> None:
