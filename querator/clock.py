@@ -16,10 +16,10 @@ class SystemClock:
 
 
 class SetBackClock:
-    """The system's clock, set back by an amount that may change once: for a daemon that takes over from another one."""
+    """The system's clock, set back by an amount that grows when a daemon takes over from another one."""
 
-    def __init__(self) -> None:
-        self.behind_us = 0
+    def __init__(self, behind_us: int = 0) -> None:
+        self.behind_us = behind_us
 
     def now_us(self) -> int:
         return time.time_ns() // 1_000 - self.behind_us

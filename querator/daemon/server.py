@@ -28,6 +28,7 @@ from querator import __version__, build, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs, unneeded
+from querator.daemon.archive import clock_behind_us
 from querator.daemon.bulk import bulk_routes
 from querator.daemon.console import console_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
@@ -77,6 +78,19 @@ def run(config: DaemonConfig) -> None:
         lock.release()
 
 
+def _clock(config: DaemonConfig) -> Clock:
+    behind_us = clock_behind_us(config.data)
+    if config.test_clock:
+        return ManualClock()
+    return SetBackClock(behind_us) if config.standby or behind_us else SystemClock()
+
+
+def _archive_role(config: DaemonConfig) -> str:
+    if config.archive is None:
+        return "off"
+    return f"{'standby' if config.standby else 'owner'} of {config.archive.url}"
+
+
 async def _serve(
     config: DaemonConfig,
     sockets: list[socket.socket],
@@ -86,8 +100,7 @@ async def _serve(
 ) -> QueratorError | None:
     """Serves until it is asked to stop. Returns why it had to stop by itself, or None."""
     started = time.monotonic()
-    clock: Clock = ManualClock() if config.test_clock else SetBackClock() if config.standby else SystemClock()
-    service = Service(config, clock)
+    service = Service(config, clock := _clock(config))
     server = DaemonServer(config, service, clock, tls)
     service.lost_archive = server.give_up
     loop = asyncio.get_running_loop()
@@ -112,6 +125,7 @@ async def _serve(
             "data": str(config.data),
             "socket": str(config.socket),
             "http": ",".join(http) or "off",
+            "archive": _archive_role(config),
             "tls": "off" if tls is None else f"certificate for {tls.days_left:.1f} days",
             "python": platform.python_version(),
             "build": build.name(),

@@ -112,7 +112,7 @@ class Service:
         shipper = registry.shipper = _shipper_of(registry, self._lose_archive)
         if shipper is not None:
             if promotion is not None:
-                shipper.before = promotion.before
+                shipper.before, shipper.owner = promotion.before, promotion.owner
             await registry.blocking(shipper.claim, str(registry.config.http or ""), registry.config.claim)
         catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
         await registry.blocking(registry.access.load, catalog)

@@ -22,7 +22,9 @@ def shipped(house: House) -> None:
     def is_done() -> bool:
         wanted = shipper.ask()
         house.until(lambda: shipper.cuts_done >= wanted or bool(shipper.trouble))
-        return shipper.cuts_done >= wanted and not shipper.wanted_bases()
+        with shipper._lock:
+            is_base_on_its_way = bool(shipper._bases)
+        return shipper.cuts_done >= wanted and not (shipper.wanted_bases() or is_base_on_its_way)
 
     house.until(is_done)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -119,6 +120,39 @@ def test_of_daemons_that_claim_the_archive_together_one_goes_on(
     assert again.contents() == ["served"]
     again.close()
     assert len(contest.lost) == 2
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_of_copies_of_one_directory_that_are_started_together_one_goes_on(
+    number: int, open_house: OpenHouse, s3: S3, proxy: FaultyProxy, chance: random.Random, tmp_path: Path
+) -> None:
+    """Copies have the same identity. Here they also have the same host and PID, as in containers."""
+    url, options = s3.archive(proxy.endpoint)
+    archive = ArchiveConfig(url, interval=0.01, heartbeat=0.1, options=options)
+    house = open_house("a", archive=archive)
+    house.create()
+    house.produce("1")
+    shipped(house)
+    house.close()
+    for name in "bc":
+        shutil.copytree(tmp_path / "a", tmp_path / name, ignore=shutil.ignore_patterns("*.sock"))
+    proxy.fault = Overtaking(chance)
+    contest = Contest()
+    threads = [
+        threading.Thread(target=contest.enter, args=(name, partial(open_house, name, archive=archive)))
+        for name in "abc"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    until(lambda: len(contest.lost) >= 2, "two copies believe that they own the archive")
+    proxy.fault = None
+    (winner,) = contest.houses.keys() - contest.lost.keys()
+    contest.houses[winner].produce("2")
+    shipped(contest.houses[winner])
+    care.verify(bucket_of(archive))
+    assert sorted(contest.houses[winner].contents()) == ["1", "2"]
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

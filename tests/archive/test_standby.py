@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from querator.clock import SystemClock
 from querator.config import ArchiveConfig
+from querator.daemon import server
+from querator.daemon.archive import clock_behind_us
 from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, shipped, shipper_of
-from tests.maintenance.house import OPERATOR, SECOND, House
+from tests.maintenance.house import OPERATOR, SECOND, WAIT_SECONDS, House
 
 OpenHouse = Callable[..., House]
 
@@ -43,7 +47,7 @@ async def _promote(service: Service, force: bool) -> None:
 
 
 def test_a_standby_refuses_changes_and_names_the_owner(live: House, standby: House) -> None:
-    error = standby.begin_produce("x").exception(10)
+    error = standby.begin_produce("x").exception(WAIT_SECONDS)
     assert isinstance(error, QueratorError)
     assert error.message.endswith(f"the owner of the archive is {shipper_of(live).owner}")
     assert standby.service.health(OPERATOR)[0]
@@ -79,7 +83,7 @@ def test_a_promoted_standby_has_everything_and_the_owner_is_replaced(live: House
     promoted(standby)
     assert sorted(standby.contents()) == ["1", "2"]
     assert standby.contents("later") == ["3"]
-    standby.complete(lease.id).result(10)
+    standby.complete(lease.id).result(WAIT_SECONDS)
     standby.produce("4")
     live.begin_produce("lost", timeout="1s")
     live.until(lambda: bool(lost))
@@ -149,7 +153,20 @@ def test_a_lease_lasts_as_long_as_it_was_given_although_the_clock_of_the_standby
     promoted(standby)
     assert standby.clock.now_us() <= live.clock.now_us()
     standby.advance("59s")
-    standby.complete(lease.id).result(10)
+    standby.complete(lease.id).result(WAIT_SECONDS)
+
+
+def test_the_clock_of_a_promoted_daemon_stays_set_back_after_a_restart(live: House, standby: House) -> None:
+    assert clock_behind_us(standby.directory) == 0
+    standby.clock.set(live.clock.now_us() + 5 * SECOND)
+    follower(standby).heartbeats.forget_skew()
+    followed(live, standby)
+    promoted(standby)
+    standby.close()
+    behind_us = clock_behind_us(standby.directory)
+    assert behind_us >= 5 * SECOND
+    clock = server._clock(dataclasses.replace(standby.config, standby=False))
+    assert abs(SystemClock().now_us() - behind_us - clock.now_us()) < SECOND
 
 
 def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:
@@ -163,8 +180,6 @@ def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> 
 
 
 def test_a_silent_owner_is_replaced_by_itself(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> None:
-    import dataclasses
-
     settings = dataclasses.replace(archive, takeover=1.0, heartbeat=0.1)
     standby = open_house("standby", archive=settings, standby=True)
     standby.until(lambda: follower(standby).heartbeats.skew_us() is not None)

@@ -6,7 +6,8 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from querator.wire import messages as m
 from tests.archive.looking import bucket_of, restored, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
 from tests.daemons import Daemon
-from tests.maintenance.house import OPERATOR, Future, House
+from tests.maintenance.house import OPERATOR, WAIT_SECONDS, Future, House
 from tests.waiting import until
 
 OpenHouse = Callable[..., House]
+Outage = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -30,23 +32,38 @@ def waiting(s3: S3, proxy: FaultyProxy) -> ArchiveConfig:
     return ArchiveConfig(url, interval=5, wait=True, options=options)
 
 
+@pytest.fixture
+def outage(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Outage:
+    """The store is away, and requests wait for it for a shorter time than they would otherwise."""
+
+    @contextmanager
+    def outage() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+            patch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
+            proxy.fault = lambda handler, body: handler.refuse()
+            yield
+            proxy.fault = None
+
+    return outage
+
+
 def test_an_answer_comes_after_the_put(open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy) -> None:
     house = open_house("live", archive=waiting)
     house.create()
-    passing = threading.Event()
+    arrived, passing = threading.Event(), threading.Event()
 
     def fault(handler: Handler, body: bytes) -> bool:
         if handler.command == "PUT" and "/log/" in handler.path:
-            passing.wait(10)
+            arrived.set()
+            passing.wait(WAIT_SECONDS)
         return False
 
     proxy.fault = fault
     answer = house.begin_produce("1")
-    puts = proxy.puts
-    until(lambda: proxy.puts > puts)
-    assert not answer.done()
+    assert arrived.wait(WAIT_SECONDS) and not answer.done()
     passing.set()
-    answer.result(10)
+    answer.result(WAIT_SECONDS)
 
 
 def test_everything_acknowledged_is_in_the_archive_at_once(
@@ -56,7 +73,7 @@ def test_everything_acknowledged_is_in_the_archive_at_once(
     house.create()
     house.produce("1", "2")
     (leased, _) = house.lease(2)
-    house.complete(leased.id).result(10)
+    house.complete(leased.id).result(WAIT_SECONDS)
     again = restored(waiting, tmp_path / "restored")
     assert again.contents() == ["2"]
     again.close()
@@ -67,25 +84,22 @@ def test_many_requests_share_a_put(open_house: OpenHouse, waiting: ArchiveConfig
     house.create()
     puts = proxy.puts
     for answer in [house.begin_produce(f"{number}") for number in range(200)]:
-        answer.result(20)
+        answer.result(WAIT_SECONDS)
     assert proxy.puts - puts < 100
 
 
 def test_while_the_store_is_away_requests_get_454_and_come_back_later(
-    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    open_house: OpenHouse, waiting: ArchiveConfig, outage: Outage
 ) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
     house = open_house("live", archive=waiting)
     house.create()
     house.produce("1")
-    proxy.fault = lambda handler, body: handler.refuse()
-    error = house.begin_produce("2", timeout="1s").exception(20)
-    assert isinstance(error, RetryRequest) and "archive" in error.message
-    house.until(lambda: house.service.health(OPERATOR)[0] is False)
-    assert isinstance(house.begin_produce("3", timeout="100ms").exception(20), RetryRequest)
-    assert "archive" in house.service.health(OPERATOR)[1]
-    proxy.fault = None
+    with outage():
+        error = house.begin_produce("2", timeout="1s").exception(WAIT_SECONDS)
+        assert isinstance(error, RetryRequest) and "archive" in error.message
+        house.until(lambda: house.service.health(OPERATOR)[0] is False)
+        assert isinstance(house.begin_produce("3", timeout="100ms").exception(WAIT_SECONDS), RetryRequest)
+        assert "archive" in house.service.health(OPERATOR)[1]
     house.until(lambda: house.states() == ["available"])
     house.produce("4")
     # A request that was durable before it got 454 was carried out. Later requests that got 454 were not.
@@ -93,10 +107,8 @@ def test_while_the_store_is_away_requests_get_454_and_come_back_later(
 
 
 def test_a_request_that_is_repeated_while_the_store_is_away_is_not_acknowledged(
-    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    open_house: OpenHouse, waiting: ArchiveConfig, outage: Outage, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
     house = open_house("live", archive=waiting)
     house.create()
 
@@ -105,42 +117,36 @@ def test_a_request_that_is_repeated_while_the_store_is_away_is_not_acknowledged(
         request = m.QueueProduceRequest(queue_name="q", request_timeout="1s", items=items, request_id="once")
         return house.begin("queue.produce", request)
 
-    proxy.fault = lambda handler, body: handler.refuse()
-    for _ in range(2):
-        error = produce().exception(20)
-        assert isinstance(error, RetryRequest) and "archive" in error.message
-    proxy.fault = None
+    with outage():
+        for _ in range(2):
+            error = produce().exception(WAIT_SECONDS)
+            assert isinstance(error, RetryRequest) and "archive" in error.message
     house.until(lambda: house.states() == ["available"])
-    produce().result(10)
+    produce().result(WAIT_SECONDS)
     again = restored(waiting, tmp_path / "restored")
     assert again.contents() == house.contents() == ["1"]
     again.close()
 
 
 def test_a_daemon_that_nobody_uses_is_unhealthy_while_the_store_is_away(
-    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    open_house: OpenHouse, waiting: ArchiveConfig, outage: Outage
 ) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
     house = open_house("live", archive=dataclasses.replace(waiting, interval=0.05, heartbeat=0.05))
     assert house.service.health(OPERATOR) == (True, "")
-    proxy.fault = lambda handler, body: handler.refuse()
-    house.until(lambda: not house.service.health(OPERATOR)[0])
-    assert house.service.health(OPERATOR)[1].startswith("the archive cannot be reached")
-    proxy.fault = None
+    with outage():
+        house.until(lambda: not house.service.health(OPERATOR)[0])
+        assert house.service.health(OPERATOR)[1].startswith("the archive cannot be reached")
     house.until(lambda: house.service.health(OPERATOR) == (True, ""))
 
 
 def test_an_item_that_was_leased_while_the_store_was_away_is_held_by_nobody(
-    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    open_house: OpenHouse, waiting: ArchiveConfig, outage: Outage
 ) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.05)
     house = open_house("live", archive=waiting)
     house.create(lease_timeout="1m")
     house.produce("1")
-    proxy.fault = lambda handler, body: handler.refuse()
-    assert isinstance(house.begin_lease(timeout="1s").exception(20), QueratorError)
-    proxy.fault = None
+    with outage():
+        assert isinstance(house.begin_lease(timeout="1s").exception(WAIT_SECONDS), QueratorError)
     house.until(lambda: house.states() == ["available"])
     house.advance("2m")
     assert [item.bytes_ for item in house.lease()] == [b"1"]

@@ -11,6 +11,7 @@ verifies and prunes an archive. Nothing here decides about items.
 from querator.daemon.archive import bases, care, restoring, salvaging
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.failing import failures
+from querator.daemon.archive.ownership import clock_behind_us
 from querator.daemon.archive.promoting import StandingBy
 from querator.daemon.archive.role import ArchiveRole
 from querator.daemon.archive.shipping import Shipper
@@ -30,6 +31,7 @@ __all__ = [
     "StandingBy",
     "bases",
     "care",
+    "clock_behind_us",
     "failures",
     "restoring",
     "salvaging",

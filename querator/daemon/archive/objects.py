@@ -43,6 +43,9 @@ class Owner(msgspec.Struct, frozen=True):
     version: str
     address: str = ""
     """Where clients reach the daemon on TCP; empty if they do not."""
+    run: str = ""
+    """A random name of this run of the daemon. Two copies of a data directory in two containers may have everything
+    else in common."""
 
     def __str__(self) -> str:
         return f"{self.host} (PID {self.pid})" + (f" at {self.address}" if self.address else "")

@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from querator import __version__
+from querator.clock import Clock, SetBackClock
 from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, indexes
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
@@ -31,6 +32,9 @@ class Identity(msgspec.Struct):
     """The directory was made from the archive up to this log object; 0 if it was not."""
     closed: dict[str, tuple[int, int, int]] = {}
     """Size, time of the last change and inode of each partition file when the daemon last stopped in order."""
+    behind_us: int = 0
+    """By how much the clock of a daemon on this directory is set back, because it was promoted on a machine whose clock
+    was ahead. For good: at every moment there may be leases that were given by that clock."""
     lineages: dict[str, int] = {}
     """For a standby: the log object that last said that a partition needs a new base, for the file that is here."""
 
@@ -49,12 +53,26 @@ def read_identity(data: Path) -> Identity:
         return identity
 
 
+def clock_behind_us(data: Path) -> int:
+    """Blocking. By how much the clock of a daemon on this directory is set back."""
+    return read_identity(data).behind_us if identity_path(data).exists() else 0
+
+
+def noted_behind(data: Path, identity: Identity, clock: Clock, behind_us: int) -> Identity:
+    """Blocking. Notes that the clock is about to be set back by this much more."""
+    already_us = clock.behind_us if isinstance(clock, SetBackClock) else 0
+    identity = msgspec.structs.replace(identity, behind_us=already_us + behind_us)
+    save_identity(data, identity)
+    return identity
+
+
 def save_identity(data: Path, identity: Identity) -> None:
     replace_file(identity_path(data), msgspec.json.encode(identity))
 
 
 def owner_of(identity: Identity, address: str) -> Owner:
-    return Owner(identity.data, socket.gethostname(), os.getpid(), __version__, address)
+    """Who a daemon on this directory is, for one run of it."""
+    return Owner(identity.data, socket.gethostname(), os.getpid(), __version__, address, uuid4().hex)
 
 
 def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:

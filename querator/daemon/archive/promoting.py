@@ -76,7 +76,7 @@ class StandingBy:
         registry.is_promoting = True
         clock = self._registry.clock
         if isinstance(clock, SetBackClock):
-            clock.behind_us = promotion.behind_us
+            clock.behind_us += promotion.behind_us
         elif isinstance(clock, ManualClock):
             clock.set(clock.now_us() - promotion.behind_us)
         try:

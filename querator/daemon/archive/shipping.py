@@ -72,6 +72,7 @@ class Shipper:
         self.bucket = Bucket(config.url, config.options)
         self.ledger = Ledger()
         self.owner: Owner
+        """This daemon. A standby that was promoted sets it, and `before`, as it has claimed the archive already."""
         self.trouble = ""
         """Why the object store cannot be used at present; empty if it works."""
         self._away_since = 0.0
@@ -121,7 +122,8 @@ class Shipper:
         If the object store cannot be reached, and nobody must wait for it, the thread claims later.
         """
         self._identity = read_identity(self._data)
-        self.owner = owner_of(self._identity, address)
+        if self.before is None:
+            self.owner = owner_of(self._identity, address)
         self._may_take = may_take
         if self.config.wait:
             self._patiently(lambda: try_store(self.bucket))

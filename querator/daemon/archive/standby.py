@@ -26,7 +26,7 @@ from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.ledger import Ledger, read_log
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
-from querator.daemon.archive.ownership import check_end, claim, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import check_end, claim, noted_behind, owner_of, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, point_at, records_in
 from querator.daemon.archive.shipping import Before
 from querator.daemon.catalog import Catalog, placements_in
@@ -49,9 +49,11 @@ class Replayed(NamedTuple):
 class Promotion(NamedTuple):
     """What the daemon needs to know after its standby has taken over."""
 
+    owner: Owner
+    """This daemon, as it has claimed the archive."""
     before: Before
     behind_us: int
-    """By how much the clock is to be behind, so that leases last as long as they were given."""
+    """By how much more the clock is set back, so that leases last as long as they were given."""
     complete_to_us: int
     """Everything that the last owner had acknowledged up to this moment is in the files."""
 
@@ -127,6 +129,8 @@ class Standby:
             self.storages[name] = open_storage(name, directory)
         self._bring_up_to_date()
         self._save()
+        # Clocks are compared from the second heartbeat on, so an owner that stops after this moment was compared.
+        self.heartbeats.look(self._ledger.epoch)
         self._thread.start()
 
     def stop(self) -> None:
@@ -328,14 +332,16 @@ class Standby:
         if not force and (doubt := _doubt_about_clocks(skew_us)):
             self.refusal = doubt
             raise Conflict(doubt, hint="--force takes over anyway; leases may end too early")
+        behind_us = max(0, skew_us or 0)
         with self._following:
+            # Noted before the claim: if the daemon dies after it, its next start must set the clock back as well.
+            self._identity = noted_behind(self._data, self._identity, self._clock, behind_us)
             before = self._claim(epoch)
             self._stopping.set()
             self._close()
-        behind_us = max(0, skew_us or 0)
         extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(self._ledger.time)}
         log.warning("standby takes over", extra=extra)
-        return Promotion(before, behind_us, self._ledger.time)
+        return Promotion(self.owner, before, behind_us, self._ledger.time)
 
     def _claim(self, epoch: int) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""

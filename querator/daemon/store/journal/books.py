@@ -167,15 +167,32 @@ class Books:
         """Whether the archive still needs this segment. An archive that is too far behind loses its hold."""
         if self._held_from is None or segment.number < self._held_from:
             return False
-        there = os.statvfs(self._directory)
-        room = Room(there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize)
+        room = self._room()
         held = len([one for one in self.segments if one.number >= self._held_from])
         if held <= limits.SEGMENTS_HELD_MAX and not room.is_low:
             return True
-        why = f"{room}" if room.is_low else f"{held} segments wait for it"
+        self._let_go(f"{room}" if room.is_low else f"{held} segments wait for it")
+        return False
+
+    def make_room(self) -> None:
+        """Called before a new segment begins. If the segment would leave the disk nearly full, trims the segments that
+        only the archive needs: a full disk stops the queue, and then files cannot be written to free any space.
+        """
+        if self._held_from is None:
+            return
+        room = self._room()
+        after = Room(room.free_bytes - limits.SEGMENT_ALLOCATION_BYTES, room.size_bytes)
+        if after.is_low:
+            self._let_go(f"{room}")
+            self.trim()
+
+    def _room(self) -> Room:
+        there = os.statvfs(self._directory)
+        return Room(there.f_bavail * there.f_frsize, there.f_blocks * there.f_frsize)
+
+    def _let_go(self, why: str) -> None:
         _log.warning("journal %s: segments are no longer kept for the archive: %s", self._directory, why)
         self._held_from = None
-        return False
 
     def _needed(self) -> list[Segment]:
         """All segments from the first one that a partition needs. Call this under the lock."""

@@ -229,6 +229,7 @@ class Journal:
         place = spare or segment.path
         may_be_missed = False
         try:
+            self.books.make_room()
             self._fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if spare else os.O_TRUNC), 0o600)
             self._initialised = os.fstat(self._fd).st_size
             was_segment = any(os.pread(self._fd, SEGMENT_HEADER_BYTES, 0))
