@@ -267,6 +267,8 @@ APPLY_RETRY_SECONDS_MAX = 30.0
 """A partition whose apply fails is tried again after a wait that doubles up to this."""
 FORGET_EVERY_US = 600 * US_PER_SECOND
 """The time between two deletions of expired request ids from a partition file."""
+FORGET_LOOK_ROUNDS = 20
+"""Partition files whose deletion is due are looked for once in this many rounds of upkeep."""
 ROOM_CHECK_ROUNDS = 4
 """The free space of each storage is checked once in this many rounds of upkeep."""
 ROOM_LOW_BYTES = 1_000_000_000

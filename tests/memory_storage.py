@@ -32,6 +32,10 @@ class MemoryStore(UnappliedStore):
         self._lost: dict[int, tuple[int, int]] = {}
         self._requests: dict[str, int] = {}
 
+    @property
+    def is_blank(self) -> bool:
+        return not (self._items or self._scheduled or self._lost or self._requests)
+
     def _record_applied(self) -> int:
         return self._applied
 
@@ -212,8 +216,6 @@ class MemoryStorage:
     @property
     def unapplied_bytes(self) -> int:
         return 0  # nothing waits for a disk
-
-    held_bytes = memory_bytes = unapplied_bytes
 
     def take(self) -> object | None:
         return self._staged.take()

@@ -113,13 +113,19 @@ class Registry:
         self.turns.add(logical)
         return logical
 
-    async def until_opened(self, logical: Logical) -> None:
-        """Waits until every partition is open, has failed, or should stay closed."""
+    async def until_opened(self, *logicals: Logical) -> None:
+        """Waits until every partition of these queues is open, has failed, or should stay closed."""
+        waiting = [partition for logical in logicals for partition in logical.partitions]
 
-        def is_opened() -> bool:
-            return not any(p.store is None and not p.health.error and p.should_be_open for p in logical.partitions)
+        def are_opened() -> bool:
+            # Looks at each partition about once: this is called whenever one of thousands has been opened.
+            while waiting and not (
+                waiting[-1].store is None and not waiting[-1].health.error and waiting[-1].should_be_open
+            ):
+                waiting.pop()
+            return not waiting
 
-        await self.turns.until(is_opened)
+        await self.turns.until(are_opened)
 
     def _pause_ended(self, partition: Partition, placement: Placement) -> None:
         """Records that a pause has ended by itself, unless an operator changed the state meanwhile."""

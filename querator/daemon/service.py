@@ -142,7 +142,7 @@ class Service:
                     noted = await registry.blocking(catalog.offline_keys, uuid, EXACT_PREFIXES)
                     logical.recall(partition, counts[uuid], noted)
         registry.jobs.prepare()
-        await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
+        await registry.until_opened(*registry.logicals.values())
         if shipper is not None:
             registry.run(bases.watch(registry, shipper))
         await admin.delete_leftovers(registry)

@@ -475,8 +475,8 @@ class TestError:
         house.create(partitions=1)
         waiting = [house.begin_produce("x" * 1_000_000) for _ in range(6)]
         assert [one.result(30) for one in waiting] == [None] * 6
-        storage = house.registry.turns.disks["default"].storage
-        house.until(lambda: storage.held_bytes < 1_500_000)
+        disk = house.registry.turns.disks["default"]
+        house.until(lambda: disk.held_bytes < 1_500_000)
 
     def test_what_is_acknowledged_is_noted_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch

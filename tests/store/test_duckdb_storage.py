@@ -873,12 +873,12 @@ def test_what_is_drained_from_a_file_counts_until_the_file_knows(tmp_path: Path)
     with opened(tmp_path) as storage:
         store = storage.create(UUID, "orders")
         put(storage, store, added(*range(1, 101)))
-        assert storage.memory_bytes == 0
+        assert store.memory_bytes == 0
         write(storage, store, Batch(remove=list(range(1, 101))))
-        assert storage.held_bytes == 0
-        assert storage.memory_bytes == 100 * limits.KEY_BYTES
+        assert store.held_bytes == 0
+        assert store.memory_bytes == 100 * limits.KEY_BYTES
         store.flush()
-        assert storage.memory_bytes == 0
+        assert store.memory_bytes == 0
 
 
 def test_a_queue_that_comes_and_goes_leaves_a_small_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ class StandbyReads:
                 self._built_from[name] = built_from
                 self._load(queue, placements, known.counts)
         self._layout = known.layout
-        await asyncio.gather(*map(registry.until_opened, registry.logicals.values()))
+        await registry.until_opened(*registry.logicals.values())
         for logical in retired:
             await self._until_at_rest(logical)
             registry.turns.remove(logical)

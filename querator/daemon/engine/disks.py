@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from querator.daemon import priority
 from querator.daemon.engine.backpressure import BackPressure
 from querator.daemon.queue import NEVER, Logical, Partition, Pass
-from querator.daemon.store import Storage
+from querator.daemon.store import Storage, Store
 from querator.items import Room
 from querator.limits import INLINE_WRITE_SECONDS_MAX
 
@@ -56,6 +56,11 @@ class Disk:
         """Writes have a thread of their own, so that no acknowledgement waits behind reads."""
         self.keeper = ThreadPoolExecutor(1, thread_name_prefix="querator-keeper", initializer=priority.lower)
         """Upkeep has one thread per storage, so that it does one thing at a time."""
+        self.behind: dict[Partition, Logical] = {}
+        """The partitions that were written to and whose files may lack something. Upkeep looks at these only, because
+        thousands of idle partitions in every round would keep the loop busy."""
+        self.is_congested = False
+        """Whether producers wait until files have caught up."""
         self.due: deque[tuple[Logical, Partition]] = deque()
         """Partitions whose files catch up next, one after the other, so that a read waits for one file only."""
         self.catching_up = False
@@ -71,6 +76,7 @@ class Disk:
         self.writes = 0
         self.room: Room | None = None
         self.room_state = "has room again"
+        self._room_reported: tuple[str, int, str] = ("", 0, "")
         self.shortage_since = 0
         self.checking_room = False
         self.idle_rounds = 0
@@ -95,6 +101,24 @@ class Disk:
         """Counts a round of upkeep."""
         self.idle_rounds = self.idle_rounds + 1 if self.writes == self._writes_seen else 0
         self._writes_seen = self.writes
+
+    def stores_behind(self) -> list[Store]:
+        """The open stores whose files lack something."""
+        for partition, store in [(partition, partition.store) for partition in self.behind]:
+            is_here = partition.placement.storage == self.storage.name
+            if store is None or not store.unapplied_bytes or not is_here:
+                del self.behind[partition]
+        return [store for partition in self.behind if (store := partition.store) is not None]
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of the journal are in memory because they are not applied yet."""
+        return sum([store.held_bytes for store in self.stores_behind()])
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory everything that is not applied yet takes."""
+        return sum([store.memory_bytes for store in self.stores_behind()])
 
     def should_roll(self) -> bool:
         """Returns whether anything was written since the last call."""
@@ -130,8 +154,11 @@ class Disk:
             level = logging.ERROR if is_full else logging.WARNING if warning else logging.INFO
             extra = {"storage": self.storage.name, "reason": shortage or str(self.room)}
             log.log(level, f"storage {state}", extra=extra)
-        for partition in partitions:
-            partition.health.set_room(shortage, self.shortage_since, warning)
+        report = (shortage, self.shortage_since, warning)
+        if report != self._room_reported or shortage or warning:  # a new partition expects that there is room
+            self._room_reported = report
+            for partition in partitions:
+                partition.health.set_room(*report)
 
     def close(self) -> None:
         self.writer.shutdown(wait=True)

@@ -19,6 +19,7 @@ from querator.limits import (
     APPLY_RETRY_SECONDS_MAX,
     BACK_PRESSURE_SECONDS,
     FORGET_EVERY_US,
+    FORGET_LOOK_ROUNDS,
     LOOK_AFTER_BYTES,
     RATE_SAMPLE_US,
     ROOM_CHECK_ROUNDS,
@@ -49,6 +50,8 @@ class Upkeep:
         self._rounds += 1
         for disk in self._turns.disks.values():
             disk.begin_round()
+            if self._rounds % FORGET_LOOK_ROUNDS == 0:
+                self._forget_old_keys(disk)
             self.look_after(disk)
             self._note_acknowledged(disk)
             if self._rounds % ROOM_CHECK_ROUNDS == 0:
@@ -110,9 +113,7 @@ class Upkeep:
         disk = self._turns.disks.get(storage_name)
         if disk is None:
             return 0  # an unusable storage gets no writes; the queue may have partitions elsewhere
-        stores = [
-            partition.store for _, partition in self._turns.partitions_on(disk) if not partition.health.apply_failures
-        ]
+        stores = [partition.store for partition in disk.behind if not partition.health.apply_failures]
         unapplied_bytes = sum([store.unapplied_bytes for store in stores if store is not None])
         if unapplied_bytes > bytes_max and not disk.catching_up:
             self.look_after(disk, hurry=True)
@@ -125,34 +126,43 @@ class Upkeep:
         """
         storage = disk.storage
         disk.look_at_bytes = disk.absorbed_bytes + LOOK_AFTER_BYTES
-        holds_much = storage.held_bytes >= self._unapplied_bytes_max or storage.memory_bytes >= APPLY_BYTES
+        holds_much = disk.held_bytes >= self._unapplied_bytes_max or disk.memory_bytes >= APPLY_BYTES
         everyone = hurry or holds_much or disk.idle_rounds >= limits.APPLY_IDLE_ROUNDS
-        lagging = storage.lagging()
-        can_add = not disk.due
-        for logical, partition in self._turns.partitions_on(disk):
-            if can_add and (everyone or partition.placement.uuid in lagging):
-                disk.due.append((logical, partition))
+        if not disk.due and disk.behind:
+            lagging = storage.lagging()
+            for partition, logical in disk.behind.items():
+                if everyone or partition.placement.uuid in lagging:
+                    disk.due.append((logical, partition))
         self._catch_up_next(disk)
         self._admit(disk)
         if storage.wants_preparing and not disk.preparing:
             disk.preparing = True
             future = self._loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: _prepared(disk, done))
-        if everyone and not storage.unapplied_bytes and disk.should_roll():
+        if everyone and not disk.stores_behind() and disk.should_roll():
             disk.keeper.submit(_on_idle, storage)
 
     def _admit(self, disk: Disk) -> None:
         """Makes producers wait while too much is in memory, and lets them in again."""
         is_closed = disk.back_pressure.is_closed(
-            disk.storage.held_bytes, self._unapplied_bytes_max, disk.absorbed_bytes, time.monotonic()
+            disk.held_bytes, self._unapplied_bytes_max, disk.absorbed_bytes, time.monotonic()
         )
-        for logical, partition in self._turns.partitions_on(disk):
-            if partition.health.congested and not is_closed:
-                logical.wake()
-            partition.health.set_congested(is_closed)
+        if is_closed or disk.is_congested:
+            for logical, partition in self._turns.partitions_on(disk):
+                if partition.health.congested and not is_closed:
+                    logical.wake()
+                partition.health.set_congested(is_closed)
+            disk.is_congested = is_closed
         if disk.easing is not None:
             disk.easing.cancel()
         disk.easing = self._loop.call_later(BACK_PRESSURE_SECONDS, self._admit, disk) if is_closed else None
+
+    def _forget_old_keys(self, disk: Disk) -> None:
+        """Chooses the files from which expired request ids have not been deleted for some time."""
+        now_us = self._turns.clock.now_us()
+        for logical, partition in self._turns.partitions_on(disk):
+            if _forgets(partition, now_us):
+                disk.due.append((logical, partition))
 
     def _catch_up_next(self, disk: Disk) -> None:
         while disk.due and not disk.catching_up:
@@ -162,7 +172,7 @@ class Upkeep:
         """Applies to one partition's file what it lacks, and deletes expired request ids from it."""
         store = partition.store if logical in self._turns.logicals else None
         now_us = self._turns.clock.now_us()
-        forgets = abs(now_us - partition.health.old_keys_deleted_at) >= FORGET_EVERY_US  # abs: a clock may go back
+        forgets = _forgets(partition, now_us)
         if store is None or self._turns.threads.is_busy(partition) or not (store.unapplied_bytes or forgets):
             return
         if partition.health.apply_retry_at > time.monotonic():
@@ -192,7 +202,7 @@ class Upkeep:
         disk.catching_up = True
         disk.back_pressure.begins(
             store.unapplied_bytes,
-            disk.storage.held_bytes,
+            disk.held_bytes,
             self._unapplied_bytes_max,
             disk.absorbed_bytes,
             time.monotonic(),
@@ -205,11 +215,19 @@ class Upkeep:
             if forgets:
                 partition.health.old_keys_deleted(now_us)
             self._catch_up_next(disk)
-            if not disk.catching_up and (partition.health.congested or disk.storage.memory_bytes >= APPLY_BYTES):
+            if not disk.catching_up and (partition.health.congested or disk.memory_bytes >= APPLY_BYTES):
                 # Much has arrived meanwhile, or producers wait for room: do not wait for the next round.
                 self._loop.call_soon(self.look_after, disk)
 
         self._turns.threads.run(Read(partition, store, work, done, failed, upkeep=True))
+
+
+def _forgets(partition: Partition, now_us: int) -> bool:
+    """Whether expired request ids should be deleted from the partition's file."""
+    store = partition.store
+    if store is None or store.is_blank:
+        return False
+    return abs(now_us - partition.health.old_keys_deleted_at) >= FORGET_EVERY_US  # abs: a clock may go back
 
 
 def _noted(disk: Disk, future: asyncio.Future[None]) -> None:

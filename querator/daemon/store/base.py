@@ -161,6 +161,18 @@ class Store(Protocol):
     def unapplied_bytes(self) -> int:
         """How many bytes of the journal wait to be applied to this partition."""
 
+    @property
+    def held_bytes(self) -> int:
+        """How many of these bytes are in memory. Items that leave before they are applied need none any more."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory the unapplied batches take."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the file is known to contain nothing: no item, no lease, no key that is remembered."""
+
     def freeze(self) -> bool:
         """Sets aside the batches that were *written* so far, so that `apply` applies them; fast. False if there are
         none.
@@ -274,10 +286,6 @@ class Storage(Protocol):
     def unapplied_bytes(self) -> int:
         """How many bytes of the journal wait to be applied, in all partitions."""
 
-    @property
-    def held_bytes(self) -> int:
-        """How many of these bytes are in memory. Items that leave before they are applied need none any more."""
-
     def create(self, uuid: str, queue: str) -> Store:
         """A new, empty partition; durable when this returns."""
 
@@ -323,10 +331,6 @@ class Storage(Protocol):
     def absorb(self, taken: object) -> int:
         """Counts written batches as durable, and returns how many bytes they have in the journal. Must come before the
         next flush or write. It is a step of its own because clients need not wait for it."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """About how much memory the unapplied batches of all partitions take."""
 
     def lagging(self) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from being trimmed."""

@@ -61,9 +61,9 @@ class AttachedFiles:
         for leftover in self._directory.glob("*.creating"):
             shutil.rmtree(leftover)
 
-    def create(self, uuid: str, queue: str) -> PartitionFile:
-        """A new, empty file, durable on return. If the process ends half way, the file has no row in `meta`, and
-        cannot be taken for a partition."""
+    def create(self, uuid: str, queue: str) -> None:
+        """Makes a new, empty file, durable on return and not attached. If the process ends half way, the file has no
+        row in `meta`, and cannot be taken for a partition."""
         path = self.path(uuid)
         write_file(path, self._empty_file())
         sync_directory(self._directory)
@@ -71,7 +71,7 @@ class AttachedFiles:
         file.claim(uuid, queue)
         # The file must name its partition even if DuckDB's log is damaged later.
         file.checkpoint()
-        return file
+        self.instance.detach(_name(uuid))
 
     def _empty_file(self) -> bytes:
         """The bytes of a file without rows. Writing them is much faster than creating the tables in each new file."""

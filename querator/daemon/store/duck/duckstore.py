@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from querator import limits
-from querator.daemon.store.base import StorageError
+from querator.daemon.store.base import StorageError, Summary
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying, reading
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.database import with_room
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
+from querator.daemon.store.duck.resting import Rest, mark_of
 from querator.daemon.store.duck.slices import Scan, Slice, read_slice, split_table
 from querator.daemon.store.duck.snapshot import FileSnapshot
+from querator.daemon.store.fingerprints import Fingerprints
 from querator.daemon.store.journal import Journal
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 
@@ -38,21 +42,59 @@ def _of_file(work: Callable[Concatenate[PartitionFile, P], T]) -> Callable[Conca
 
 class DuckStore(UnappliedStore):
     def __init__(
-        self, files: AttachedFiles, journal: Journal, staged: StagedBatches, file: PartitionFile, meta: Meta
+        self, files: AttachedFiles, journal: Journal, staged: StagedBatches, file: PartitionFile | None, meta: Meta
     ) -> None:
+        """Without a `file`, the partition's file has no rows, and rests."""
         super().__init__(meta.uuid, staged, meta.applied, meta.last_seq)
-        self.file = file
+        self._queue = meta.queue
+        self._file = file
+        self._attaching = threading.Lock()
+        self.is_blank = file is None
+        self._last_seq = meta.last_seq
+        """The last sequence that was handed out when the file was put to rest."""
         self.path = files.path(meta.uuid)
         self.record_applied = meta.applied
         self._files = files
         self._journal = journal
         self._inode = _inode(self.path)
+        self._mark = mark_of(self.path) if file is None else None
+        """How the file looked when it was put to rest."""
+        self._snapshots = 0
+        """The snapshots that are open, which need the file to be attached."""
         self._is_doubtful = False
         """Whether a statement failed, so that the file may have been changed or may be unusable."""
 
     def failures(self) -> AbstractContextManager[None]:
         """Turns errors of DuckDB in a block into StorageError."""
         return self._files.failures(self.uuid)
+
+    @property
+    def file(self) -> PartitionFile:
+        """The file, which is attached now if it rests."""
+        with self._attaching:
+            if self._file is None:
+                self._check_open()
+                self._check_in_place()
+                self._file, _ = self._files.attach(self.uuid, self._journal.books.no_history())
+            return self._file
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StorageError(f"partition {self.uuid} was closed meanwhile", [self.uuid])
+
+    def rest(self) -> bool:
+        """Detaches the file if it has no rows, until it is needed again. Returns whether it rests now."""
+        with self.failures():
+            if self._snapshots or self.file.has_rows():
+                return False
+            self._last_seq = self.file.meta().last_seq
+        self.checkpoint(force=True)
+        with self._attaching:
+            self._files.detach(self.uuid)
+            self._mark = mark_of(self.path)
+            self._file = None
+        self.is_blank = True
+        return True
 
     # Applying.
 
@@ -69,6 +111,7 @@ class DuckStore(UnappliedStore):
         if self._is_doubtful:
             self._look_again()
         if self.record_applied < delta.record:
+            self.is_blank = False
             self._is_doubtful = True
             applying.apply(self.file, delta)
             self._is_doubtful = False
@@ -80,15 +123,15 @@ class DuckStore(UnappliedStore):
             applied = self.file.meta().applied
         except Exception:  # attaching the file again either ends the failure or raises its reason
             self._check_in_place()
-            self.file = self._files.attach_again(self.uuid)
-            applied = self.file.meta().applied
+            self._file = self._files.attach_again(self.uuid)
+            applied = self._file.meta().applied
         self.record_applied = applied
         self._is_doubtful = False
 
     def _check_in_place(self) -> None:
         """Raises StorageError if the path no longer leads to the open file: changes to that file would be lost."""
         if self.file_replaced():
-            raise StorageError(f"{self.path} was replaced or removed while it was open", [self.uuid])
+            raise StorageError(f"{self.path} was replaced, removed or changed while it was in use", [self.uuid])
 
     def report_applied(self) -> None:
         """Tells the journal which records the file contains."""
@@ -99,7 +142,7 @@ class DuckStore(UnappliedStore):
             _log.warning("journal of %s: %s", self.path, error)
 
     def checkpoint(self, force: bool = False) -> None:
-        if not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES:
+        if self._file is None or (not force and self._log_bytes() < limits.CHECKPOINT_WAL_BYTES):
             return
         with self.failures():
             with_room(self.file.instance, self._checkpoint)
@@ -114,15 +157,29 @@ class DuckStore(UnappliedStore):
             raise
 
     def close(self) -> None:
-        self.flush()
-        self.checkpoint(force=True)
-        self._files.detach(self.uuid)
-        self.is_closed = True
+        self.close_file()
         self._journal.append_closed({self.partition: self.record_applied})
+
+    def close_file(self) -> Rest | None:
+        """Flushes and closes the file; the caller notes that in the journal. Returns what the next start need not read
+        again, if the file has no rows."""
+        self.flush()
+        if self._file is not None and not self.rest():
+            self.checkpoint(force=True)
+            self._files.detach(self.uuid)
+        self.is_closed = True
+        if not self.is_blank or self._mark is None:
+            return None
+        return Rest(self._queue, self.record_applied, self._last_seq, self._mark)
 
     def snapshot(self) -> FileSnapshot:
         with self.failures():
-            return FileSnapshot(self.file.instance, self.file.name)
+            snapshot = FileSnapshot(self.file.instance, self.file.name, self._snapshot_closed)
+        self._snapshots += 1
+        return snapshot
+
+    def _snapshot_closed(self) -> None:
+        self._snapshots -= 1
 
     def compact(self) -> None:
         self.flush()
@@ -131,11 +188,13 @@ class DuckStore(UnappliedStore):
             try:
                 self._files.compact(self.uuid, self.file)
             finally:
-                self.file = self._files.attach_compacted(self.uuid)
+                self._file = self._files.attach_compacted(self.uuid)
                 self._inode = _inode(self.path)
 
     def file_replaced(self) -> bool:
         try:
+            if self._file is None and self._mark is not None:
+                return mark_of(self.path) != self._mark
             return _inode(self.path) != self._inode
         except StorageError:
             return True
@@ -148,8 +207,19 @@ class DuckStore(UnappliedStore):
 
     # Reading.
 
+    def summary(self) -> Summary:
+        return Summary(0, 0, 0, 0, self._last_seq, None, None) if self.is_blank else self._summary()
+
+    def request_fingerprints(self, now_us: int) -> Fingerprints:
+        return Fingerprints(array("Q")) if self.is_blank else self._request_fingerprints(now_us)
+
+    def forget(self, now_us: int) -> None:
+        if not self.is_blank:
+            self._forget(now_us)
+            self.rest()
+
     free_share = _of_file(PartitionFile.free_share)
-    summary = _of_file(reading.summary)
+    _summary = _of_file(reading.summary)
     ready = _of_file(reading.ready)
     leased = _of_file(reading.leased)
     scheduled = _of_file(reading.scheduled)
@@ -159,9 +229,9 @@ class DuckStore(UnappliedStore):
     page = _of_file(reading.page)
     sources = _of_file(reading.sources)
     request_ids = _of_file(reading.request_ids)
-    request_fingerprints = _of_file(reading.request_fingerprints)
+    _request_fingerprints = _of_file(reading.request_fingerprints)
     remembered = _of_file(reading.remembered)
-    forget = _of_file(applying.forget)
+    _forget = _of_file(applying.forget)
     split = _of_file(split_table)
     _read_slice = _of_file(read_slice)
 

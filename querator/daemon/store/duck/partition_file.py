@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.database import Cursor, with_room
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from querator.daemon.store.duck.instance import Instance
+
+
+_ANY_ROW: Final = " UNION ALL ".join(f"SELECT 1 FROM {{file}}.{table}" for table in tables.TABLES) + " LIMIT 1"
 
 
 class Meta(NamedTuple):
@@ -101,6 +104,10 @@ class PartitionFile:
         if len(rows) != 1:
             raise ValueError(f"its meta table has {len(rows)} rows")
         return Meta(*rows[0])
+
+    def has_rows(self) -> bool:
+        """Whether a table other than `meta` has a row. One statement, because thousands of files may be opened."""
+        return bool(self.rows(_ANY_ROW))
 
     def checkpoint(self) -> None:
         self.cursor().execute(f"CHECKPOINT {self.name}")

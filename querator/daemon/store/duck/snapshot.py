@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,7 +69,8 @@ class SnapshotLost(StorageError):
 class FileSnapshot:
     """A transaction that only reads. The caller closes it. Until then the file keeps deleted rows."""
 
-    def __init__(self, instance: Instance, name: str) -> None:
+    def __init__(self, instance: Instance, name: str, closed: Callable[[], None] = lambda: None) -> None:
+        self._closed = closed
         self._instance = instance
         self.cursor = cursor = instance.new_cursor()
         self.name = name
@@ -135,3 +136,4 @@ class FileSnapshot:
             self.cursor.execute("ROLLBACK")
         finally:
             self.cursor.close()
+            self._closed()

@@ -16,6 +16,7 @@ from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
+from querator.daemon.store.duck.resting import RestingFiles
 from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, Opening
 from querator.daemon.store.unapplied import StagedBatches, Taken
@@ -48,6 +49,7 @@ class DuckStorage:
         self._journal = Journal(self.directory / "journal")
         self.feed = self._journal.feed
         self._files = AttachedFiles(name, self.directory, self._journal)
+        self._resting = RestingFiles(self.directory / "resting")
         self._staged = StagedBatches(msgspec.msgpack.Encoder().encode)
         self._stores: dict[str, DuckStore] = {}
         self._history = History()
@@ -59,6 +61,7 @@ class DuckStorage:
     def recover(self) -> None:
         """Reads the journal once, and puts aside every partition that cannot be trusted. Raises StorageError."""
         self._files.remove_staging()
+        self._resting.take_note()
         self._unopened = {path.stem for path in self.directory.glob("*.duckdb") if _is_uuid(path.stem)}
         try:
             self._history = self._journal.recover()
@@ -115,12 +118,12 @@ class DuckStorage:
             raise StorageError(f"{path} exists already", [uuid])
         try:
             with self._files.failures(uuid):
-                file = self._files.create(uuid, queue)
+                self._files.create(uuid, queue)
                 if self._history.wounds:
                     # A segment that stays damaged is older than this partition. The next start must know that.
                     self._journal.append_closed({UUID(uuid).bytes: 0}, always=True)
                 self.feed.opened(Opening(uuid, queue, 0, is_new=True))
-                return self._enter(file, Meta(uuid, queue, tables.SCHEMA_VERSION, 0, 0), self._history_of(uuid))
+                return self._enter(None, Meta(uuid, queue, tables.SCHEMA_VERSION, 0, 0), self._history_of(uuid))
         except StorageError:
             with contextlib.suppress(StorageError, OSError):
                 self._files.detach(uuid)
@@ -143,7 +146,10 @@ class DuckStorage:
         history = self._history_of(uuid)
         try:
             with self._files.failures(uuid):
-                file, meta = self._files.attach(uuid, history, accept_loss)
+                file: PartitionFile | None = None
+                meta = self._resting.take(uuid, path)
+                if meta is None or accept_loss:
+                    file, meta = self._files.attach(uuid, history, accept_loss)
                 self.feed.opened(Opening(uuid, queue, meta.applied, is_new=False))
                 return self._enter(file, meta, history, accept_loss)
         except StorageError:
@@ -151,15 +157,17 @@ class DuckStorage:
                 self._files.detach(uuid)
             raise
 
-    def _enter(self, file: PartitionFile, meta: Meta, history: History, accept_loss: bool = False) -> DuckStore:
-        """The store of an attached file. First applies every record of the journal that the file lacks."""
+    def _enter(self, file: PartitionFile | None, meta: Meta, history: History, accept_loss: bool = False) -> DuckStore:
+        """The store of an attached file, or of a file without rows. First applies every record of the journal that the
+        file lacks."""
         uuid, partition = meta.uuid, UUID(meta.uuid).bytes
         reason = history.missing(partition, meta.applied)
         if reason and not accept_loss:
             raise self._files.put_aside(uuid, reason)
         store = DuckStore(self._files, self._journal, self._staged, file, meta)
         self._replay(store, history)
-        applying.drop_orphans(file)
+        if not store.is_blank and not store.rest():
+            applying.drop_orphans(store.file)
         if accept_loss:
             self._journal.append_closed({partition: store.record_applied}, always=True)
             self._files.quarantine.lift(uuid)
@@ -266,14 +274,6 @@ class DuckStorage:
     def unapplied_bytes(self) -> int:
         return sum(store.unapplied_bytes for store in tuple(self._stores.values()))
 
-    @property
-    def held_bytes(self) -> int:
-        return sum(store.held_bytes for store in tuple(self._stores.values()))
-
-    @property
-    def memory_bytes(self) -> int:
-        return sum(store.memory_bytes for store in tuple(self._stores.values()))
-
     def take(self) -> object | None:
         return self._staged.take()
 
@@ -328,12 +328,22 @@ class DuckStorage:
         self._files.instance.forget_blocks()
 
     def close(self) -> None:
+        rests = {}
+        closed = {}
         for store in tuple(self._stores.values()):
             try:
                 if not store.is_closed:
-                    store.close()
+                    rest = store.close_file()
+                    closed[store.partition] = store.record_applied
+                    if rest is not None:
+                        rests[store.uuid] = rest
             except StorageError as error:
                 _log.error("partition %s of storage %s was not closed cleanly: %s", store.uuid, self.name, error)
+        try:
+            self._journal.append_closed(closed)
+            self._resting.write_note(rests)
+        except (StorageError, OSError) as error:
+            _log.error("storage %s was not closed cleanly: %s", self.name, error)
         self._files.close()
         self._journal.close()
 
