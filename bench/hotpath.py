@@ -285,6 +285,13 @@ def in_memory() -> Iterator[Path]:
         yield Path(scratch)
 
 
+def parse_shape(shape: str) -> tuple[int, int, int, int]:
+    """Items per request, clients, queues and partitions per queue."""
+    batch, clients, *more = map(int, shape.split("x"))
+    queues, partitions = (*more, 1, 1)[:2]
+    return batch, clients, queues, partitions
+
+
 def run(
     batch: int,
     clients: int,
@@ -310,7 +317,7 @@ def main() -> None:
     dialect = "protobuf" if options.protobuf else "json"
     print(f"{'per request':10}", *(f"{name:>10}" for name in STEPS))
     for shape in options.shapes:
-        batch, clients, queues, partitions = (*map(int, shape.split("x")), 1, 1)[:4]
+        batch, clients, queues, partitions = parse_shape(shape)
         rounds = max(5, options.rounds * 32 // (batch * clients + 31))
         costs = run(batch, clients, rounds, options.count, queues=queues, partitions=partitions, dialect=dialect)
         print(f"{shape:11}", *(f"{costs[name]:10,.1f}" for name in STEPS), flush=True)

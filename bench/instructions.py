@@ -1,6 +1,6 @@
 """The instructions that the daemon executes for one request, counted by callgrind.
 
-    python -m bench.instructions [--rounds 6] [SHAPE ...]        shapes as in bench.hotpath: 1x1 1x32
+    python -m bench.instructions [--rounds 6] [SHAPE ...]        shapes as in bench.hotpath: 1x1 1x200x200
 
 The number hardly depends on how busy the machine is. In a checkout with compiled modules both builds are counted. The
 work is that of bench.hotpath, in a process under valgrind, which takes a minute or two for each build.
@@ -63,11 +63,8 @@ def count(shapes: list[str], rounds: int, *, pure: bool) -> Costs:
         for number, (shape, step) in enumerate(labels):
             counted = _total(Path(scratch, f"out.{2 * number + 2}"))
             costs.setdefault((shape, step), []).append(counted)
-    return {shape: {step: min(costs[shape, step]) / _clients(shape) for step in STEPS} for shape in shapes}
-
-
-def _clients(shape: str) -> int:
-    return int(shape.split("x")[1])
+    clients = {shape: hotpath.parse_shape(shape)[1] for shape in shapes}
+    return {shape: {step: min(costs[shape, step]) / clients[shape] for step in STEPS} for shape in shapes}
 
 
 def _total(path: Path) -> int:
@@ -105,9 +102,10 @@ def _run_inside(shapes: list[str], rounds: int) -> None:
     # Under valgrind every disk looks slow, and a slow disk is written in a thread, for which the loop would spin.
     Disk.is_slow = property(lambda disk: False)  # type: ignore[method-assign, assignment]
     for shape in shapes:
-        batch, clients = map(int, shape.split("x"))
+        batch, clients, queues, partitions = hotpath.parse_shape(shape)
+        settings = {"queues": queues, "partitions": partitions}
         with hotpath.in_memory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(hotpath.measured(scratch, batch, clients, rounds, _Marks(shape)))
+            runner.run(hotpath.measured(scratch, batch, clients, rounds, _Marks(shape), **settings))
     sys.stdout.flush()
     os._exit(0)  # clearing up would take minutes under valgrind
 

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import duckdb
 import pyarrow as pa
 
-from querator.daemon.store.base import Batch
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.duck import arrow_rows, tables
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
@@ -42,6 +43,14 @@ def median_ms(action: Callable[[], object], times: int) -> float:
         action()
         taken.append((time.perf_counter() - start) * 1e3)
     return statistics.median(taken)
+
+
+def batch_of(**fields: Any) -> Batch:
+    """A batch with these fields."""
+    batch = Batch()
+    for name, value in fields.items():
+        setattr(batch, name, value)
+    return batch
 
 
 def write(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
@@ -87,10 +96,10 @@ def lifecycle_through_the_store(directory: Path, rounds: int) -> float:
     start = time.perf_counter()
     for items in batches:
         seqs = [item.seq for item in items]
-        write(storage, store, Batch(add=items, last_seq=seqs[-1]))
-        leases = Batch(lease_seqs=seqs, lease_attempts=[1] * BATCH_ITEMS, lease_deadlines=[seqs[0]] * BATCH_ITEMS)
+        write(storage, store, batch_of(add=items, last_seq=seqs[-1]))
+        leases = batch_of(lease_seqs=seqs, lease_attempts=[1] * BATCH_ITEMS, lease_deadlines=[seqs[0]] * BATCH_ITEMS)
         write(storage, store, leases)
-        write(storage, store, Batch(remove=seqs))
+        write(storage, store, batch_of(remove=seqs))
         applier.look()
     taken = time.perf_counter() - start
     applier.stop()
@@ -135,9 +144,9 @@ def commit_costs(directory: Path) -> dict[str, float]:
         start = time.perf_counter()
         for items in batches:
             seqs = [item.seq for item in items]
-            write(storage, store, Batch(add=items, last_seq=seqs[-1]))
-            write(storage, store, Batch(lease_seqs=seqs, lease_attempts=[1] * count, lease_deadlines=seqs))
-            write(storage, store, Batch(remove=seqs))
+            write(storage, store, batch_of(add=items, last_seq=seqs[-1]))
+            write(storage, store, batch_of(lease_seqs=seqs, lease_attempts=[1] * count, lease_deadlines=seqs))
+            write(storage, store, batch_of(remove=seqs))
         return (time.perf_counter() - start) / rounds * 1e6
 
     return {"one item": cycle(1, 20_000), "1,000 items": cycle(1_000, 200)}
@@ -157,17 +166,17 @@ def fill(storage: DuckStorage, store: DuckStore, count: int) -> None:
         """
     )
     end = START_SEQ + count
-    write(storage, store, Batch(last_seq=end))
+    write(storage, store, batch_of(last_seq=end))
     store.flush()
     store.checkpoint(force=True)
 
 
 def lease_and_schedule(storage: DuckStorage, store: DuckStore, count: int) -> None:
     held = [START_SEQ + at * 100 for at in range(count)]
-    write(storage, store, Batch(lease_seqs=held, lease_attempts=[1] * count, lease_deadlines=held))
+    write(storage, store, batch_of(lease_seqs=held, lease_attempts=[1] * count, lease_deadlines=held))
     end = store.applied_through
     waiting = [Item(end + 1 + at, end, end + DAY_US, PAYLOAD, enqueue_at=end + at) for at in range(count)]
-    write(storage, store, Batch(schedule=waiting, last_seq=end + count))
+    write(storage, store, batch_of(schedule=waiting, last_seq=end + count))
     store.flush()
 
 

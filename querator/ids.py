@@ -92,7 +92,7 @@ def _high_text(high: int) -> str:
     return _leading_text(leading) + _LOW[pairs] + _LOW[last]
 
 
-@lru_cache(maxsize=4_096)  # the leading digits of a partition change every few days
+@lru_cache(maxsize=4_096)  # the leading digits of a partition change every second
 def _leading_text(leading: int) -> str:
     return digits_of(leading, _HIGH_LENGTH - 4)
 

@@ -179,7 +179,7 @@ class MemoryStorage:
     def __init__(self, name: str) -> None:
         self.name = name
         self.directory = Path()
-        self._staged = StagedBatches(lambda batch: b"")
+        self._staged = StagedBatches()
         self._stores: dict[str, MemoryStore] = {}
 
     def create(self, uuid: str, queue: str) -> MemoryStore:
@@ -225,10 +225,7 @@ class MemoryStorage:
 
     def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
-        with self._staged.lock:
-            for store, batch, _ in taken:
-                store.absorb_staged(batch, 0)
-        return 0
+        return self._staged.absorb(taken)
 
     def drop(self, taken: object) -> None:
         """Forgets batches whose write a test lets fail."""

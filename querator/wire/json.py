@@ -58,14 +58,17 @@ def _time_from_text(_: type[Any], value: Any) -> int:
 def _has_no_key_twice(body: bytes, message: Message) -> bool:
     """Whether no object in this valid body has a key twice. A cheap check; False can also mean "not sure".
 
-    The check encodes the message again and compares the number of colons. A colon belongs to a key or is part of a
-    string, and a repeated key is encoded once. The message lacks explicit zeros, and its times are numbers. If the
-    numbers differ, the body is decoded without types, encoded and compared again.
+    The check encodes the message again. If the result is not the body itself, it compares the number of colons. A colon
+    belongs to a key or is part of a string, and a repeated key is encoded once. The message lacks explicit zeros, and
+    its times are numbers. If the numbers differ, the body is decoded without types, encoded and compared again.
     """
+    encoded = _encode(message)
+    if encoded == body:
+        return True
     if b"\\" in body and b"\\u003" in body:
         return False  # it may be an escaped colon
     colons = _colons(body)
-    return colons == _colons(_encode(message)) or colons == _colons(_encode(_decode_untyped(body)))
+    return colons == _colons(encoded) or colons == _colons(_encode(_decode_untyped(body)))
 
 
 def _colons(body: bytes) -> int:

@@ -10,6 +10,7 @@ from querator.config_file import LimitsConfig
 from querator.daemon.jobs import resize
 from querator.daemon.queue import Logical, Partition
 from querator.errors import Conflict, InvalidRequest, RetryRequest
+from querator.limits import READY_WINDOW_READ_PERCENT
 from querator.wire import messages as m
 from tests.maintenance.house import SECOND, House
 
@@ -40,7 +41,8 @@ def test_new_partitions_have_the_configured_limits(house: House):
     house.create()
     bounds = house.logical().files.bounds = LimitsConfig(ready_window_items=17)
     update(house, partitions=2)
-    assert house.partition(1).bounds is house.partition(1).contents.window.bounds is bounds
+    assert house.partition(1).bounds is bounds
+    assert house.partition(1).contents.window.read_items_max == 17 * READY_WINDOW_READ_PERCENT // 100
 
 
 def test_everything_waits_while_all_is_paused_and_goes_to_the_new_one(house: House):

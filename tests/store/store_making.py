@@ -7,7 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from querator.daemon.store.base import Batch, Storage, Store
+from querator.daemon.store.base import Storage, Store
+from querator.daemon.store.batches import Batch
 from querator.items import Item
 from tests import ROOT
 
@@ -21,14 +22,22 @@ def item(seq: int, **fields: Any) -> Item:
     return Item(**{"seq": seq, "created_at": seq * 10, "expire_deadline": seq * 1000, **fields})
 
 
+def batch_of(**fields: Any) -> Batch:
+    """A batch with these fields."""
+    batch = Batch()
+    for name, value in fields.items():
+        setattr(batch, name, value)
+    return batch
+
+
 def added(*seqs: int) -> Batch:
-    return Batch(add=[item(seq) for seq in seqs], last_seq=max(seqs))
+    return batch_of(add=[item(seq) for seq in seqs], last_seq=max(seqs))
 
 
 def leased(*leases: tuple[int, int, int]) -> Batch:
     """A batch that leases items, each given as (sequence, attempts, deadline)."""
     seqs, attempts, deadlines = (list(column) for column in zip(*leases, strict=True))
-    return Batch(lease_seqs=seqs, lease_attempts=attempts, lease_deadlines=deadlines)
+    return batch_of(lease_seqs=seqs, lease_attempts=attempts, lease_deadlines=deadlines)
 
 
 def write(storage: Storage, store: Store, *batches: Batch) -> None:
@@ -57,7 +66,6 @@ def in_a_process_that_is_killed(directory: Path, lines: str) -> None:
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.storage import DuckStorage
 from tests.store.store_making import *
 storage = DuckStorage("disk", {str(directory)!r})

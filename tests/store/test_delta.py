@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from querator.daemon.store.base import Batch, Rows
+from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.delta import Delta
 from querator.items import NOBODY, Hold
-from tests.store.store_making import item
+from tests.store.store_making import batch_of, item
 
 
 def delta_of(*batches: Batch) -> Delta:
@@ -22,20 +22,20 @@ def rows(first_seq: int, count: int) -> Rows:
 
 
 def lease(*seqs: int, deadline: int = 100) -> Batch:
-    return Batch(lease_seqs=[*seqs], lease_attempts=[1] * len(seqs), lease_deadlines=[deadline] * len(seqs))
+    return batch_of(lease_seqs=[*seqs], lease_attempts=[1] * len(seqs), lease_deadlines=[deadline] * len(seqs))
 
 
 class TestItems:
     def test_an_item_that_came_and_went_leaves_nothing(self) -> None:
-        delta = delta_of(Batch(add=[item(1)]), lease(1), Batch(remove=[1]))
+        delta = delta_of(batch_of(add=[item(1)]), lease(1), batch_of(remove=[1]))
         assert not (delta.added or delta.rows or delta.leases or delta.removed or delta.scheduled)
 
     def test_the_removal_of_an_item_of_the_file_is_kept(self) -> None:
-        delta = delta_of(Batch(add=[item(8)]), Batch(remove=[7, 8]))
+        delta = delta_of(batch_of(add=[item(8)]), batch_of(remove=[7, 8]))
         assert (delta.added, list(delta.removed)) == ({}, [7])
 
     def test_removing_an_item_ends_its_lease(self) -> None:
-        assert delta_of(lease(7), Batch(remove=[7])).leases == {}
+        assert delta_of(lease(7), batch_of(remove=[7])).leases == {}
 
     def test_a_later_lease_replaces_an_earlier_one(self) -> None:
         assert delta_of(lease(7, deadline=100), lease(7, deadline=200)).leases == {7: (1, 200, NOBODY)}
@@ -47,42 +47,44 @@ class TestItems:
         assert [one for _, _, one in delta_of(batch).leases.values()] == [hold, hold, NOBODY]
 
     def test_the_highest_sequence_never_falls(self) -> None:
-        assert delta_of(Batch(last_seq=9), Batch(last_seq=4)).last_seq == 9
+        assert delta_of(batch_of(last_seq=9), batch_of(last_seq=4)).last_seq == 9
 
 
 class TestRows:
     def test_rows_leave_nothing_once_all_of_them_are_removed(self) -> None:
-        delta = delta_of(Batch(rows=[rows(1, 3)]), Batch(remove=[1, 2]), Batch(remove=[3]))
+        delta = delta_of(batch_of(rows=[rows(1, 3)]), batch_of(remove=[1, 2]), batch_of(remove=[3]))
         assert (delta.rows, delta.removed) == ([], {})
 
     def test_the_file_is_not_asked_to_remove_what_came_and_went_in_rows(self) -> None:
-        delta = delta_of(Batch(rows=[rows(10, 3)]), Batch(remove=[5, 11]))
+        delta = delta_of(batch_of(rows=[rows(10, 3)]), batch_of(remove=[5, 11]))
         assert list(delta.removed) == [5, 11]
         assert list(delta.removed_from_file()) == [5]
 
     def test_a_clear_keeps_the_leased_items_among_rows(self) -> None:
-        delta = delta_of(Batch(rows=[rows(1, 3), rows(4, 2)]), lease(2), Batch(clear_ready=True))
+        delta = delta_of(batch_of(rows=[rows(1, 3), rows(4, 2)]), lease(2), batch_of(clear_ready=True))
         assert [one.first_seq for one in delta.rows] == [1]
         assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["", "leased", "", ""]
 
 
 class TestClearing:
     def test_clearing_ready_items_keeps_leased_ones(self) -> None:
-        delta = delta_of(Batch(add=[item(1), item(2)]), lease(2), Batch(clear_ready=True))
+        delta = delta_of(batch_of(add=[item(1), item(2)]), lease(2), batch_of(clear_ready=True))
         assert (list(delta.added), delta.clear_ready) == ([2], True)
 
     def test_clearing_leased_items_removes_them_and_their_leases(self) -> None:
-        delta = delta_of(Batch(add=[item(1), item(2)]), lease(2, 7), Batch(clear_leased=True))
+        delta = delta_of(batch_of(add=[item(1), item(2)]), lease(2, 7), batch_of(clear_leased=True))
         assert (list(delta.added), delta.leases, list(delta.removed)) == ([1], {}, [7])
 
     def test_what_is_added_after_a_clear_stays(self) -> None:
-        delta = delta_of(Batch(clear_ready=True, clear_scheduled=True, add=[item(1)], schedule=[item(2, enqueue_at=9)]))
+        delta = delta_of(
+            batch_of(clear_ready=True, clear_scheduled=True, add=[item(1)], schedule=[item(2, enqueue_at=9)])
+        )
         assert (list(delta.added), list(delta.scheduled)) == ([1], [2])
 
 
 class TestSchedule:
     def test_a_scheduled_item_that_came_and_went_leaves_nothing(self) -> None:
-        delta = delta_of(Batch(schedule=[item(1, enqueue_at=9)]), Batch(unschedule=[1, 2]))
+        delta = delta_of(batch_of(schedule=[item(1, enqueue_at=9)]), batch_of(unschedule=[1, 2]))
         assert (delta.scheduled, list(delta.unscheduled)) == ({}, [2])
 
 
@@ -90,15 +92,15 @@ class TestSchedule:
     ("batch", "before", "after"),
     [
         (Batch(), "ready", "ready"),
-        (Batch(remove=[7]), "ready", ""),
+        (batch_of(remove=[7]), "ready", ""),
         (lease(7), "ready", "leased"),
-        (Batch(clear_ready=True), "ready", ""),
-        (Batch(clear_ready=True), "leased", "leased"),
-        (Batch(clear_leased=True), "leased", ""),
-        (Batch(clear_leased=True), "ready", "ready"),
-        (Batch(unschedule=[7]), "scheduled", ""),
-        (Batch(clear_scheduled=True), "scheduled", ""),
-        (Batch(unschedule=[8]), "scheduled", "scheduled"),
+        (batch_of(clear_ready=True), "ready", ""),
+        (batch_of(clear_ready=True), "leased", "leased"),
+        (batch_of(clear_leased=True), "leased", ""),
+        (batch_of(clear_leased=True), "ready", "ready"),
+        (batch_of(unschedule=[7]), "scheduled", ""),
+        (batch_of(clear_scheduled=True), "scheduled", ""),
+        (batch_of(unschedule=[8]), "scheduled", "scheduled"),
     ],
 )
 def test_what_became_of_an_item_of_the_file(batch: Batch, before: str, after: str) -> None:
@@ -109,14 +111,14 @@ def test_what_became_of_an_item_of_the_file(batch: Batch, before: str, after: st
 
 
 def test_items_added_after_a_clear_are_still_known_once_the_net_effect_was_applied() -> None:
-    delta = delta_of(Batch(clear_ready=True), Batch(add=[item(1)], rows=[rows(2, 2)]))
+    delta = delta_of(batch_of(clear_ready=True), batch_of(add=[item(1)], rows=[rows(2, 2)]))
     delta.drop_contents()
     assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["ready", "ready", "ready", ""]
 
 
 def test_memory_counts_items_and_the_keys_of_removed_ones() -> None:
-    delta = delta_of(Batch(remove=[1, 2]))
+    delta = delta_of(batch_of(remove=[1, 2]))
     few = delta.memory_bytes
-    delta.absorb(Batch(remove=[3, 4]))
+    delta.absorb(batch_of(remove=[3, 4]))
     assert few > 0
     assert delta.memory_bytes == 2 * few

@@ -18,7 +18,8 @@ import duckdb
 import pytest
 
 from querator import limits
-from querator.daemon.store.base import Batch, Leased, StorageError, Summary
+from querator.daemon.store.base import Leased, StorageError, Summary
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import log_path
 from querator.daemon.store.duck.duckstore import DuckStore
@@ -34,6 +35,7 @@ from tests.store.store_making import (
     THIRD_UUID,
     UUID,
     added,
+    batch_of,
     in_a_process_that_is_killed,
     item,
     leased,
@@ -79,7 +81,7 @@ class TestCrashes:
             tmp_path,
             """
             put(storage, store, added(1, 2, 3), leased((1, 1, 900)))
-            write(storage, store, Batch(remove=[2]), leased((3, 1, 950)), added(4, 5))
+            write(storage, store, batch_of(remove=[2]), leased((3, 1, 950)), added(4, 5))
             store.commit(added(6))
             """,
         )
@@ -94,7 +96,7 @@ class TestCrashes:
     def test_again_and_again(self, tmp_path: Path) -> None:
         for seq in range(1, 5):
             in_a_process_that_is_killed(
-                tmp_path, f"(put if {seq} % 2 else write)(storage, store, added({seq}), Batch(remove=[{seq - 2}]))"
+                tmp_path, f"(put if {seq} % 2 else write)(storage, store, added({seq}), batch_of(remove=[{seq - 2}]))"
             )
         with opened(tmp_path) as storage:
             assert ready_seqs(storage.open(UUID, "orders")) == [3, 4]
@@ -143,8 +145,8 @@ class TestCrashes:
             """
             put(storage, store, added(1, 2))
             store.checkpoint(force=True)
-            put(storage, store, Batch(remove=[1]), added(3))
-            put(storage, store, Batch(remove=[2]), added(4))
+            put(storage, store, batch_of(remove=[1]), added(3))
+            put(storage, store, batch_of(remove=[2]), added(4))
             """,
         )
         log = log_path(tmp_path / "killed" / f"{UUID}.duckdb")
@@ -163,7 +165,6 @@ class TestCrashes:
 import sys, threading
 sys.path.insert(0, {str(ROOT)!r})
 from querator import limits
-from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.storage import DuckStorage
 from tests.store.store_making import *
 limits.SEGMENT_BYTES_MAX = 20_000
@@ -184,7 +185,7 @@ threading.Thread(target=keep_applying, daemon=True).start()
 while True:
     seq += 1
     gone = [seq - 20] if seq > 20 else []
-    write(storage, store, Batch(add=[item(seq, payload=b"x" * 300)], remove=gone, last_seq=seq))
+    write(storage, store, batch_of(add=[item(seq, payload=b"x" * 300)], remove=gone, last_seq=seq))
     print(seq, flush=True)
 """
         acknowledged = 0
@@ -205,7 +206,7 @@ while True:
     def test_everything_can_be_read_by_another_process_after_closing(self, tmp_path: Path) -> None:
         with opened(tmp_path) as storage:
             store = storage.create(UUID, "orders")
-            write(storage, store, Batch(add=[item(1, created_at=ZERO_TIME_US)], last_seq=1), leased((1, 2, 0)))
+            write(storage, store, batch_of(add=[item(1, created_at=ZERO_TIME_US)], last_seq=1), leased((1, 2, 0)))
             store.close()
             script = (
                 f"import duckdb; c = duckdb.connect({str(tmp_path / UUID)!r} + '.duckdb');"
@@ -235,7 +236,7 @@ class TestReadyItems:
         return measured
 
     def test_small_items_are_not_measured(self, storage: DuckStorage, store: DuckStore, measured: list[int]) -> None:
-        put(storage, store, Batch(add=[item(seq, payload=b"x" * 100) for seq in range(1, 41)], last_seq=40))
+        put(storage, store, batch_of(add=[item(seq, payload=b"x" * 100) for seq in range(1, 41)], last_seq=40))
         assert [one.seq for one in store.ready(10, 31, 15, 2_000)] == list(range(11, 26))
         store.checkpoint(force=True)
         assert [one.seq for one in store.ready(10, 31, 15, 2_000)] == list(range(11, 26))
@@ -245,7 +246,7 @@ class TestReadyItems:
         self, storage: DuckStorage, store: DuckStore, measured: list[int]
     ) -> None:
         put(storage, store, added(1, 2, 3))
-        put(storage, store, Batch(add=[item(4, history=b"x" * 1_000)], last_seq=4), added(5))
+        put(storage, store, batch_of(add=[item(4, history=b"x" * 1_000)], last_seq=4), added(5))
         assert [one.seq for one in store.ready(0, None, 9, 1_500)] == [1, 2, 3, 4, 5]
         assert [one.seq for one in store.ready(0, None, 9, 999)] == [1, 2, 3]
         assert measured == [5, 5]
@@ -259,10 +260,10 @@ class TestReadyItems:
 
 class TestApplying:
     def test_an_item_that_came_and_went_never_meets_sql(self, storage: DuckStorage, store: DuckStore) -> None:
-        batch = Batch(add=[item(seq) for seq in range(1, 1001)], last_seq=1000)
+        batch = batch_of(add=[item(seq) for seq in range(1, 1001)], last_seq=1000)
         write(storage, store, batch)
         write(storage, store, leased(*((seq, 1, 5) for seq in range(1, 1001))))
-        write(storage, store, Batch(remove=list(range(1, 1001))))
+        write(storage, store, batch_of(remove=list(range(1, 1001))))
         store.freeze()
         frozen = store._frozen
         assert frozen is not None
@@ -276,7 +277,7 @@ class TestApplying:
         self, storage: DuckStorage, store: DuckStore
     ) -> None:
         payloads = {seq: os.urandom(2_000) for seq in range(1, 2 * ROW_GROUP_ROWS + 1)}
-        write(storage, store, Batch(add=[item(seq, payload=payload) for seq, payload in payloads.items()]))
+        write(storage, store, batch_of(add=[item(seq, payload=payload) for seq, payload in payloads.items()]))
         store.flush()
         assert log_path(store.path).stat().st_size < 100_000
         assert {one.seq: one.payload for one in store.ready(0, None, 10_000, NO_BYTES_MAX)} == payloads
@@ -292,13 +293,13 @@ class TestApplying:
         self, storage: DuckStorage, store: DuckStore
     ) -> None:
         put(storage, store, added(1, 2, 3))
-        write(storage, store, Batch(remove=[1]))
+        write(storage, store, batch_of(remove=[1]))
         store.freeze()
-        write(storage, store, Batch(remove=[2]))
+        write(storage, store, batch_of(remove=[2]))
         # A read beside the flush may see the file as it was before the first apply.
         store.flush()
         assert store.removed_among([1, 2, 3]) == {1, 2}
-        write(storage, store, Batch(remove=[3]))
+        write(storage, store, batch_of(remove=[3]))
         store.flush()
         assert store.removed_among([1, 2, 3]) == {3}
 
@@ -306,7 +307,7 @@ class TestApplying:
         self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(storage, store, added(1, 2, 3))
-        write(storage, store, Batch(remove=[1]), added(4))
+        write(storage, store, batch_of(remove=[1]), added(4))
         with monkeypatch.context() as patched:
             patched.setattr(PartitionFile, "insert", _no_space)
             with pytest.raises(StorageError, match="No space left") as raised:
@@ -315,7 +316,7 @@ class TestApplying:
             assert ready_seqs(store) == [1, 2, 3]
             assert store.is_removed(1)
             assert store.applied_through == 3
-            write(storage, store, Batch(remove=[2, 4]), added(5), leased((3, 1, 9)))
+            write(storage, store, batch_of(remove=[2, 4]), added(5), leased((3, 1, 9)))
             assert store.is_removed(2)
             with pytest.raises(StorageError):
                 store.flush()
@@ -334,7 +335,7 @@ class TestApplying:
             from querator.daemon.store.base import StorageError
             put(storage, store, added(1, 2))
             items = [item(seq, payload=os.urandom(4000)) for seq in range(3, 300)]
-            write(storage, store, Batch(add=items, last_seq=300))
+            write(storage, store, batch_of(add=items, last_seq=300))
             resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
             for _ in range(2):
                 try:
@@ -345,7 +346,7 @@ class TestApplying:
                     raise AssertionError("there was room")
                 assert ready_seqs(store) == [1, 2]
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            write(storage, store, Batch(remove=[1, 3]), added(301))
+            write(storage, store, batch_of(remove=[1, 3]), added(301))
             store.flush()
             assert ready_seqs(store) == [2, *range(4, 300), 301]
             """,
@@ -359,7 +360,8 @@ class TestApplying:
             """
             import resource
             from querator.daemon.store.base import StorageError
-            put(storage, store, Batch(add=[item(seq, payload=os.urandom(4000)) for seq in range(1, 300)], last_seq=300))
+            large = [item(seq, payload=os.urandom(4000)) for seq in range(1, 300)]
+            put(storage, store, batch_of(add=large, last_seq=300))
             resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
             try:
                 store.checkpoint(force=True)
@@ -368,7 +370,7 @@ class TestApplying:
             else:
                 raise AssertionError("there was room")
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            put(storage, store, Batch(remove=[1]), added(301))
+            put(storage, store, batch_of(remove=[1]), added(301))
             assert ready_seqs(store) == [*range(2, 300), 301]
             store.checkpoint(force=True)
             """,
@@ -404,7 +406,7 @@ class TestApplying:
         worker.start()
         try:
             for seq in range(1, 1001):
-                write(storage, store, Batch(add=[item(seq)], remove=[seq - 5], last_seq=seq))
+                write(storage, store, batch_of(add=[item(seq)], remove=[seq - 5], last_seq=seq))
         finally:
             is_over.set()
             worker.join()
@@ -456,7 +458,7 @@ class TestLargePayloads:
     SEQS = tuple(range(1, 41))
 
     def large(self, seq: int) -> Batch:
-        return Batch(add=[item(seq, payload=os.urandom(self.PAYLOAD_BYTES))], last_seq=seq)
+        return batch_of(add=[item(seq, payload=os.urandom(self.PAYLOAD_BYTES))], last_seq=seq)
 
     def test_they_are_applied_and_read_again(self, tmp_path: Path) -> None:
         with opened(tmp_path) as storage:
@@ -474,7 +476,7 @@ class TestLargePayloads:
             f"""
             for seq in {self.SEQS}:
                 payload = os.urandom({self.PAYLOAD_BYTES})
-                put(storage, store, Batch(add=[item(seq, payload=payload)], last_seq=seq))
+                put(storage, store, batch_of(add=[item(seq, payload=payload)], last_seq=seq))
             """,
         )
         with opened(tmp_path) as storage:
@@ -492,7 +494,7 @@ class TestFailedStorage:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", _input_output_error)
             with pytest.raises(StorageError) as raised:
-                write(storage, store, Batch(remove=[1]), added(3))
+                write(storage, store, batch_of(remove=[1]), added(3))
             assert raised.value.uuids == set()
         assert not store.is_removed(1)
         with pytest.raises(StorageError, match="reopened"):
@@ -515,7 +517,7 @@ class TestFailedStorage:
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", lambda *_: _raise(OSError(errno.ENOSPC, "No space left on device")))
             with pytest.raises(StorageError, match="No space left"):
-                write(storage, store, Batch(remove=[1]), added(2))
+                write(storage, store, batch_of(remove=[1]), added(2))
         assert not storage.failure
         assert not store.is_removed(1)
         store.flush()
@@ -533,8 +535,8 @@ class TestDamage:
             """
             other, third = storage.create(OTHER_UUID, "orders"), storage.create(THIRD_UUID, "orders")
             put(storage, store, added(1))
-            write(storage, store, Batch(add=[item(2, payload=b"findme")], last_seq=2))
-            write(storage, other, Batch(add=[item(1, payload=b"andme")], last_seq=1))
+            write(storage, store, batch_of(add=[item(2, payload=b"findme")], last_seq=2))
+            write(storage, other, batch_of(add=[item(1, payload=b"andme")], last_seq=1))
             write(storage, store, added(3))
             """,
         )
@@ -874,7 +876,7 @@ def test_what_is_drained_from_a_file_counts_until_the_file_knows(tmp_path: Path)
         store = storage.create(UUID, "orders")
         put(storage, store, added(*range(1, 101)))
         assert store.memory_bytes == 0
-        write(storage, store, Batch(remove=list(range(1, 101))))
+        write(storage, store, batch_of(remove=list(range(1, 101))))
         assert store.held_bytes == 0
         assert store.memory_bytes == 100 * limits.KEY_BYTES
         store.flush()
@@ -886,7 +888,7 @@ def test_a_queue_that_comes_and_goes_leaves_a_small_journal(tmp_path: Path, monk
     with opened(tmp_path) as storage:
         store = storage.create(UUID, "orders")
         for seq in range(1, 500):
-            write(storage, store, Batch(add=[item(seq, payload=b"x" * 100)], remove=[seq], last_seq=seq))
+            write(storage, store, batch_of(add=[item(seq, payload=b"x" * 100)], remove=[seq], last_seq=seq))
             if storage.lagging():
                 store.flush()
         assert len(segments(tmp_path)) <= 2 + limits.SEGMENTS_WAITING_MAX

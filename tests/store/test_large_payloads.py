@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from querator import limits
-from querator.daemon.store.base import Batch
 from querator.daemon.store.duck import arrow_rows
 from querator.daemon.store.duck.copies import contents, write_snapshot
 from querator.daemon.store.duck.database import is_lack_of_memory
@@ -21,7 +20,7 @@ from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.instance import Instance
 from querator.daemon.store.duck.snapshot import SnapshotLost
 from querator.daemon.store.duck.storage import DuckStorage
-from tests.store.store_making import UUID, item, leased, put
+from tests.store.store_making import UUID, batch_of, item, leased, put
 
 
 @contextlib.contextmanager
@@ -62,7 +61,7 @@ class TestCompressiblePayloads:
                 put(
                     storage,
                     store,
-                    Batch(
+                    batch_of(
                         add=[item(seq, payload=self.PAYLOAD) for seq in (*ready, *held)],
                         schedule=[item(seq, payload=self.PAYLOAD, enqueue_at=2_000 - seq) for seq in later],
                         last_seq=self.ITEMS,

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from querator.daemon.store.base import Batch
 from querator.daemon.store.duck.slices import Scan
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.limits import SLICE_BYTES_MAX
-from tests.store.store_making import UUID, item, leased, put
+from tests.store.store_making import UUID, batch_of, item, leased, put
 
 
 @pytest.mark.parametrize("table", ["items", "leases"])
@@ -19,7 +18,7 @@ def test_a_slice_of_large_payloads_has_few_rows(tmp_path: Path, table: str, colu
     storage = DuckStorage("disk", tmp_path)
     storage.recover()
     store = storage.create(UUID, "orders")
-    put(storage, store, Batch(add=[item(seq, payload=b"x" * 1_000_000) for seq in range(1, 21)], last_seq=20))
+    put(storage, store, batch_of(add=[item(seq, payload=b"x" * 1_000_000) for seq in range(1, 21)], last_seq=20))
     put(storage, store, leased(*((seq, 1, 10**9) for seq in range(1, 21))))
     sizes, rows, after = [], 0, 0
     while after < 20:

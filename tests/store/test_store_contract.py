@@ -7,11 +7,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from querator.daemon.store.base import Batch, Due, Found, Leased, Rows, Storage, StorageError, Store, Summary
+from querator.daemon.store.base import Due, Found, Leased, Storage, StorageError, Store, Summary
+from querator.daemon.store.batches import Rows
 from querator.daemon.store.fingerprints import fingerprint
 from querator.items import NOBODY, ZERO_TIME_US, Hold
 from querator.wire.arrow import encode_batches
-from tests.store.store_making import NO_BYTES_MAX, OTHER_UUID, UUID, added, item, leased, put, ready_seqs, write
+from tests.store.store_making import (
+    NO_BYTES_MAX,
+    OTHER_UUID,
+    UUID,
+    added,
+    batch_of,
+    item,
+    leased,
+    put,
+    ready_seqs,
+    write,
+)
 
 YEAR_9999_US = 253_402_300_799_999_999
 
@@ -50,7 +62,7 @@ class TestEffects:
             history=b'[{"queue_name":"a"}]',
         )
         later = item(8, enqueue_at=YEAR_9999_US, payload=b"\xff\x00", birth=2)
-        put(storage, store, Batch(add=[full], schedule=[later], last_seq=8))
+        put(storage, store, batch_of(add=[full], schedule=[later], last_seq=8))
         assert store.ready(0, None, 10, NO_BYTES_MAX) == [full]
         assert store.scheduled(10) == Due([later], True)
 
@@ -68,7 +80,7 @@ class TestEffects:
             "source_id": ["", "a", "b"],
             "history": [b"", b"[]", b""],
         }
-        put(storage, store, added(1), Batch(rows=[rows(2, {"payload": [b"x", b"y"]}), rows(4, full)], last_seq=6))
+        put(storage, store, added(1), batch_of(rows=[rows(2, {"payload": [b"x", b"y"]}), rows(4, full)], last_seq=6))
         unsaid = {"created_at": 50, "expire_deadline": 60}
         first = {
             "created_at": ZERO_TIME_US,
@@ -108,7 +120,7 @@ class TestEffects:
         write(storage, store, added(1, 2), leased((1, 1, 900)))
         if flushed:
             store.flush()
-        put(storage, store, Batch(remove=[1]))
+        put(storage, store, batch_of(remove=[1]))
         assert ready_seqs(store) == [2]
         assert store.leased() == []
         assert store.find([1]) == {}
@@ -130,20 +142,20 @@ class TestEffects:
 
     def test_a_retried_item_goes_to_the_tail(self, storage: Storage, store: Store) -> None:
         put(storage, store, added(1, 2), leased((1, 1, 900)))
-        put(storage, store, Batch(remove=[1], add=[item(3, attempts=1, birth=1)], last_seq=3))
+        put(storage, store, batch_of(remove=[1], add=[item(3, attempts=1, birth=1)], last_seq=3))
         assert ready_seqs(store) == [2, 3]
 
     @pytest.mark.parametrize("flushed", [False, True])
     def test_unscheduling(self, storage: Storage, store: Store, flushed: bool) -> None:
-        write(storage, store, Batch(schedule=[item(1, enqueue_at=5), item(2, enqueue_at=4)], last_seq=2))
+        write(storage, store, batch_of(schedule=[item(1, enqueue_at=5), item(2, enqueue_at=4)], last_seq=2))
         if flushed:
             store.flush()
-        put(storage, store, Batch(unschedule=[2], add=[item(3)], last_seq=3))
+        put(storage, store, batch_of(unschedule=[2], add=[item(3)], last_seq=3))
         assert [found.seq for found in store.scheduled(10).items] == [1]
         assert ready_seqs(store) == [3]
 
     def test_removing_what_is_not_there_does_nothing(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1), Batch(remove=[99], unschedule=[98]))
+        put(storage, store, added(1), batch_of(remove=[99], unschedule=[98]))
         assert ready_seqs(store) == [1]
 
 
@@ -152,17 +164,17 @@ class TestClear:
 
     @pytest.mark.parametrize("flushed", [False, True])
     def test_items_in_columns_are_cleared_like_all_others(self, storage: Storage, store: Store, flushed: bool) -> None:
-        write(storage, store, Batch(rows=[rows(1, {"payload": [b"x", b"y"]})], last_seq=2))
+        write(storage, store, batch_of(rows=[rows(1, {"payload": [b"x", b"y"]})], last_seq=2))
         if flushed:
             store.flush()
-        put(storage, store, Batch(clear_ready=True, rows=[rows(3, {"payload": [b"z"]})], last_seq=3))
+        put(storage, store, batch_of(clear_ready=True, rows=[rows(3, {"payload": [b"z"]})], last_seq=3))
         assert ready_seqs(store) == [3]
         assert not store.is_removed(3)
         assert store.is_removed(1)
 
     @pytest.fixture(params=[False, True], ids=["unapplied", "applied"])
     def full(self, storage: Storage, store: Store, request: pytest.FixtureRequest) -> Store:
-        scheduled = Batch(schedule=[item(5, enqueue_at=1)], last_seq=5)
+        scheduled = batch_of(schedule=[item(5, enqueue_at=1)], last_seq=5)
         write(storage, store, added(1, 2), leased((1, 1, 900)), scheduled)
         if request.param:
             store.flush()
@@ -172,7 +184,7 @@ class TestClear:
     @pytest.mark.parametrize("leases", [False, True])
     @pytest.mark.parametrize("scheduled", [False, True])
     def test_every_combination(self, storage: Storage, full: Store, ready: bool, leases: bool, scheduled: bool) -> None:
-        clear = Batch(
+        clear = batch_of(
             clear_ready=ready,
             clear_leased=leases,
             clear_scheduled=scheduled,
@@ -192,16 +204,24 @@ class TestClear:
         )
 
     def test_a_lease_that_is_not_applied_protects_an_item(self, storage: Storage, full: Store) -> None:
-        put(storage, full, leased((2, 1, 900)), Batch(clear_ready=True))
+        put(storage, full, leased((2, 1, 900)), batch_of(clear_ready=True))
         assert [found.item.seq for found in full.leased()] == [1, 2]
 
     def test_a_lease_that_is_not_applied_is_cleared(self, storage: Storage, full: Store) -> None:
-        put(storage, full, leased((2, 1, 900)), Batch(clear_leased=True))
+        put(storage, full, leased((2, 1, 900)), batch_of(clear_leased=True))
         assert full.leased() == []
         assert ready_seqs(full) == []
 
     def test_one_clear_after_the_other(self, storage: Storage, full: Store) -> None:
-        put(storage, full, Batch(clear_leased=True), leased((2, 1, 900)), added(8), Batch(clear_ready=True), added(9))
+        put(
+            storage,
+            full,
+            batch_of(clear_leased=True),
+            leased((2, 1, 900)),
+            added(8),
+            batch_of(clear_ready=True),
+            added(9),
+        )
         assert [found.item.seq for found in full.leased()] == [2]
         assert ready_seqs(full) == [9]
 
@@ -209,12 +229,12 @@ class TestClear:
 class TestReading:
     def test_the_summary_counts_and_sums_exactly(self, storage: Storage, store: Store) -> None:
         far = [item(seq, created_at=YEAR_9999_US) for seq in range(1, 101)]
-        put(storage, store, Batch(add=far, last_seq=500), leased((1, 1, 5), (2, 1, 5)))
-        put(storage, store, Batch(schedule=[item(600, enqueue_at=70), item(601, enqueue_at=60)], last_seq=601))
+        put(storage, store, batch_of(add=far, last_seq=500), leased((1, 1, 5), (2, 1, 5)))
+        put(storage, store, batch_of(schedule=[item(600, enqueue_at=70), item(601, enqueue_at=60)], last_seq=601))
         assert store.summary() == Summary(98, 2, 2, YEAR_9999_US * 100, 601, 3000, 60)
 
     def test_the_last_sequence_outlives_its_item(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1, 7), Batch(remove=[1, 7], last_seq=9))
+        put(storage, store, added(1, 7), batch_of(remove=[1, 7], last_seq=9))
         assert store.summary().last_seq == 9
 
     def test_ready_within_bounds(self, storage: Storage, store: Store) -> None:
@@ -227,7 +247,7 @@ class TestReading:
         assert [found.seq for found in store.ready(0, None, 3, NO_BYTES_MAX)] == [25, 26, 27]
 
     def test_ready_stops_at_the_bytes(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(add=[item(seq, payload=b"x" * 100) for seq in (1, 2, 3)], last_seq=3))
+        put(storage, store, batch_of(add=[item(seq, payload=b"x" * 100) for seq in (1, 2, 3)], last_seq=3))
         assert [found.seq for found in store.ready(0, None, 10, 250)] == [1, 2]
         assert [found.seq for found in store.ready(0, None, 10, 5)] == [1]
 
@@ -237,7 +257,7 @@ class TestReading:
 
     def test_scheduled_by_due_time(self, storage: Storage, store: Store) -> None:
         items = [item(1, enqueue_at=9), item(2, enqueue_at=3), item(3, enqueue_at=3)]
-        put(storage, store, Batch(schedule=items, last_seq=3))
+        put(storage, store, batch_of(schedule=items, last_seq=3))
         assert [found.seq for found in store.scheduled(2).items] == [2, 3]
 
     def test_expired(self, storage: Storage, store: Store) -> None:
@@ -248,8 +268,8 @@ class TestReading:
         assert store.next_expiry() == 2000
 
     def test_find(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1, 2), leased((2, 3, 50)), Batch(schedule=[item(3, enqueue_at=9)], last_seq=3))
-        put(storage, store, Batch(lost_seqs=[4], lost_births=[1], lost_until=100))
+        put(storage, store, added(1, 2), leased((2, 3, 50)), batch_of(schedule=[item(3, enqueue_at=9)], last_seq=3))
+        put(storage, store, batch_of(lost_seqs=[4], lost_births=[1], lost_until=100))
         assert store.find([1, 2, 3, 4, 5]) == {
             1: Found("ready", item(1), 0, 0),
             2: Found("leased", item(2), 3, 50),
@@ -258,7 +278,7 @@ class TestReading:
         }
 
     def test_pages(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1, 2, 3), leased((2, 3, 50)), Batch(schedule=[item(4, enqueue_at=9)], last_seq=4))
+        put(storage, store, added(1, 2, 3), leased((2, 3, 50)), batch_of(schedule=[item(4, enqueue_at=9)], last_seq=4))
         assert store.page(False, 2, 10) == [Leased(item(2), 3, 50), Leased(item(3), 0, 0)]
         assert store.page(False, 0, 1) == [Leased(item(1), 0, 0)]
         assert store.page(True, 0, 10) == [Leased(item(4, enqueue_at=9), 0, 0)]
@@ -266,19 +286,19 @@ class TestReading:
 
     def test_sources(self, storage: Storage, store: Store) -> None:
         items = [item(1, source_id="a"), item(2, source_id="b"), item(3)]
-        put(storage, store, Batch(add=items, schedule=[item(4, source_id="c", enqueue_at=1)], last_seq=4))
+        put(storage, store, batch_of(add=items, schedule=[item(4, source_id="c", enqueue_at=1)], last_seq=4))
         put(storage, store, leased((2, 1, 5)))
         assert store.sources(["a", "b", "c", "d", ""]) == {"a", "b", "c"}
 
     def test_size(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(add=[item(1, payload=b"x" * 1000)], last_seq=1))
+        put(storage, store, batch_of(add=[item(1, payload=b"x" * 1000)], last_seq=1))
         assert store.size_bytes() >= 1000
 
 
 class TestForgetting:
     def test_request_ids(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(request_ids=["a", "b"], request_until=[10, 20]))
-        put(storage, store, Batch(request_ids=["a"], request_until=[15]))
+        put(storage, store, batch_of(request_ids=["a", "b"], request_until=[10, 20]))
+        put(storage, store, batch_of(request_ids=["a"], request_until=[15]))
         assert sorted(store.request_ids(0, 100, ())) == [("a", 15), ("b", 20)]
         assert store.request_ids(16, 100, ()) == [("b", 20)]
         store.forget(16)
@@ -286,7 +306,7 @@ class TestForgetting:
 
     def test_the_newest_request_ids_and_those_that_are_always_wanted(self, storage: Storage, store: Store) -> None:
         names = ["move x", "a", "b", "lost y", "c"]
-        put(storage, store, Batch(request_ids=names, request_until=[10, 20, 30, 40, 50]))
+        put(storage, store, batch_of(request_ids=names, request_until=[10, 20, 30, 40, 50]))
         assert store.request_ids(0, 2, ("move ", "lost ")) == [("move x", 10), ("lost y", 40), ("c", 50)]
         assert store.request_ids(45, 2, ("move ", "lost ")) == [("c", 50)]
         assert store.remembered(["a", "c", "d"], 0) == {"a", "c"}
@@ -294,7 +314,7 @@ class TestForgetting:
 
     def test_fingerprints_of_request_ids(self, storage: Storage, store: Store) -> None:
         names = [f"id {n}" for n in range(3_000)] + ["\u00e9\U0001f600", ""]
-        put(storage, store, Batch(request_ids=names, request_until=[50 + n for n in range(len(names))]))
+        put(storage, store, batch_of(request_ids=names, request_until=[50 + n for n in range(len(names))]))
         found = store.request_fingerprints(60)
         assert len(found) == len(names) - 10 and found.until == 50 + len(names) - 1
         assert all(fingerprint(name) in found for name in names[10:])
@@ -302,26 +322,26 @@ class TestForgetting:
         assert not store.request_fingerprints(50 + len(names))
 
     def test_a_lost_lease_is_remembered_until_its_time(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(lost_seqs=[4, 5], lost_births=[0, 2], lost_until=100))
+        put(storage, store, batch_of(lost_seqs=[4, 5], lost_births=[0, 2], lost_until=100))
         store.forget(100)
         assert set(store.find([4, 5])) == {4, 5}
         store.forget(101)
         assert store.find([4, 5]) == {}
 
     def test_lost_leases_of_one_item_are_remembered_together(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(lost_seqs=[5], lost_births=[5], lost_until=10, last_seq=9))
-        put(storage, store, Batch(lost_seqs=[7], lost_births=[5], lost_until=1000))
+        put(storage, store, batch_of(lost_seqs=[5], lost_births=[5], lost_until=10, last_seq=9))
+        put(storage, store, batch_of(lost_seqs=[7], lost_births=[5], lost_until=1000))
         store.forget(500)
         assert set(store.find([5, 7])) == {5, 7}
         store.forget(1001)
         assert store.find([5, 7]) == {}
 
     def test_a_lost_lease_is_remembered_while_its_item_stays(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(add=[item(10, birth=2)], schedule=[item(11, birth=3, enqueue_at=1)], last_seq=11))
-        put(storage, store, Batch(lost_seqs=[2, 5, 6], lost_births=[0, 2, 3], lost_until=100))
+        put(storage, store, batch_of(add=[item(10, birth=2)], schedule=[item(11, birth=3, enqueue_at=1)], last_seq=11))
+        put(storage, store, batch_of(lost_seqs=[2, 5, 6], lost_births=[0, 2, 3], lost_until=100))
         store.forget(1000)
         assert set(store.find([2, 5, 6])) == {2, 5, 6}
-        put(storage, store, Batch(remove=[10]))
+        put(storage, store, batch_of(remove=[10]))
         store.forget(1000)
         assert set(store.find([2, 5, 6])) == {6}
 
@@ -358,13 +378,13 @@ class TestStages:
         assert store.applied_through == 2
 
     def test_applied_through_follows_the_last_sequence(self, storage: Storage, store: Store) -> None:
-        put(storage, store, Batch(last_seq=44))
+        put(storage, store, batch_of(last_seq=44))
         assert store.applied_through == 44
 
     def test_removed_from_commit_to_apply(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1, 2), Batch(schedule=[item(3, enqueue_at=1), item(4, enqueue_at=1)], last_seq=4))
+        put(storage, store, added(1, 2), batch_of(schedule=[item(3, enqueue_at=1), item(4, enqueue_at=1)], last_seq=4))
         assert not store.is_removed(1)
-        store.commit(Batch(remove=[1], unschedule=[3]))
+        store.commit(batch_of(remove=[1], unschedule=[3]))
         assert store.is_removed(1)
         assert store.is_removed(3, "scheduled")
         assert not store.is_removed(2)
@@ -373,7 +393,7 @@ class TestStages:
         assert store.is_removed(1)
         store.freeze()
         assert store.is_removed(1)
-        write(storage, store, Batch(remove=[2]))
+        write(storage, store, batch_of(remove=[2]))
         assert store.is_removed(1)
         assert store.is_removed(2)
         assert store.removed_among([1, 2, 9]) == {1, 2}
@@ -383,9 +403,9 @@ class TestStages:
         assert store.is_removed(1)
 
     def test_cleared_items_are_removed(self, storage: Storage, store: Store) -> None:
-        put(storage, store, added(1, 2, 3), leased((2, 1, 5)), Batch(schedule=[item(4, enqueue_at=1)], last_seq=4))
+        put(storage, store, added(1, 2, 3), leased((2, 1, 5)), batch_of(schedule=[item(4, enqueue_at=1)], last_seq=4))
         write(storage, store, leased((3, 1, 5)))
-        write(storage, store, Batch(clear_ready=True))
+        write(storage, store, batch_of(clear_ready=True))
         write(storage, store, added(5))
         assert store.is_removed(1)
         assert not store.is_removed(2, "leased")
@@ -393,7 +413,7 @@ class TestStages:
         assert not store.is_removed(5)
         assert not store.is_removed(4, "scheduled")
         assert store.removed_among([1, 3, 5]) == {1}
-        write(storage, store, Batch(clear_leased=True, clear_scheduled=True))
+        write(storage, store, batch_of(clear_leased=True, clear_scheduled=True))
         assert store.is_removed(2, "leased")
         assert store.is_removed(3)
         assert store.is_removed(4, "scheduled")
@@ -402,12 +422,12 @@ class TestStages:
         put(storage, store, added(1, 2))
         write(storage, store, leased((1, 1, 5)))
         store.freeze()
-        write(storage, store, Batch(clear_ready=True))
+        write(storage, store, batch_of(clear_ready=True))
         assert not store.is_removed(1)
         assert store.is_removed(2)
         store.apply()
         assert not store.is_removed(1)
-        write(storage, store, Batch(clear_leased=True))
+        write(storage, store, batch_of(clear_leased=True))
         assert store.is_removed(1)
 
     def test_unapplied_bytes(self, storage: Storage, store: Store) -> None:
@@ -440,9 +460,13 @@ class TestPartitions:
         assert raised.value.uuids == {UUID}
 
     def test_closing_and_opening_keeps_everything(self, storage: Storage, store: Store) -> None:
-        write(storage, store, added(1, 2, 3), leased((2, 1, 900)), Batch(schedule=[item(4, enqueue_at=8)], last_seq=4))
         write(
-            storage, store, Batch(lost_seqs=[9], lost_births=[9], lost_until=50, request_ids=["r"], request_until=[7])
+            storage, store, added(1, 2, 3), leased((2, 1, 900)), batch_of(schedule=[item(4, enqueue_at=8)], last_seq=4)
+        )
+        write(
+            storage,
+            store,
+            batch_of(lost_seqs=[9], lost_births=[9], lost_until=50, request_ids=["r"], request_until=[7]),
         )
         store.close()
         again = storage.open(UUID, "orders")

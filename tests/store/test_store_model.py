@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from querator.daemon.store.base import Batch, Rows, StorageError
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.items import Hold, Item
@@ -138,12 +139,13 @@ class Stores(RuleBasedStateMachine):
             *range(self.next_seq - scheduled - in_columns, self.next_seq - scheduled),
         ]
         there = [*after_clear.items, *(new if written_as_leased else ())]
-        for seq in self.some(data, there):
-            batch.lease_seqs.append(seq)
-            batch.lease_attempts.append(data.draw(st.integers(1, 9)))
-            batch.lease_deadlines.append(data.draw(st.integers(0, 99)))
-            batch.holds.append(Hold(data.draw(st.sampled_from(["", "ann", "bób"])), data.draw(st.integers(0, 9))))
-            batch.hold_counts.append(1)
+        batch.lease_seqs = self.some(data, there)
+        batch.lease_attempts = [data.draw(st.integers(1, 9)) for _ in batch.lease_seqs]
+        batch.lease_deadlines = [data.draw(st.integers(0, 99)) for _ in batch.lease_seqs]
+        batch.holds = [
+            Hold(data.draw(st.sampled_from(["", "ann", "bób"])), data.draw(st.integers(0, 9))) for _ in batch.lease_seqs
+        ]
+        batch.hold_counts = [1] * len(batch.lease_seqs)
         batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
         batch.remove = self.some(data, [*after_clear.items, *new])
         batch.lost_seqs = self.some(data, batch.remove)

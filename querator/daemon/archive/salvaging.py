@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from querator import ids
 from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Bucket
 from querator.daemon.archive.ledger import Ledger, indexes, read_log
 from querator.daemon.archive.ownership import identity_path, read_identity
 from querator.daemon.catalog import Catalog
-from querator.daemon.store import Batch, Storage, items_in, open_storage, records_left
+from querator.daemon.store import Batch, Storage, decode_batch, items_in, open_storage, records_left
 from querator.errors import NotFound
 from querator.items import Item
 from querator.wire.messages import StorageItem
-
-_decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 class Salvaged(NamedTuple):
@@ -48,7 +44,7 @@ def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> 
             uuid = str(UUID(bytes=record.partition))
             line = ledger.lines.get(uuid)
             if record.is_batch and (line is None or record.number > line.last):
-                yield from _changes(queues.get(uuid, ""), uuid, _decode(payload))
+                yield from _changes(queues.get(uuid, ""), uuid, decode_batch(payload))
 
 
 def _last_owned(bucket: Bucket, data: str) -> Ledger:

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Protocol
 
 from querator.clock import Clock, ManualClock
-from querator.daemon.engine.disks import Disk, Flight
+from querator.daemon.engine.disks import Disk
+from querator.daemon.engine.flights import Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.queue import NEVER, Logical, Move, Partition

@@ -20,7 +20,7 @@ from querator.daemon.queue.leases import Lease, Leases
 from querator.daemon.queue.loading import Snapshot
 from querator.daemon.queue.schedule import Schedule
 from querator.daemon.queue.window import Window
-from querator.daemon.store import Batch, Due, Leased, Rows, Store
+from querator.daemon.store import Batch, Due, Leased, Rows, Store, joined
 from querator.items import Hold, Item
 from querator.limits import LOST_LEASE_KEPT_US
 
@@ -107,8 +107,8 @@ class Contents:
 
     def remember_keys(self, keys: Sequence[str], until_us: Sequence[int]) -> None:
         batch = self.changes()
-        batch.request_ids += keys
-        batch.request_until += until_us
+        batch.request_ids = joined(batch.request_ids, keys)
+        batch.request_until = joined(batch.request_until, until_us)
 
     def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
         """Remembers the ids of these items as lost leases.
@@ -117,8 +117,8 @@ class Contents:
         queue, so it remembers their ids until they expire.
         """
         batch = self.changes()
-        batch.lost_seqs += [item.seq for item in items]
-        batch.lost_births += [item.birth or item.seq for item in items]
+        batch.lost_seqs = joined(batch.lost_seqs, [item.seq for item in items])
+        batch.lost_births = joined(batch.lost_births, [item.birth or item.seq for item in items])
         until = [now_us, *[item.expire_deadline for item in items if stay]]
         batch.lost_until = max(batch.lost_until, max(until) + LOST_LEASE_KEPT_US)
 
@@ -126,7 +126,8 @@ class Contents:
 
     def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
         """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items."""
-        self.changes().add += items
+        batch = self.changes()
+        batch.add = joined(batch.add, items)
         self.created_sum += created_sum
         if first_expiry < self.expiry.next_expiry:
             self.expiry.expect(first_expiry)
@@ -134,7 +135,8 @@ class Contents:
 
     def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:
         """`add` for items in columns."""
-        self.changes().rows.append(rows)
+        batch = self.changes()
+        batch.rows = joined(batch.rows, [rows])
         self.created_sum += created_sum
         self.expiry.expect(first_expiry)
         self.window.append_rows(rows)
@@ -156,7 +158,7 @@ class Contents:
     def add_leased(self, leased: Sequence[Leased]) -> None:
         """Adds items that are leased already."""
         batch = self.changes()
-        batch.add += [one.item for one in leased]
+        batch.add = joined(batch.add, [one.item for one in leased])
         self.created_sum += sum([one.item.created_at for one in leased])
         self.leases.add(batch, leased)
 
@@ -178,14 +180,15 @@ class Contents:
 
     # -- items leave
 
-    def lease(self, sizes: Sequence[int], holds: Sequence[Hold], deadline: int) -> list[list[Lease]]:
+    def lease(self, sizes: Sequence[int], holds: list[Hold], deadline: int) -> list[list[Lease]]:
         """Leases items from the head, as `Leases.deal` says. Returns an empty list if no item waits in memory."""
         items = self.window.take(sum(sizes))
         return self.leases.deal(self.changes(), items, sizes, holds, deadline) if items else []
 
     def remove_completed(self, leases: Sequence[Lease]) -> None:
         """Removes the items of leases that were taken out and succeeded."""
-        self.changes().remove += map(_leased_seq_of, leases)
+        batch = self.changes()
+        batch.remove = joined(batch.remove, map(_leased_seq_of, leases))
         self.created_sum -= sum(map(_leased_created_at_of, leases))
 
     def remove_lost(self, leases: Sequence[Lease], now_us: int) -> None:
@@ -202,7 +205,8 @@ class Contents:
 
     def remove(self, items: Sequence[Item]) -> None:
         """Removes items that are no longer counted as waiting, leased or departing."""
-        self.changes().remove += [item.seq for item in items]
+        batch = self.changes()
+        batch.remove = joined(batch.remove, [item.seq for item in items])
         self.created_sum -= sum([item.created_at for item in items])
 
     def remove_waiting(self, items: Sequence[Item]) -> None:
@@ -225,15 +229,15 @@ class Contents:
         stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
         if ready:
             batch.add = [item for item in batch.add if item.seq in stay]
-            batch.rows = []
+            batch.rows = ()
             self.window.clear(self.last_seq)
             self.expiry.next_expiry = NEVER
         if leased:
-            batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = [], [], []
-            batch.holds, batch.hold_counts = [], []
+            batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = ()
+            batch.holds, batch.hold_counts = (), ()
             self.leases.clear()
         if scheduled:
-            batch.schedule = []
+            batch.schedule = ()
             self.schedule.clear()
         self.departing.clear(ready=ready, leased=leased, scheduled=scheduled)
         if ready:
@@ -243,11 +247,13 @@ class Contents:
     # -- scheduled items
 
     def add_scheduled(self, items: Sequence[Item]) -> None:
-        self.changes().schedule += items
+        batch = self.changes()
+        batch.schedule = joined(batch.schedule, items)
         self.schedule.add(items)
 
     def unschedule(self, items: Sequence[Item]) -> None:
-        self.changes().unschedule += [item.seq for item in items]
+        batch = self.changes()
+        batch.unschedule = joined(batch.unschedule, [item.seq for item in items])
         self.schedule.remove(items)
 
     def remove_scheduled(self, items: Sequence[Item]) -> list[Item]:

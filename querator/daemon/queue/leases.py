@@ -14,7 +14,7 @@ import msgspec
 from querator import ids
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.agenda import NEVER, Agenda
-from querator.daemon.store import Batch, Leased
+from querator.daemon.store import Batch, Leased, joined
 from querator.items import NOBODY, ZERO_TIME_US, Hold, Item
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 
@@ -50,12 +50,30 @@ def failed(lease: Lease, reason: str, ended_at: int) -> Lease:
 
 def write_leases(batch: Batch, leases: Sequence[Lease], deadline: int | None = None) -> None:
     """Adds the leases to the batch, with their own deadlines or all with the given one."""
-    batch.lease_seqs += [lease.item.seq for lease in leases]
-    batch.lease_attempts += [lease.attempts for lease in leases]
-    batch.lease_deadlines += [lease.deadline if deadline is None else deadline for lease in leases]
-    for hold, held in groupby(leases, _hold_of):
-        batch.holds.append(hold)
-        batch.hold_counts.append(len(list(held)))
+    seqs, attempts = [lease.item.seq for lease in leases], [lease.attempts for lease in leases]
+    deadlines = [lease.deadline if deadline is None else deadline for lease in leases]
+    held = [(hold, len(list(some))) for hold, some in groupby(leases, _hold_of)]
+    _write(batch, seqs, attempts, deadlines, [hold for hold, _ in held], [count for _, count in held])
+
+
+def _write(
+    batch: Batch,
+    seqs: list[int],
+    attempts: list[int],
+    deadlines: list[int],
+    holds: list[Hold],
+    hold_counts: list[int],
+) -> None:
+    """Adds leases to the batch, which may keep these lists."""
+    if not batch.lease_seqs:
+        batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = seqs, attempts, deadlines
+        batch.holds, batch.hold_counts = holds, hold_counts
+        return
+    batch.lease_seqs = joined(batch.lease_seqs, seqs)
+    batch.lease_attempts = joined(batch.lease_attempts, attempts)
+    batch.lease_deadlines = joined(batch.lease_deadlines, deadlines)
+    batch.holds = joined(batch.holds, holds)
+    batch.hold_counts = joined(batch.hold_counts, hold_counts)
 
 
 class Leases:
@@ -82,7 +100,7 @@ class Leases:
         return [Lease(text, *one) for text, one in zip(texts, leased, strict=True)]
 
     def deal(
-        self, batch: Batch, items: Sequence[Item], sizes: Sequence[int], holds: Sequence[Hold], deadline: int
+        self, batch: Batch, items: Sequence[Item], sizes: Sequence[int], holds: list[Hold], deadline: int
     ) -> list[list[Lease]]:
         """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
         if len(items) == 1:
@@ -99,11 +117,7 @@ class Leases:
                 deque(map(setattr, hand, repeat("hold"), repeat(hold)), maxlen=0)
             leases = list(chain.from_iterable(hands))
             seqs, attempts = list(map(_leased_seq_of, leases)), list(map(_attempts_of, leases))
-        batch.lease_seqs += seqs
-        batch.lease_attempts += attempts
-        batch.lease_deadlines += repeat(deadline, len(seqs))
-        batch.holds += holds
-        batch.hold_counts += map(len, hands)
+        _write(batch, seqs, attempts, [deadline] * len(seqs), holds, list(map(len, hands)))
         return hands
 
     def _deal_one(self, batch: Batch, item: Item, hold: Hold, deadline: int) -> Lease:
@@ -112,11 +126,7 @@ class Leases:
         attempts = item.attempts + 1 if item.attempts < ATTEMPTS_MAX else item.attempts
         lease = self.by_id[text] = Lease(text, item, attempts, deadline, hold)
         self._expect_end(deadline, item.seq, [text])
-        batch.lease_seqs.append(item.seq)
-        batch.lease_attempts.append(attempts)
-        batch.lease_deadlines.append(deadline)
-        batch.holds.append(hold)
-        batch.hold_counts.append(1)
+        _write(batch, [item.seq], [attempts], [deadline], [hold], [1])
         return lease
 
     def add(self, batch: Batch, leased: Sequence[Leased]) -> None:

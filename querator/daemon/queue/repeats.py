@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import REPEATED, Arrival, Intake, Produce
+from querator.daemon.store import joined
 from querator.errors import InvalidRequest
 from querator.limits import BULK_REQUEST_ID_KEPT_US, MOVE_KEPT_US, REQUEST_ID_KEPT_US
 
@@ -45,8 +46,8 @@ def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int
     """Remembers the keys of a request that the partition takes in this pass."""
     until = this.now_us + kept_us
     batch = partition.contents.changes()
-    batch.request_ids += keys
-    batch.request_until += [until] * len(keys)
+    batch.request_ids = joined(batch.request_ids, keys)
+    batch.request_until = joined(batch.request_until, [until] * len(keys))
     for key in keys:
         this.repeats.under_way.pop(key, None)
         this.remembered.put(key, until)

@@ -60,7 +60,8 @@ class ColumnChunk:
 
 class Window:
     def __init__(self, bounds: LimitsConfig) -> None:
-        self.bounds = bounds
+        self._items_max = bounds.ready_window_items
+        self._bytes_max = bounds.ready_window_bytes
         self.ready: deque[Item] = deque()
         self.ready_bytes = 0
         self.tail: deque[ItemChunk | ColumnChunk] = deque()
@@ -91,13 +92,13 @@ class Window:
         return bool(self.waiting and self.ready)
 
     def append(self, items: list[Item], size_bytes: int) -> None:
-        is_next = self.is_open()
-        self.waiting += len(items)
-        if is_next:
+        if self.is_open():
+            self.waiting += len(items)
             self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
         else:
+            self.waiting += len(items)
             self.tail.append(ItemChunk(items))
             self.tail_items += len(items)
 
@@ -145,23 +146,21 @@ class Window:
         """Whether `ready` is no longer full and items must be read from disk. Moves the tail to `ready` if none are on
         disk.
         """
-        bounds = self.bounds
-        if self.loading or len(self.ready) * 100 > bounds.ready_window_items * READY_WINDOW_LOW_PERCENT:
+        if self.loading or len(self.ready) * 100 > self._items_max * READY_WINDOW_LOW_PERCENT:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return self.on_disk > 0 and self.ready_bytes <= bounds.ready_window_bytes // 2 and self._has_room()
+        return self.on_disk > 0 and self.ready_bytes <= self._bytes_max // 2 and self._has_room()
 
     @property
     def read_items_max(self) -> int:
         """How many items one read from disk may return: a part of the window, so that the read ends long before the
         items that are in memory do.
         """
-        return max(1, self.bounds.ready_window_items * READY_WINDOW_READ_PERCENT // 100)
+        return max(1, self._items_max * READY_WINDOW_READ_PERCENT // 100)
 
     def _has_room(self) -> bool:
-        bounds = self.bounds
-        return len(self.ready) < bounds.ready_window_items and self.ready_bytes < bounds.ready_window_bytes
+        return len(self.ready) < self._items_max and self.ready_bytes < self._bytes_max
 
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():

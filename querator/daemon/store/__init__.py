@@ -9,19 +9,19 @@ its storage. It leaves its batches in `StagedBatches`, and the storage takes the
 """
 
 from querator.daemon.store.base import (
-    Batch,
     Due,
     Found,
     LackOfMemory,
     Leased,
     Loss,
-    Rows,
     Storage,
     StorageError,
     Store,
     Summary,
     is_harmless,
 )
+from querator.daemon.store.batches import Batch, Rows, joined
+from querator.daemon.store.batches import decode as decode_batch
 from querator.daemon.store.columnar import items_from, items_in
 from querator.daemon.store.duck import (
     ITEMS,
@@ -86,10 +86,12 @@ __all__ = [
     "Summary",
     "ascending",
     "copies",
+    "decode_batch",
     "fingerprint",
     "is_harmless",
     "items_from",
     "items_in",
+    "joined",
     "open_regular",
     "open_storage",
     "private",

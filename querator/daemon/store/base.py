@@ -20,75 +20,17 @@ leases, and asks `store.is_removed` for the rest, before the next flush begins. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import msgspec
-
+from querator.daemon.store.batches import Batch
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
     from querator.daemon.store.duck import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
     from querator.daemon.store.journal import Feed
-
-
-class Rows(msgspec.Struct, array_like=True, gc=False):
-    """New items in columnar form, with rising sequences. They become objects only when they are about to be leased."""
-
-    first_seq: int
-    count: int
-    created_at: int
-    """Used for rows that carry no value of their own; the same goes for the next field."""
-    expire_deadline: int
-    columns: bytes
-    """An Arrow stream with the payload and any other columns of the items table."""
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
-
-
-class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """The changes that one pass makes to one partition, in the order in which they take effect.
-
-    An item that is retried, or whose lease expired, is removed under its old sequence and added under a new one.
-    Leasing an item that is leased already replaces its lease. This is how a lease is extended.
-    """
-
-    clear_ready: bool = False
-    clear_leased: bool = False
-    clear_scheduled: bool = False
-    add: list[Item] = msgspec.field(default_factory=list)
-    schedule: list[Item] = msgspec.field(default_factory=list)
-    lease_seqs: list[int] = msgspec.field(default_factory=list)
-    lease_attempts: list[int] = msgspec.field(default_factory=list)
-    lease_deadlines: list[int] = msgspec.field(default_factory=list)
-    holds: list[Hold] = msgspec.field(default_factory=list)
-    hold_counts: list[int] = msgspec.field(default_factory=list)
-    """How many leases each hold covers, in the order of the leases. Leases after the last hold have no holder."""
-    unschedule: list[int] = msgspec.field(default_factory=list)
-    remove: list[int] = msgspec.field(default_factory=list)
-    """Sequences of items to remove, leased or not. Their leases go too."""
-    lost_seqs: list[int] = msgspec.field(default_factory=list)
-    lost_births: list[int] = msgspec.field(default_factory=list)
-    """The birth of each of these items. A lost lease is remembered while its item is stored."""
-    lost_until: int = 0
-    """Lost leases are remembered at least until this time."""
-    request_ids: list[str] = msgspec.field(default_factory=list)
-    request_until: list[int] = msgspec.field(default_factory=list)
-    """Until when each request id is remembered."""
-    last_seq: int = 0
-    """The highest sequence handed out so far, even if its item is gone."""
-    rows: list[Rows] = msgspec.field(default_factory=list)
-    """Items to add, besides those of `add`."""
-
-
-def holds_of(batch: Batch) -> Iterator[Hold]:
-    """The hold of each lease of the batch; endless."""
-    return chain(chain.from_iterable(map(repeat, batch.holds, batch.hold_counts)), repeat(NOBODY))
 
 
 class Summary(NamedTuple):

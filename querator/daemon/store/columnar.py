@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from querator.daemon.store.base import Rows
+from querator.daemon.store.batches import Rows
 from querator.items import Item
 
 if TYPE_CHECKING:

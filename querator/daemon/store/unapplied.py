@@ -12,14 +12,16 @@ in a worker thread. The lock of `StagedBatches` keeps the last three apart.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from mypy_extensions import mypyc_attr
 
 from querator.daemon.failpoints import failpoint
-from querator.daemon.store.base import Batch
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.batches import Batch, encode
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES
 
 
 class StagedBatches:
@@ -28,15 +30,24 @@ class StagedBatches:
     Stores add batches and the storage takes them, so that a store need not know its storage.
     """
 
-    def __init__(self, encode: Callable[[Batch], bytes]) -> None:
+    def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held while batches of a store go from one stage to the next."""
-        self.encode = encode
         self.waiting: Taken = []
 
     def take(self) -> Taken | None:
         taken, self.waiting = self.waiting, []
         return taken or None
+
+    def absorb(self, taken: Taken) -> int:
+        """Counts written batches as durable. Returns how many bytes their payloads have."""
+        total = 0
+        with self.lock:
+            for store, batch, payload in taken:
+                size = len(payload)
+                total += size
+                store.absorb_staged(batch, size + RECORD_HEADER_BYTES)
+        return total
 
     def drop(self, taken: Taken) -> None:
         """Forgets batches whose write failed."""
@@ -69,8 +80,7 @@ class UnappliedStore:
     def commit(self, batch: Batch) -> None:
         self._staged.append(batch)
         self._staged_delta = None
-        together = self._storage_staged
-        together.waiting.append((self, batch, together.encode(batch)))
+        self._storage_staged.waiting.append((self, batch, encode(batch)))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         for delta in self._deltas():
@@ -197,3 +207,21 @@ class UnappliedStore:
 
 Taken = list[tuple[UnappliedStore, Batch, bytes]]
 """Batches that are about to be written: the store, the batch, and its encoding for the journal."""
+
+
+def records_for(taken: Taken) -> tuple[list[tuple[int, int, bytes, bytes]], dict[bytes, int]]:
+    """The records of these batches, and the last record number of each partition, as `Journal.append` takes them.
+
+    Raises StorageError if one of the partitions was closed.
+    """
+    records: list[tuple[int, int, bytes, bytes]] = []
+    numbers: dict[bytes, int] = {}
+    for store, _, payload in taken:
+        if store.is_closed:
+            closed = [one.uuid for one, _, _ in taken if one.is_closed]
+            raise StorageError(f"partition {closed[0]} was closed meanwhile", closed)
+        partition = store.partition
+        number = numbers.get(partition, store.record_written) + 1
+        numbers[partition] = number
+        records.append((BATCH, number, partition, payload))
+    return records, numbers

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from querator import limits
-from querator.daemon.store.base import Rows
+from querator.daemon.store.batches import Rows
 from querator.daemon.store.columnar import read_columns
 from querator.items import Hold, Item
 

@@ -8,22 +8,20 @@ import shutil
 from pathlib import Path
 from uuid import UUID
 
-import msgspec
-
 from querator import limits
-from querator.daemon.store.base import Batch, Loss, StorageError
+from querator.daemon.store.base import Loss, StorageError
+from querator.daemon.store.batches import decode
 from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.resting import RestingFiles
 from querator.daemon.store.files import make_directory, sync_directory
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, History, Journal, Opening
-from querator.daemon.store.unapplied import StagedBatches, Taken
+from querator.daemon.store.journal import RECORD_HEADER_BYTES, History, Journal, Opening
+from querator.daemon.store.unapplied import StagedBatches, records_for
 from querator.items import Room
 
 _log = logging.getLogger(__name__)
-_decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 def open_storage(name: str, directory: Path | str, is_copied: bool = False) -> DuckStorage:
@@ -50,7 +48,7 @@ class DuckStorage:
         self.feed = self._journal.feed
         self._files = AttachedFiles(name, self.directory, self._journal)
         self._resting = RestingFiles(self.directory / "resting")
-        self._staged = StagedBatches(msgspec.msgpack.Encoder().encode)
+        self._staged = StagedBatches()
         self._stores: dict[str, DuckStore] = {}
         self._history = History()
         self._unopened: set[str] = set()
@@ -181,7 +179,7 @@ class DuckStorage:
         while places := history.replay(store.partition, store.record_written):
             try:
                 for number, payload in self._journal.payloads(places):
-                    store.absorb(_decode(payload), number, len(payload) + RECORD_HEADER_BYTES)
+                    store.absorb(decode(payload), number, len(payload) + RECORD_HEADER_BYTES)
                     if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
                         store.flush()
             except FileNotFoundError:
@@ -206,7 +204,7 @@ class DuckStorage:
             return False
         if number > store.record_written + 1:
             raise StorageError(f"records {store.record_written + 1} to {number - 1} are missing", [uuid])
-        batch = _decode(payload)
+        batch = decode(payload)
         with self._staged.lock:
             store.absorb(batch, number, len(payload) + RECORD_HEADER_BYTES)
         if store.unapplied_bytes >= limits.SEGMENT_BYTES_MAX:
@@ -279,33 +277,15 @@ class DuckStorage:
 
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
-        batches: Taken = taken
-        numbers: dict[bytes, int] = {}
-        entries: list[tuple[int, int, bytes, bytes]] = []
-        closed: list[str] = []
-        for store, _, payload in batches:
-            partition = store.partition
-            number = numbers[partition] = numbers.get(partition, store.record_written) + 1
-            entries.append((BATCH, number, partition, payload))
-            if store.is_closed:
-                closed.append(store.uuid)
         try:
-            if closed:
-                raise StorageError(f"partition {closed[0]} was closed meanwhile", closed)
-            self._journal.append(entries, numbers, on_loop)
+            self._journal.append(*records_for(taken), on_loop)
         except StorageError:
             self._staged.drop(taken)
             raise
 
     def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
-        batches: Taken = taken
-        total = 0
-        with self._staged.lock:
-            for store, batch, payload in batches:
-                total += len(payload)
-                store.absorb_staged(batch, len(payload) + RECORD_HEADER_BYTES)
-        return total
+        return self._staged.absorb(taken)
 
     # Upkeep.
 
