@@ -9,11 +9,20 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from querator.daemon.store.base import Batch, StorageError, Summary
+from querator.daemon.store.base import StorageError, Summary
 from querator.daemon.store.duck.attached import AttachedFiles
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
-from tests.store.store_making import OTHER_UUID, UUID, added, in_a_process_that_is_killed, put, ready_seqs, write
+from tests.store.store_making import (
+    OTHER_UUID,
+    UUID,
+    added,
+    batch_of,
+    in_a_process_that_is_killed,
+    put,
+    ready_seqs,
+    write,
+)
 from tests.store.test_duckdb_storage import opened
 
 BLANK = Summary(0, 0, 0, 0, 0, None, None)
@@ -64,7 +73,7 @@ def test_a_file_that_became_empty_rests_again(storage: DuckStorage) -> None:
     put(storage, store, added(1, 2))
     store.forget(0)
     assert is_attached(store)
-    put(storage, store, Batch(remove=[1, 2]))
+    put(storage, store, batch_of(remove=[1, 2]))
     store.forget(0)
     assert store.is_blank and not is_attached(store)
     assert store.summary() == BLANK._replace(last_seq=2)
@@ -76,7 +85,7 @@ def test_a_file_with_an_open_snapshot_does_not_rest(storage: DuckStorage) -> Non
     store = storage.create(UUID, "orders")
     put(storage, store, added(1))
     snapshot = store.snapshot()
-    put(storage, store, Batch(remove=[1]))
+    put(storage, store, batch_of(remove=[1]))
     store.forget(0)
     assert snapshot.contents().rows["items"] == 1
     snapshot.close()
@@ -89,7 +98,7 @@ class TestTheNextStart:
         with opened(tmp_path) as storage:
             put(storage, storage.create(UUID, "orders"), added(1))
             store = storage.create(OTHER_UUID, "mail")
-            put(storage, store, added(1), Batch(remove=[1]))
+            put(storage, store, added(1), batch_of(remove=[1]))
         attached.clear()
         with opened(tmp_path) as storage:
             assert storage.open(OTHER_UUID, "mail").summary() == BLANK._replace(last_seq=1)
@@ -139,7 +148,7 @@ class TestTheNextStart:
         note = tmp_path / "resting"
         old_note = note.read_bytes()
         with opened(tmp_path) as storage:
-            put(storage, storage.open(UUID, "orders"), added(1), Batch(remove=[1]))
+            put(storage, storage.open(UUID, "orders"), added(1), batch_of(remove=[1]))
             storage._journal.roll()  # trims the records: from now on only the file has them
             storage._journal.append_closed = lambda *args, **kwargs: None  # type: ignore[method-assign]
         note.write_bytes(old_note)

@@ -80,6 +80,12 @@ class Disk:
         self.idle_rounds = self.idle_rounds + 1 if self.writes == self._writes_seen else 0
         self._writes_seen = self.writes
 
+    def written(self, flight: Flight) -> None:
+        """Notes whose files lack what was just written."""
+        for partition in flight.plan.touched:
+            if partition.placement.storage == self.storage.name:
+                self.behind[partition] = flight.logical
+
     def stores_behind(self) -> list[Store]:
         """The open stores whose files lack something."""
         for partition, store in [(partition, partition.store) for partition in self.behind]:

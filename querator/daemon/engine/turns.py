@@ -211,9 +211,7 @@ class Turns:
         landed = []
         try:
             for flight in flights:
-                for partition in flight.plan.touched:
-                    if partition.placement.storage == disk.storage.name:
-                        disk.behind[partition] = flight.logical
+                disk.written(flight)
                 if doubt and not flight.doubt:
                     flight.doubt = doubt
                 flight.disks_left -= 1
