@@ -3,13 +3,16 @@
 A page that somebody looks at is loaded again every five seconds. This loads pages at that pace, by turns: a turn with
 no page, one with the overview, one with a queue's page, one with ten overviews, and again from the beginning. So all of
 them meet the same machine. The first part reads how much processor time the daemon uses while nothing else happens. The
-second part times requests of a client that produces, leases and completes without a pause.
+second part times requests of a client that produces, leases and completes without a pause. A difference against no
+page is taken within each round. It is reported as the mean of all rounds, with the interval that contains 95% of the
+means of rounds drawn again at random.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import random
 import signal
 import socket
 import statistics
@@ -64,6 +67,15 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
+def difference(these: list[float], those: list[float], tell: str) -> str:
+    """The mean difference of pairs, and its interval of 95%."""
+    pairs = [one - other for one, other in zip(these, those, strict=True)]
+    chance = random.Random(1)
+    means = sorted(statistics.fmean(chance.choices(pairs, k=len(pairs))) for _ in range(4_000))
+    mean, low, high = (f"{value:{tell}}" for value in (statistics.fmean(pairs), means[100], means[3_899]))
+    return f"{mean} [{low} to {high}]"
+
+
 def load(path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
     connection.request("GET", path)
@@ -100,10 +112,10 @@ def measure_cpu(pid: int, rounds: int) -> None:
             before, begin = cpu_seconds(pid), time.monotonic()
             turn(looking)
             shares[looking].append((cpu_seconds(pid) - before) / (time.monotonic() - begin))
-    idle = statistics.median(shares[KINDS[0]])
     for looking in KINDS:
-        median = statistics.median(shares[looking])
-        print(f"  {looking.name:<14} {median:.2%} of a core, {median - idle:+.2%} against no page", flush=True)
+        mean = statistics.fmean(shares[looking])
+        against = difference(shares[looking], shares[KINDS[0]], "+.2%")
+        print(f"  {looking.name:<14} {mean:.2%} of a core, {against} against no page", flush=True)
 
 
 class Customer(threading.Thread):
@@ -112,21 +124,26 @@ class Customer(threading.Thread):
     def __init__(self, endpoint: str) -> None:
         super().__init__(daemon=True)
         self.client = Client(endpoint, timeout=30)
-        self.looking = KINDS[0]
-        self.seconds: dict[Looking, list[float]] = {looking: [] for looking in KINDS}
+        self.noted: list[float] = []
+        self.seconds: dict[Looking, list[list[float]]] = {looking: [] for looking in KINDS}
+        """By what is being looked at, one list per turn."""
         self.is_over = False
 
     def run(self) -> None:
         while not self.is_over:
             for call in ("produce", "lease", "complete"):
-                looking, begin = self.looking, time.perf_counter()
+                noted, begin = self.noted, time.perf_counter()
                 if call == "produce":
                     self.client.produce("busy", ["x" * 100])
                 elif call == "lease":
                     ids = [item.id for item in self.client.lease("busy", 1).items]
                 else:
                     self.client.complete("busy", ids)
-                self.seconds[looking].append(time.perf_counter() - begin)
+                noted.append(time.perf_counter() - begin)
+
+    def begin_turn(self, looking: Looking) -> None:
+        self.noted = []
+        self.seconds[looking].append(self.noted)
 
 
 def measure_requests(endpoint: str, rounds: int) -> None:
@@ -135,14 +152,25 @@ def measure_requests(endpoint: str, rounds: int) -> None:
     customer.start()
     for _ in range(rounds):
         for looking in KINDS:
-            customer.looking = looking
+            customer.begin_turn(looking)
             turn(looking)
     customer.is_over = True
     customer.join(30)
+    turns = {looking: [percentile(some, 0.99) for some in customer.seconds[looking]] for looking in KINDS}
     for looking in KINDS:
-        found = sorted(customer.seconds[looking])
-        p50, p99, p999 = (found[int(len(found) * share)] * 1_000 for share in (0.5, 0.99, 0.999))
-        print(f"  {looking.name:<14} {len(found):>7,} requests: p50 {p50:.2f}, p99 {p99:.2f}, p99.9 {p999:.2f} ms")
+        found = [one for some in customer.seconds[looking] for one in some]
+        p50, p99, p999 = (percentile(found, share) for share in (0.5, 0.99, 0.999))
+        against = difference(turns[looking], turns[KINDS[0]], "+.3f")
+        print(
+            f"  {looking.name:<14} {len(found):>7,} requests: p50 {p50:.2f}, p99 {p99:.2f}, p99.9 {p999:.2f} ms;",
+            end="",
+        )
+        print(f" p99 of a turn {against} ms against no page", flush=True)
+
+
+def percentile(seconds: list[float], share: float) -> float:
+    """In milliseconds."""
+    return sorted(seconds)[int(len(seconds) * share)] * 1_000
 
 
 def main() -> None:

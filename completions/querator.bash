@@ -31,7 +31,7 @@ _querator_options() {
     'daemon promote') echo '--config --data --force --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues') echo '--help -h' ;;
     'queues create') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --retention --if-not-exists --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
-    'queues list') echo '--limit --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'queues list') echo '--limit --contains --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues show') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues update') echo '--partitions --lease-timeout --expire-timeout --max-attempts --dead-queue --reference --retention --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queues delete') echo '--if-exists --force --yes -y --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
@@ -196,6 +196,7 @@ _querator_value() {
     'queues create --client-key') echo 'files' ;;
     'queues create --timeout') echo 'none' ;;
     'queues list --limit') echo 'none' ;;
+    'queues list --contains') echo 'none' ;;
     'queues list --output') echo '=table json ndjson name' ;;
     'queues list -o') echo '=table json ndjson name' ;;
     'queues list --columns') echo 'none' ;;

@@ -351,6 +351,8 @@ JOB_CHUNK_BYTES_MAX = 1_000_000
 JOB_POLL_SECONDS = 0.02
 VERIFY_TRIES_MAX = 100
 """Verify gives up after this many tries to count memory and file at the same moment."""
+CATALOG_LOG_BYTES_MAX = 256 * 1024
+"""When DuckDB's log of the catalog is this long, its changes are written into the catalog's file."""
 CREATE_THREADS = 4
 """Threads that create the partition files of one request."""
 COMPACT_CHECK_SECONDS = 60.0

@@ -96,13 +96,14 @@ def record_of(info: QueueInfo) -> dict[str, Any]:
     }
 
 
-def all_queues(client: Client, limit: int | None = None) -> Iterator[QueueInfo]:
-    """All queues in the order of their names, page by page. A page starts with the last name of the page before."""
+def all_queues(client: Client, limit: int | None = None, contains: str = "") -> Iterator[QueueInfo]:
+    """The queues with this in their name, in the order of their names, page by page. A page starts with the last name
+    of the page before."""
     pivot, seen = "", 0
     while True:
         page = client.list_queues(pivot=pivot, limit=LIST_LIMIT_DEFAULT)
         for info in page:
-            if info.queue_name == pivot:
+            if info.queue_name == pivot or contains.lower() not in info.queue_name.lower():
                 continue
             if limit is not None and seen >= limit:
                 return
@@ -155,6 +156,9 @@ def create(
 def list_(
     session: Session,
     limit: AtMost = None,
+    contains: Annotated[
+        str, typer.Option("--contains", metavar="TEXT", help="Only queues with this in their name.")
+    ] = "",
 ) -> None:
     """List the queues with the number of their items.
 
@@ -162,7 +166,7 @@ def list_(
     PRODUCED_LAST_MINUTE counts new items; COMPLETED_LAST_MINUTE counts items that consumers completed. OLDEST_AGE is
     the age of the oldest item that is ready or leased.
     """
-    records = map(record_of, all_queues(session.client, limit))
+    records = map(record_of, all_queues(session.client, limit, contains))
     session.output.records(
         records, COLUMNS, name="queue_name", empty="no queues yet; querator queues create NAME makes one"
     )

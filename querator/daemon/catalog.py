@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import duckdb
 import msgspec
 
+from querator import limits
 from querator.daemon.store import FINGERPRINT_SQL, Fingerprints, ascending, sync_directory
 from querator.errors import RequestFailed
 from querator.items import Counts, Job, Placement, Queue, Role, State, Token
@@ -163,7 +164,7 @@ class Catalog:
 
     def announce(self, placements: Sequence[Placement]) -> None:
         """Announces files that are about to be created. They count as leftovers until their partitions are added."""
-        with self._transaction(checkpoints=False):
+        with self._transaction():
             self._insert("leftovers", [Leftover(one.uuid, one.storage) for one in placements])
 
     def add(self, queue: Queue, placements: Sequence[Placement]) -> None:
@@ -329,8 +330,8 @@ class Catalog:
             self._connection.execute(f"insert into {table} ({columns}) values {marks}", values)
 
     @contextmanager
-    def _transaction(self, checkpoints: bool = True) -> Iterator[None]:
-        """A change, durable at the end of the block. `checkpoints` is false if another change follows at once."""
+    def _transaction(self) -> Iterator[None]:
+        """A change, durable at the end of the block."""
         with self._lock:
             try:
                 self._usable().execute("begin")
@@ -345,11 +346,21 @@ class Catalog:
                     raise CatalogError(f"the catalog cannot be written; {reason}") from error
                 raise
             self._changes += 1
-            # A checkpoint puts everything into the file. If the disk is too full for it, DuckDB's log keeps the rest.
-            if checkpoints:
-                with suppress(duckdb.Error):
-                    self._connection.execute("checkpoint")
+            self._checkpoint()
         self.committed()
+
+    def _checkpoint(self) -> None:
+        """Puts everything into the file once DuckDB's log has grown long. Until then the log has the changes.
+
+        A checkpoint writes whole tables. After every change, the cost of a new queue would grow with their number.
+        """
+        try:
+            log_bytes = self._path.with_name(self._path.name + ".wal").stat().st_size
+        except FileNotFoundError:
+            return
+        if log_bytes >= limits.CATALOG_LOG_BYTES_MAX:
+            with suppress(duckdb.Error):  # the disk is too full
+                self._connection.execute("checkpoint")
 
 
 def placements_in(copy: bytes) -> dict[str, tuple[str, str]]:

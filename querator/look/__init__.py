@@ -19,9 +19,17 @@ from querator.look.charts import (
 )
 
 __all__ = [
-    "BROAD_WIDTH", "Series", "bars", "line_chart", "nice_count", "nice_duration", "nice_rate", "sparkline",
+    "BROAD_WIDTH", "Series", "bars", "death", "line_chart", "nice_count", "nice_duration", "nice_rate", "sparkline",
     "stylesheet", "time_bars",
 ]  # fmt: skip
+
+
+_DEATHS = {"client": "given up", "max_attempts": "attempts used up", "expired": "expired"}
+
+
+def death(reason: str) -> str:
+    """Why a queue gave an item up, in words."""
+    return _DEATHS.get(reason, reason)
 
 
 def stylesheet() -> str:

@@ -170,9 +170,10 @@ def _grid(top: float, tell: Callable[[float], str], width: int) -> str:
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = _y(top * share, top)
+        kind = "tick y" if share else "tick"
         parts.append(
             f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(tell(top * share))}</text>'
+            f'<text class="{kind}" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(tell(top * share))}</text>'
         )
     return "".join(parts)
 

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 TOP: Final = 20
 KINDS_SHOWN: Final = 7
-STEPS: Final = (3_600, 86_400, 7 * 86_400)
-"""Bars of an hour, a day or a week: the shortest that gives at most `BARS` of them."""
+STEPS: Final = (10, 60, 300, 1_800, 3_600, 4 * 3_600, 86_400, 7 * 86_400)
+"""How many seconds a bar may cover: the shortest step that gives at most `BARS` bars."""
 BARS: Final = 60
+BARS_MIN: Final = 12
+"""Deaths within a shorter time are drawn at the end of this many bars, so that one bar does not fill the chart."""
+REASONS: Final = "Reasons"
 TIME_LINE: Final = "Time line"
 _AGES: Final = (
     (3_600, "under 1 hour"),
@@ -55,7 +58,7 @@ def report(spark: SparkSession, options: Mapping[str, str], splits: int) -> Repo
     dead = dead_items(spark, options, columns=columns, splits=str(splits)).cache()
     try:
         sections = [
-            _counted(dead, "Reasons", "reason"),
+            _counted(dead, REASONS, "reason"),
             _counted(dead, "Failures", "failure"),
             _counted(dead, "Kinds", "kind"),
             _counted(dead, "References", "reference"),
@@ -124,11 +127,12 @@ def _deaths(dead: DataFrame) -> Deaths | None:
         totals[row["kind"] or "(none)"] += row["n"]
     shown = [kind for kind, _ in totals.most_common(KINDS_SHOWN)]
     names = [*shown, "others"] if len(totals) > len(shown) else shown
-    counts = {name: [0] * (last // step - first // step + 1) for name in names}
+    begin, end = min(first // step, last // step - BARS_MIN + 1), last // step + 1
+    counts = {name: [0] * (end - begin) for name in names}
     for row in rows:
         kind = row["kind"] or "(none)"
-        counts[kind if kind in shown else "others"][row["step"] - first // step] += row["n"]
-    return Deaths([number * step for number in range(first // step, last // step + 1)], step, counts)
+        counts[kind if kind in shown else "others"][row["step"] - begin] += row["n"]
+    return Deaths([number * step for number in range(begin, end)], step, counts)
 
 
 def _count_by(rows: DataFrame, column: str) -> list[Any]:
@@ -143,22 +147,32 @@ def _count_by(rows: DataFrame, column: str) -> list[Any]:
 def page(report: Report, made_at: str) -> str:
     """The report as one HTML file that looks like the console and needs no other file."""
     name = html.escape(report.queue)
-    sections = "\n".join(_section(section) for section in report.sections)
-    deaths = report.deaths
-    picture = ""
-    if deaths is not None:
-        bars = look.time_bars("Deaths over time, by kind", deaths.times, deaths.counts, deaths.step_seconds, _number)
-        picture = f'<section class="card">{bars}</section>'
+    picture = look.time_bars(
+        "Deaths over time, by kind", report.deaths.times, report.deaths.counts, report.deaths.step_seconds, _number
+    ) if report.deaths is not None else ""  # fmt: skip
+    time_line = [section for section in report.sections if section.title == TIME_LINE]
+    others = [section for section in report.sections if section.title != TIME_LINE]
+    sections = "\n".join(
+        [_section(one, picture) for one in time_line]
+        + [_section(one, look.bars(one.title, one.rows, _number)) for one in map(_in_words, others)]
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Dead items of {name}</title><style>{look.stylesheet()}</style></head>\n<body>\n<main>\n"
         f"<h1>Dead items of “{name}”</h1>\n<p>{report.items:,} items, {html.escape(made_at)}; times are UTC</p>\n"
-        f"{picture}\n{sections}\n</main>\n</body></html>\n"
+        f"{sections}\n</main>\n</body></html>\n"
     )
 
 
-def _section(section: Section) -> str:
+def _in_words(section: Section) -> Section:
+    """The section with the words of the console for the reasons of deaths."""
+    if section.title != REASONS:
+        return section
+    return section._replace(rows=[(look.death(label), count) for label, count in section.rows])
+
+
+def _section(section: Section, picture: str) -> str:
     title = f"<h2>{html.escape(section.title)}</h2>"
     if not section.rows:
         return f'<section class="card">{title}\n<p>Nothing to show.</p></section>'
@@ -166,9 +180,8 @@ def _section(section: Section) -> str:
         f'<tr><td>{html.escape(label)}</td><td class="n">{count:,}</td></tr>' for label, count in section.rows
     )
     first, second = map(html.escape, section.labels)
-    bars = "" if section.title == TIME_LINE else look.bars(section.title, section.rows, _number)
     return (
-        f'<section class="card">{title}\n{bars}\n<details><summary>Figures</summary>'
+        f'<section class="card">{title}\n{picture}\n<details><summary>Figures</summary>'
         f'<table><tr><th>{first}</th><th class="n">{second}</th></tr>{cells}</table></details></section>'
     )
 

@@ -94,6 +94,10 @@ def test_list_in_json_ndjson_and_names(cli: CommandLine, queue: str) -> None:
     assert queue in names
 
 
+def test_list_is_filtered_by_name(cli: CommandLine, queue: str) -> None:
+    assert cli.ok("queues", "list", "-q", "--contains", queue[1:].upper()).split() == [queue]
+
+
 def test_list_shows_chosen_columns(cli: CommandLine, queue: str) -> None:
     assert cli.ok("queues", "list", "--columns", "partitions,queue_name").split("\n")[0] == "PARTITIONS  QUEUE_NAME"
     assert {"queue_name": queue} in cli.json("queues", "list", "--columns", "queue_name")

@@ -96,6 +96,24 @@ def test_a_page_whose_session_ends_asks_for_the_token_again(browser: Browser, gu
     reader.close()
 
 
+def test_a_page_that_is_open_during_a_restart_comes_back_after_signing_in(browser: Browser, tmp_path: Path) -> None:
+    with ConsoleDaemon(tmp_path) as daemon:
+        daemon.client.create_queue("mail")
+        secret = daemon.client.create_token("root", role="admin").token
+        reader = Reader(browser, daemon.address)
+        page = reader.open("/queue", name="mail", last="24h")
+        page.get_by_label("Token").fill(secret)
+        reader.press("Sign in")
+        daemon.restart()
+        reader.refresh()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+        page.get_by_label("Token").fill(secret)
+        reader.press("Sign in")
+        expect(page.get_by_role("heading", level=1)).to_have_text("mail")
+        assert page.url.endswith("/console/queue?name=mail&last=24h")
+        reader.close()
+
+
 def test_a_viewer_sees_no_buttons_and_can_change_nothing(browser: Browser, guarded: ConsoleDaemon) -> None:
     reader = signed_in(browser, guarded, "eve", "viewer")
     page = reader.open("/queue", name="mail")

@@ -63,7 +63,15 @@ def test_a_partition_in_error_claims_no_counts_and_offers_only_what_can_help(
     page = reader.open("/queue", name="q")
     row = page.locator("#partitions tr.troubled")
     expect(row.locator("[data-label=ready]")).to_have_text("?")
-    assert row.locator("a.button").all_inner_texts() == ["Reload", "Migrate", "Offline"]
+    assert row.locator("a.button").all_inner_texts() == ["Reload", "Offline"]
+    reader.open("/act/migrate", name="q", partition=0)
+    reader.sees("partition 0 of 'q' is in error and cannot be migrated")
+    reader.open()
+    banner = page.locator("#health .note.bad")
+    expect(banner).to_contain_text("1 queue has partitions that do not work. The others go on.")
+    expect(banner.locator("details")).to_contain_text("q/0: ")
+    expect(banner.get_by_text("q/0: ")).to_be_hidden()  # the daemon's own words, on demand
+    reader.open("/queue", name="q")
     press(reader, "reload-0")
     reader.sees("it is not known what it holds")
     confirm(reader)
@@ -203,7 +211,27 @@ def test_choosing_no_group_says_so(reader: Reader, daemon: ConsoleDaemon, queue:
     daemon.let_die(f"{queue}-src", f"{queue}-dead", "x")
     reader.open("/dead", name=f"{queue}-dead")
     reader.press("Redrive the chosen groups …")
-    reader.sees("choose at least one group first")
+    reader.sees("Choose at least one group first.")
+    expect(reader.page.get_by_role("heading", level=1)).to_have_text(f"Dead letters of {queue}-dead")
+
+
+def test_a_redrive_does_not_wait_for_an_offline_partition(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:
+    source, dead = f"{queue}-src", f"{queue}-dead"
+    daemon.client.create_queue(dead)
+    daemon.client.create_queue(source, partitions=2, dead_queue=dead)
+    daemon.let_die(source, dead, "a", "b", "c")
+    daemon.client.offline_partitions(source, [1])
+    page = reader.open("/dead", name=dead)
+    page.get_by_label("Choose all groups").check()
+    reader.press("Redrive the chosen groups …")
+    confirm(reader)
+    daemon.until_no_job_runs()
+    assert [job.state for job in daemon.client.list_jobs() if job.queue_name == dead] == ["done"]
+    assert [one.total for one in daemon.client.list_partitions(source)] == [3, 0]
+    daemon.client.reload_partitions(source)
+    assert sorted(str(one.payload) for one in daemon.client.list_items(source)) == sorted(
+        str(one.payload) for one in daemon.client.lease(source, 10).items
+    )
 
 
 def test_a_job_shows_its_progress_and_is_cancelled(reader: Reader, daemon: ConsoleDaemon, queue: str) -> None:

@@ -40,6 +40,7 @@ def test_the_overview_is_filtered_by_its_box(reader: Reader, queue: str) -> None
     page.keyboard.press("Enter")
     expect(page.locator("#queues tbody tr")).to_have_count(1)
     assert names_shown(reader) == [queue]
+    expect(page.locator(".command code").last).to_have_text(f"querator queues list --contains {queue[2:].upper()}")
     reader.press(queue)
     expect(page.get_by_role("heading", level=1)).to_have_text(queue)
 
@@ -98,6 +99,28 @@ def test_no_page_is_wider_than_a_narrow_screen(browser: Browser, daemon: Console
         page = reader.open(path, **({"name": queue} if path in PAGES else {}))
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
     reader.close()
+
+
+def test_no_label_of_a_chart_is_cut_off_on_a_narrow_screen(browser: Browser, daemon: ConsoleDaemon, queue: str) -> None:
+    daemon.client.produce(queue, ["x"])
+    daemon.client.advance_clock("33h")
+    daemon.until_sampled(queue)
+    reader = Reader(browser, daemon.address, viewport={"width": 400, "height": 800})
+    page = reader.open("/queue", name=queue)
+    expect(page.locator("figure svg text.tick").first).to_be_visible()
+    outside = page.evaluate(
+        """[...document.querySelectorAll("figure svg text.tick")].filter((tick) => {
+            const label = tick.getBoundingClientRect(), chart = tick.ownerSVGElement.getBoundingClientRect();
+            return label.left < chart.left || label.right > chart.right + 1 || label.top < chart.top - 1;
+        }).map((tick) => tick.textContent)"""
+    )
+    assert outside == []
+    reader.close()
+
+
+def test_charts_without_values_say_when_the_first_one_comes(reader: Reader, queue: str) -> None:
+    reader.open("/queue", name=queue, last="24h")
+    reader.sees("There are no values yet. These charts get a value every 5m.")
 
 
 def test_dark_and_light_follow_the_system(browser: Browser, daemon: ConsoleDaemon) -> None:
@@ -223,6 +246,7 @@ def test_sql_with_a_time_and_a_number_draws_a_line(reader: Reader, daemon: Conso
 def test_a_page_that_does_not_exist_says_so(reader: Reader) -> None:
     reader.open("/nowhere")
     reader.sees("there is no page /nowhere")
+    expect(reader.page.locator(".command code")).to_have_text("querator doctor")
     reader.open("/queue", name="no-such-queue")
     reader.sees("queue does not exist")
 

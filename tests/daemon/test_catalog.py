@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from querator import limits
 from querator.daemon.catalog import SCHEMA_VERSION, Catalog, CatalogError
 from querator.items import Queue
 
@@ -38,7 +39,8 @@ def queue(name: str, reference: str = "") -> Queue:
     return Queue(name=name, lease_timeout_ns=1, expire_timeout_ns=1, requested_partitions=1, reference=reference)
 
 
-def test_it_goes_on_after_a_checkpoint_had_no_room(tmp_path: Path) -> None:
+def test_it_goes_on_after_a_checkpoint_had_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CATALOG_LOG_BYTES_MAX", 0)  # a checkpoint after every change
     path = tmp_path / "catalog.duckdb"
     catalog = Catalog(path)
     catalog.add(queue("a"), [])
@@ -65,6 +67,20 @@ def test_a_change_that_finds_no_room_is_an_error_and_the_next_one_is_not(tmp_pat
     assert failures == 1
     assert [one.name for one in catalog.queues()] == ["b"]
     catalog.close()
+
+
+def test_its_log_is_written_into_the_file_when_it_has_grown_long(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.duckdb"
+    log = tmp_path / "catalog.duckdb.wal"
+    catalog = Catalog(path)
+    lengths = []
+    for number in range(20):
+        catalog.add(queue(f"q{number}", "x" * 30_000), [])
+        lengths.append(log.stat().st_size if log.exists() else 0)
+    assert 30_000 < max(lengths) <= limits.CATALOG_LOG_BYTES_MAX + 40_000
+    assert min(lengths[1:]) < 100_000
+    catalog.close()
+    assert not log.exists()
 
 
 class TestVersions:

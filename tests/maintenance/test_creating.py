@@ -43,12 +43,7 @@ class TestCost:
 
         house.create("first")
         monkeypatch.setattr(Instance, "cursor", lambda instance: Counted(cursor(instance)))
-
-        def noted(catalog: Catalog, **options: bool) -> object:
-            asked.append("catalog")
-            return transaction(catalog, **options)
-
-        monkeypatch.setattr(Catalog, "_transaction", noted)
+        monkeypatch.setattr(Catalog, "_transaction", lambda catalog: (asked.append("catalog"), transaction(catalog))[1])
         return asked
 
     def test_fifty_partitions_are_made_in_one_step(self, house: House, statements: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import threading
@@ -306,6 +307,9 @@ def test_report_counts_what_died_and_draws_it(pipeline: Pipeline, queue: str, de
     text = page.read_text()
     assert text.count("<svg") == 8
     (deaths,) = re.findall(r"<figure.*?</figure>", text)
+    assert len(json.loads(html.unescape(re.findall(r'data-points="(.*?)"', deaths)[0]))) == 12  # of ten seconds
+    assert "given up" in text and ">client<" not in text
+    assert text.index("<h2>Time line") < text.index("<figure") < text.index("<h2>Reasons")
     assert deaths.count('<rect class="bar c0"') == 1 and "Deaths over time, by kind: good, " in deaths
     assert "http" not in text.replace("http-equiv", "")
 

@@ -46,7 +46,8 @@ def test_a_sample_says_what_a_queue_holds_and_did(house: House) -> None:
     leased = house.lease(4)
     house.complete(leased[0].id, leased[1].id).result(10)
     step(house)
-    (sample,) = history(house)
+    before, sample = history(house)
+    assert (before.ready, before.produced) == (0, 0)
     assert (sample.ready, sample.leased, sample.produced, sample.leases, sample.completed) == (2, 2, 6, 4, 2)
     assert sample.seconds == 10 and sample.oldest_age_ms == 10_000
     assert sample.wait_ms == 2 * 10_000 // 4 and sample.held_ms == 2 * 10_000 // 2
@@ -57,7 +58,7 @@ def test_nothing_is_known_of_a_wait_while_nothing_is_leased(house: House) -> Non
     step(house)
     house.produce("a")
     step(house)
-    assert history(house)[0].wait_ms is None and history(house)[0].held_ms == 0
+    assert history(house)[1].wait_ms is None and history(house)[1].held_ms == 0
 
 
 def test_the_history_survives_a_restart(house: House) -> None:
@@ -85,7 +86,7 @@ def test_a_queue_of_the_same_name_begins_a_history_of_its_own(house: House) -> N
     house.create()
     step(house)
     step(house)
-    assert [sample.ready for sample in history(house)] == [0]
+    assert [sample.ready for sample in history(house)] == [0, 0]
 
 
 def test_a_day_and_a_week_are_kept_in_coarser_steps(house: House) -> None:
@@ -190,6 +191,16 @@ def test_deaths_before_the_first_sample_count_in_the_row_as_in_the_sum(house: Ho
         assert page.died == 1 and [one.died for one in page.items] == [1]
 
 
+def test_what_happens_before_the_first_sample_is_in_the_history(house: House) -> None:
+    house.create()
+    house.produce("a", "b")
+    die(house, "q")
+    assert overview(house).items  # somebody who looks takes nothing out of it
+    step(house)
+    (sample,) = history(house)
+    assert (sample.produced, sample.dead, sample.seconds) == (2, 1, 10)
+
+
 def test_the_overview_shows_the_present_and_depths_of_the_past(house: House) -> None:
     house.create()
     step(house)
@@ -212,4 +223,4 @@ def test_a_round_that_takes_too_long_goes_on_with_the_queues_it_left_out(
     monkeypatch.setattr(limits, "TREND_ROUND_SECONDS_MAX", -1.0)  # each round ends after one queue
     for _ in range(8):
         step(house)
-    assert [len(history(house, queue=f"q{number}")) for number in range(8)] == [1] * 8
+    assert [len(history(house, queue=f"q{number}")) for number in range(8)] == [2] * 8

@@ -26,7 +26,7 @@ from querator.daemon.bulk.pacing import Pace
 from querator.daemon.engine import ask, read
 from querator.daemon.http import send_body
 from querator.daemon.metrics import HttpMetrics
-from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical
+from querator.daemon.queue import BULK_PREFIX, SOURCE_PREFIX, Intake, Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import Store
 from querator.errors import InvalidRequest, QueratorError, RequestFailed, from_wire
@@ -207,8 +207,15 @@ class Write:
             remembered = store.remembered(keys, now_us) if keys else set()
             return store.sources(sources) | {key.removeprefix(SOURCE_PREFIX) for key in remembered}
 
-        found = await asyncio.gather(*(read(logical, one, known) for one in logical.partitions))
-        return set().union(*found)
+        async def known_by(partition: Partition) -> set[str]:
+            if keys and partition.store is None and partition.keys_are_noted:
+                # The partition is offline. The catalog has every key of its file, so nothing need wait for it.
+                catalog = self._registry.catalog
+                noted = await self._registry.blocking(catalog.remembered, partition.placement.uuid, keys, now_us)
+                return {key.removeprefix(SOURCE_PREFIX) for key in noted}
+            return await read(logical, partition, known)
+
+        return set().union(*await asyncio.gather(*map(known_by, logical.partitions)))
 
     def _waiting_bytes(self) -> int:
         """The bytes that are not applied to the files yet. Raises if the daemon stops or the queue is gone."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from querator.daemon.console import dead_page
 from querator.daemon.console.asking import literal
 from querator.daemon.console.pages import command, number
-from querator.daemon.console.plans import Action, Field, Plan, job_started
+from querator.daemon.console.plans import Action, Field, NothingChosen, Plan, job_started
 from querator.daemon.console.queue_page import HELD
 from querator.daemon.console.visits import Remark, Visit, address
 from querator.errors import InvalidRequest
@@ -65,14 +65,14 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, visit: Visit) -> _Selection:
-        """The groups that a form chose, or one item, or everything if neither is named."""
+        """The groups that a form chose, or one item. Raises NothingChosen."""
         queue, keys, item_id = visit.get("name"), visit.all("group"), visit.get("id")
         hidden = {"name": [queue], "group": keys, "id": [item_id] if item_id else []}
         if item_id:
             return cls(queue, f"id = {literal(item_id)}", hidden)
         where = dead_page.condition(keys)
         if not where:
-            raise InvalidRequest("choose at least one group first")
+            raise NothingChosen("Choose at least one group first.", address("/dead", name=queue))
         return cls(queue, where, hidden)
 
 

@@ -40,6 +40,6 @@ async def show(visit: Visit) -> ConsolePage:
             "offset": offset,
             "rows": ROWS,
         },
-        commands=(command("top"), command("queues", "list")),
+        commands=(command("top"), command("queues", "list", *(("--contains", contains) if contains else ()))),
         live=True,
     )

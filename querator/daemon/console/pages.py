@@ -21,7 +21,6 @@ from querator.limits import US_PER_SECOND
 HERE: Final = Path(__file__).parent
 FOREVER: Final = "public, max-age=31536000, immutable"
 LIVE_SECONDS: Final = 5
-DEATHS: Final = {"client": "given up", "max_attempts": "attempts used up", "expired": "expired"}
 
 
 class ConsolePage(NamedTuple):
@@ -182,7 +181,7 @@ def one_line(text: str, length: int = 80) -> str:
 
 def death(reason: str | None) -> str:
     """Why a queue gave an item up."""
-    return DEATHS.get(reason or "", reason or "–")
+    return look.death(reason) if reason else "–"
 
 
 def _sparkline(values: list[int], label: str) -> Markup:

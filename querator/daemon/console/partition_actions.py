@@ -100,6 +100,11 @@ async def _plan_migrate(visit: Visit) -> Plan:
     here = next((one for one in listed.items if one.partition in chosen.numbers), None)
     if here is None:
         raise InvalidRequest(f"there is no {chosen.text}")
+    if here.state == "error":
+        raise InvalidRequest(
+            f"{chosen.text} is in error and cannot be migrated: its file must be read for that. It opens by itself once"
+            f" the cause is gone, which is: {here.reason}"
+        )
     choices = [
         (f"storage {one.storage}", f"storage '{one.storage}' at {one.directory}")
         for one in storages.items

@@ -36,6 +36,14 @@ class Plan(NamedTuple):
     is_dangerous: bool = False
 
 
+class NothingChosen(Exception):
+    """The visitor pressed a button without a choice. The page `back` asks for one."""
+
+    def __init__(self, text: str, back: str) -> None:
+        super().__init__(text)
+        self.back = back
+
+
 class Action(NamedTuple):
     plan: Callable[[Visit], Awaitable[Plan]]
     run: Callable[[Visit], Awaitable[Remark]]
@@ -45,17 +53,23 @@ def action_page(action: Action) -> Callable[[Visit], Awaitable[ConsolePage | Red
     async def answer(visit: Visit) -> ConsolePage | Redirect:
         if not visit.may_operate():
             raise Forbidden("you may look, but change nothing")
-        plan = await action.plan(visit)
+        try:
+            plan = await action.plan(visit)
+        except NothingChosen as error:
+            return _return(visit, error.back, Remark("warn", str(error)))
         if visit.method == "POST" and visit.get("confirmed"):
             try:
                 remark = await action.run(visit)
             except QueratorError as error:
                 return _asked(plan, str(error.message))
-            sign = "&" if "?" in plan.back else "?"
-            return Redirect(f"{plan.back}{sign}said={visit.desk.leave(remark)}")
+            return _return(visit, plan.back, remark)
         return _asked(plan)
 
     return answer
+
+
+def _return(visit: Visit, back: str, remark: Remark) -> Redirect:
+    return Redirect(f"{back}{'&' if '?' in back else '?'}said={visit.desk.leave(remark)}")
 
 
 def _asked(plan: Plan, error: str = "") -> ConsolePage:

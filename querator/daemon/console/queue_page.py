@@ -11,6 +11,8 @@ from querator.limits import NS_PER_MS, US_PER_SECOND
 from querator.wire import messages
 
 WINDOWS: Final = {"15m": ("15 minutes", 900), "24h": ("a day", 86_400), "168h": ("a week", 7 * 86_400)}
+FIRST_AFTER_MS: Final = {"15m": 10_000, "24h": 300_000, "168h": 1_800_000}
+"""When the charts of a new queue get their first value."""
 ROWS: Final = 200
 HELD: Final = "deadline > timestamp '0001-01-02'"
 """Leaves out items that are being moved to another queue or partition: no client holds them any more."""
@@ -43,6 +45,8 @@ async def show(visit: Visit) -> ConsolePage:
             "waiting": stats.logical_queues[0],
             "partitions": listed.items,
             "charts": charts(history.samples, end, WINDOWS[window][1]),
+            "is_empty": not history.samples,
+            "first_after": span(FIRST_AFTER_MS[window]),
             "window": window,
             "windows": WINDOWS,
         },

@@ -21,7 +21,7 @@ from querator.daemon.console import (
     sql_page,
 )
 from querator.daemon.console.item_actions import ITEM_ACTIONS
-from querator.daemon.console.pages import ConsolePage, Redirect, render, static
+from querator.daemon.console.pages import ConsolePage, Redirect, command, render, static
 from querator.daemon.console.partition_actions import PARTITION_ACTIONS
 from querator.daemon.console.plans import action_page
 from querator.daemon.console.sessions import Sessions
@@ -117,7 +117,9 @@ def _response(visit: Visit, found: ConsolePage | Redirect) -> Response:
 
 
 def _failure(message: str, status: int) -> ConsolePage:
-    return ConsolePage("error.html", "This did not work", {"message": message}, status=status)
+    return ConsolePage(
+        "error.html", "This did not work", {"message": message}, commands=(command("doctor"),), status=status
+    )
 
 
 def _status(error: QueratorError) -> int:

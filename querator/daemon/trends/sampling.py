@@ -71,7 +71,10 @@ class Trends:
         self.standings: dict[str, LatestSample] = {}
         self._past_deaths: dict[str, tuple[tuple[int, int], ...]] = {}
         """The deaths before the daemon started, of queues that were not sampled since."""
-        self._step = 0
+        self._began_us = clock.now_us()
+        self._step = self._began_us // US_PER_SECOND // FINE.step_seconds
+        """The step of the last round. The first round waits for the next step, because an earlier process may have
+        written this one."""
         self._next = 0
         """The number of the queue with which the next round begins."""
         self._due: deque[tuple[Resolution, Resolution, int, int]] = deque()
@@ -100,17 +103,10 @@ class Trends:
             if (slot := self.slots.find(name)) is not None
         }
         tags = {slot: tag for slot, (_, tag) in slots.items()}
-        until = self.clock.now_us() // US_PER_SECOND + 1
+        until = self._began_us // US_PER_SECOND + 1
         found = await registry.blocking(rings.read_deaths, self.directory, tags, until - FINE.covered_seconds, until)
         for slot, deaths in found.items():
-            name = slots[slot][0]
-            past = tuple([(at * US_PER_SECOND, count) for at, count in deaths])
-            standing = self.standings.get(name)
-            if standing is None:
-                self._past_deaths[name] = past
-            else:  # somebody has looked at the queue already
-                died = standing.died + sum([count for _, count in past])
-                self.standings[name] = standing._replace(deaths=(*past, *standing.deaths), died=died)
+            self._past_deaths[slots[slot][0]] = tuple([(at * US_PER_SECOND, count) for at, count in deaths])
 
     async def look(self, registry: Registry) -> None:
         """Samples all queues if a step has passed since the last round."""
@@ -155,12 +151,8 @@ class Trends:
         return _standing(logical, self.clock.now_us(), before, self._past_deaths.get(logical.queue.name, ()))
 
     def latest(self, logical: Logical) -> LatestSample:
-        """The last sample of a queue. A queue that was created since the last round is sampled now."""
-        name = logical.queue.name
-        found = self.standings.get(name)
-        if found is None:
-            found = self.standings[name] = self.stand(logical)
-        return found
+        """The last sample of a queue, or its current figures if it was created since the last round."""
+        return self.standings.get(logical.queue.name) or self.stand(logical)
 
     def _sample_one(self, logical: Logical, at: int, found: dict[int, Sample]) -> None:
         queue = logical.queue
@@ -170,7 +162,9 @@ class Trends:
         standing = self.standings[queue.name] = _standing(logical, now_us, before, past_deaths)
         slot = self.slots.of(queue.name)
         if before is None or standing.produced < before.produced or standing.completed < before.completed:
-            return  # a queue that was just loaded or replaced: there is nothing to compare with yet
+            # The queue was just loaded or replaced. Its counters began at 0.
+            at_us = max(now_us - FINE.step_seconds * US_PER_SECOND, self._began_us, queue.created_at)
+            before = standing._replace(at_us=at_us, produced=0, leases=0, completed=0, dead=0)
         oldest = standing.oldest_created_at
         found[slot] = Sample(
             at=at,
