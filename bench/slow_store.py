@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import hashlib
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -21,30 +23,39 @@ class Store:
     def __init__(self, put_seconds: float) -> None:
         self._objects: dict[str, bytes] = {}
         self._put_seconds = put_seconds
+        self._sleepers = ThreadPoolExecutor(8)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(CONNECTION_SECONDS_MAX):
                 while head := await reader.readuntil(b"\r\n\r\n"):
+                    begun = time.monotonic()
                     line, _, rest = head.decode().partition("\r\n")
                     method, target, _ = line.split(" ")
                     fields = {
                         name.lower(): value for name, _, value in (one.partition(": ") for one in rest.split("\r\n"))
                     }
                     body = await reader.readexactly(int(fields.get("content-length", "0")))
-                    writer.write(await self._answer(method, target, fields, body))
+                    writer.write(await self._answer(method, target, fields, body, begun))
                     await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             pass
         finally:
             writer.close()
 
-    async def _answer(self, method: str, target: str, fields: dict[str, str], body: bytes) -> bytes:
+    async def _wait(self, begun: float) -> None:
+        """Returns when the put has taken its time. In a thread, because the timers of the loop are too coarse: they
+        fire up to a millisecond late.
+        """
+        left = begun + self._put_seconds - time.monotonic()
+        await asyncio.get_running_loop().run_in_executor(self._sleepers, time.sleep, max(0.0, left))
+
+    async def _answer(self, method: str, target: str, fields: dict[str, str], body: bytes, begun: float) -> bytes:
         parts = urlsplit(target)
         query = parse_qs(parts.query, keep_blank_values=True)
         name = unquote(parts.path).lstrip("/").partition("/")[2]
         if method == "PUT":
-            await asyncio.sleep(self._put_seconds)
+            await self._wait(begun)
             if name in self._objects and fields.get("if-none-match") == "*":
                 return _reply(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             self._objects[name] = body

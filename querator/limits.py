@@ -406,7 +406,9 @@ ARCHIVE_PRUNE_SECONDS = 3_600.0
 ARCHIVE_WAIT_SECONDS_MAX = 5.0
 """Requests that wait for the archive get 454 after this time, and partitions are in error until it has caught up."""
 ARCHIVE_GATHER_SECONDS = 0.001
-"""With an archive that must be waited for, requests gather for at most this long before they share a put."""
+GATHER_ROUNDS_MAX = 5
+"""With an archive that must be waited for, requests gather before they share a put: until none has come for the first,
+but for no more than this many times as long."""
 STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
 STANDBY_SAVE_SECONDS = 5.0

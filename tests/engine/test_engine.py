@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from querator import limits
 from querator.clock import ManualClock
 from querator.config_file import LimitsConfig
 from querator.daemon.engine import Turns, at_store, change, close_partition, open_partition, read
@@ -231,6 +232,25 @@ def test_a_turn_that_gathers_begins_when_as_many_have_asked_as_were_answered(tmp
         assert bench.storage.writers == []
         bench.produce(queues[1])
         await bench.until(lambda: len(bench.answers) == 4)
+        assert bench.storage.writers == [ON_LOOP]
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_turn_gathers_as_long_as_requests_keep_coming(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        turns = bench.turns
+        turns.gather_seconds = 3_600.0
+        turns._answered = 100  # so many may come again
+        bench.storage.writers.clear()
+        for rounds in range(limits.GATHER_ROUNDS_MAX - 1, 0, -1):
+            gathered = turns._gathered
+            bench.produce(logical)
+            turns._gather(rounds, gathered)  # as the timer does
+            assert bench.storage.writers == []
+        turns._gather(1, turns._gathered)  # nothing has come since
+        await bench.until(lambda: len(bench.answers) == limits.GATHER_ROUNDS_MAX - 1)
         assert bench.storage.writers == [ON_LOOP]
 
     run(lambda: Bench(tmp_path, ON_LOOP), test)

@@ -126,13 +126,23 @@ class AnswerGate:
         self._storages.withheld = reason
         self._away_until = self._shipper.ask()
         self._let_go(reason)
-        self._turns.fail_partitions(reason)
+        self._fail_partitions(reason)
 
     def _come_back(self) -> None:
         log.warning("the archive has everything again")
         self._away_until = 0
         self._storages.withheld = ""
-        self._turns.end_back_offs()
+        for logical in self._turns.logicals:
+            logical.end_back_offs()
+            logical.wake()
+
+    def _fail_partitions(self, reason: str) -> None:
+        """Puts every partition in error. They recover when their stores can be opened again."""
+        for logical in self._turns.logicals:
+            for partition in logical.partitions:
+                if partition.store is not None:
+                    logical.files.fail(partition, reason)
+            logical.wake()
 
     def _let_go(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()

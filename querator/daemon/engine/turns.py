@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
+from querator import limits
 from querator.clock import Clock, ManualClock
 from querator.daemon.engine.disks import Disk
 from querator.daemon.engine.flights import Flight
@@ -60,8 +61,8 @@ class Turns:
         self.gate: Turnstile | None = None
         """Holds answers back, if there is an archive."""
         self.gather_seconds = 0.0
-        """A turn waits for at most this long, so that more requests share its write. 0 for storages alone: a sync is
-        fast.
+        """A turn waits until no request has come for this long, so that more requests share its write. 0 for storages
+        alone: a sync is fast.
         """
 
     # -- what takes part
@@ -90,11 +91,13 @@ class Turns:
     def wake(self, logical: Logical) -> None:
         """Gives the queue a pass in the next turn. A queue calls this itself when it has work."""
         self._dirty[logical] = None
+        if logical in self._in_flight:
+            return  # the queue plans again after its pass is settled
         if not self._turn_scheduled:
             self._turn_scheduled = True
             if self.gather_seconds:
-                self._gathering = self.loop.call_later(self.gather_seconds, self._turn)
                 self._gathered = 0
+                self._gather(limits.GATHER_ROUNDS_MAX, -1)
             else:
                 # Clients that were answered together ask again together. Polling the sockets once more before the turn
                 # lets more of them share its write. A single client would only wait longer.
@@ -107,14 +110,20 @@ class Turns:
                 self._gathering = None
                 self.loop.call_soon(self._turn)
 
+    def _gather(self, rounds: int, gathered: int) -> None:
+        """Waits for further requests, as long as they keep coming. There were so many when it last waited."""
+        if rounds and self._gathered > gathered:
+            self._gathering = self.loop.call_later(self.gather_seconds, self._gather, rounds - 1, self._gathered)
+        else:
+            self._turn()
+
     def _turn_soon(self) -> None:
         self.loop.call_soon(self._turn)
 
     def _resume(self) -> None:
         """The gate is open again."""
-        for logical in self._dirty:
+        for logical in tuple(self._dirty):
             self.wake(logical)
-            break
 
     def _turn(self) -> None:
         self._turn_scheduled = False
@@ -247,20 +256,6 @@ class Turns:
                 if partition.store is not None:
                     logical.files.fail(partition, str(error))
         disk.report_room([partition for _, partition in self.partitions_on(disk)], self.clock.now_us())
-
-    def fail_partitions(self, reason: str) -> None:
-        """Puts every partition in error. They recover when their stores can be opened again."""
-        for logical in self.logicals:
-            for partition in logical.partitions:
-                if partition.store is not None:
-                    logical.files.fail(partition, reason)
-            logical.wake()
-
-    def end_back_offs(self) -> None:
-        """Tries everything again that failed and waits."""
-        for logical in self.logicals:
-            logical.end_back_offs()
-            logical.wake()
 
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
