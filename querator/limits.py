@@ -353,6 +353,8 @@ VERIFY_TRIES_MAX = 100
 """Verify gives up after this many tries to count memory and file at the same moment."""
 CATALOG_LOG_BYTES_MAX = 256 * 1024
 """When DuckDB's log of the catalog is this long, its changes are written into the catalog's file."""
+CATALOG_CHECKPOINT_SECONDS = 2.0
+"""Shorter logs are written into the file this often."""
 CREATE_THREADS = 4
 """Threads that create the partition files of one request."""
 COMPACT_CHECK_SECONDS = 60.0

@@ -7,7 +7,9 @@ one at a time. The registry keeps the same facts in memory, and reads them from 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +60,12 @@ known, which is right for any partition whose file could not be read."""
 T = TypeVar("T")
 
 
+log = logging.getLogger("querator.daemon")
+
+_TORN = ("not enough data in file", "entry size exceeded remaining data in file")
+"""What DuckDB says of a log whose last change is cut off."""
+
+
 class Leftover(NamedTuple):
     uuid: str
     storage: str
@@ -74,10 +82,12 @@ class Catalog:
         self._lock = threading.Lock()
         self._changes = 0
         """How many changes were committed since the start."""
+        self._has_log = True
+        """Whether DuckDB's log may have changes that the file lacks."""
         self.committed: Callable[[], None] = lambda: None
         """Called after every change, in the thread that made it. The change is acknowledged when this returns."""
         try:
-            self._connection = self._connect()
+            self._connection = _connected_after_crash(path)
             self._connection.execute(_META)
             found = self._connection.execute("select schema_version from meta").fetchone()
             if found is not None and found[0] != SCHEMA_VERSION:
@@ -92,11 +102,6 @@ class Catalog:
             os.chmod(path, 0o600)
             sync_directory(path.parent)
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
-        # With this setting a damaged log is an error, instead of a catalog that silently lost its last changes.
-        # One thread: with more of them, DuckDB takes half as long again for statements as small as these.
-        return duckdb.connect(str(self._path), config={"debug_abort_on_wal_failure": True, "threads": 1})
-
     def _usable(self) -> duckdb.DuckDBPyConnection:
         """The connection. Opened again if DuckDB has invalidated it, which happens when the disk was full."""
         try:
@@ -104,7 +109,7 @@ class Catalog:
         except duckdb.Error:
             with suppress(duckdb.Error):
                 self._connection.close()
-            self._connection = self._connect()
+            self._connection = _connected(self._path)
         return self._connection
 
     def queues(self) -> list[Queue]:
@@ -346,21 +351,54 @@ class Catalog:
                     raise CatalogError(f"the catalog cannot be written; {reason}") from error
                 raise
             self._changes += 1
-            self._checkpoint()
+            self._has_log = True
+            log_path = _log_path(self._path)
+            if log_path.exists() and log_path.stat().st_size >= limits.CATALOG_LOG_BYTES_MAX:
+                self._checkpoint()
         self.committed()
 
-    def _checkpoint(self) -> None:
-        """Puts everything into the file once DuckDB's log has grown long. Until then the log has the changes.
+    def checkpoint(self) -> None:
+        """Puts everything into the file. Until then DuckDB's log has the latest changes.
 
-        A checkpoint writes whole tables. After every change, the cost of a new queue would grow with their number.
+        Called every few seconds. A checkpoint writes whole tables: after every change, the cost of a new queue would
+        grow with their number.
         """
-        try:
-            log_bytes = self._path.with_name(self._path.name + ".wal").stat().st_size
-        except FileNotFoundError:
-            return
-        if log_bytes >= limits.CATALOG_LOG_BYTES_MAX:
-            with suppress(duckdb.Error):  # the disk is too full
-                self._connection.execute("checkpoint")
+        if self._has_log:
+            with self._lock:
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        with suppress(duckdb.Error):  # the disk is too full
+            self._connection.execute("checkpoint")
+            self._has_log = False
+
+
+def _connected_after_crash(path: Path) -> duckdb.DuckDBPyConnection:
+    """Leaves out a change that a crash cut off in DuckDB's log: it was not acknowledged. Keeps a copy of the log."""
+    try:
+        return _connected(path)
+    except duckdb.Error as error:
+        if not any(text in str(error) for text in _TORN):
+            raise
+        kept = path.with_name(path.name + ".wal.torn")
+        shutil.copyfile(_log_path(path), kept)
+        log.warning(
+            "a crash interrupted the last change of the catalog, which is left out",
+            extra={"log": str(kept), "reason": str(error)},
+        )
+        connection = _connected(path, trust_torn_log=True)
+        connection.execute("checkpoint")  # nothing may be appended to a log whose end is torn
+        return connection
+
+
+def _connected(path: Path, trust_torn_log: bool = False) -> duckdb.DuckDBPyConnection:
+    # With this setting a damaged log is an error, instead of a catalog that silently lost its last changes.
+    # One thread: with more of them, DuckDB takes half as long again for statements as small as these.
+    return duckdb.connect(str(path), config={"debug_abort_on_wal_failure": not trust_torn_log, "threads": 1})
+
+
+def _log_path(path: Path) -> Path:
+    return path.with_name(path.name + ".wal")
 
 
 def placements_in(copy: bytes) -> dict[str, tuple[str, str]]:

@@ -152,10 +152,17 @@ class Service:
         registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
         registry.run(registry.access.keep_time())
+        registry.run(self._checkpoint_catalog())
         if shipper is not None and shipper.config.wait:
             catalog.committed = shipper.wait_for_all
         # Last, because a standby's connections are open: a call must meet the tokens and queues that were just loaded.
         self._offer_calls()
+
+    async def _checkpoint_catalog(self) -> None:
+        """Writes changes of the catalog into its file, until cancelled."""
+        while True:
+            await asyncio.sleep(limits.CATALOG_CHECKPOINT_SECONDS)
+            await self.registry.blocking(self.registry.catalog.checkpoint)
 
     def _lose_archive(self, error: QueratorError) -> None:
         """Stops all acknowledgements, because another daemon owns the archive, or because it is damaged."""

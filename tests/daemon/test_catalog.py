@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +82,61 @@ def test_its_log_is_written_into_the_file_when_it_has_grown_long(tmp_path: Path)
     assert min(lengths[1:]) < 100_000
     catalog.close()
     assert not log.exists()
+
+
+def copied(path: Path, directory: Path, log: bytes) -> Path:
+    """A catalog as a crash leaves it, with this log."""
+    directory.mkdir()
+    shutil.copy(path, directory / path.name)
+    (directory / "catalog.duckdb.wal").write_bytes(log)
+    return directory / path.name
+
+
+class TestLogAfterACrash:
+    def test_a_change_that_was_cut_off_is_left_out(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path = tmp_path / "catalog.duckdb"
+        log = tmp_path / "catalog.duckdb.wal"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        before = log.stat().st_size
+        catalog.add(queue("b"), [])
+        whole = log.read_bytes()
+        for size in range(before + 1, len(whole), 11):
+            caplog.clear()
+            there = copied(path, tmp_path / str(size), whole[:size])
+            after = Catalog(there)
+            assert [one.name for one in after.queues()] == ["a"]
+            assert "a crash interrupted the last change of the catalog" in caplog.text
+            after.add(queue("c"), [])
+            again = Catalog(copied(there, there.parent / "again", there.with_name("catalog.duckdb.wal").read_bytes()))
+            assert [one.name for one in again.queues()] == ["a", "c"]
+            assert there.with_name("catalog.duckdb.wal.torn").read_bytes() == whole[:size]
+            after.close()
+            again.close()
+        catalog.close()
+
+    def test_a_change_that_was_altered_ends_the_start(self, tmp_path: Path) -> None:
+        path = tmp_path / "catalog.duckdb"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        catalog.add(queue("b"), [])
+        altered = bytearray((tmp_path / "catalog.duckdb.wal").read_bytes())
+        altered[len(altered) // 2] ^= 1
+        there = copied(path, tmp_path / "there", bytes(altered))
+        with pytest.raises(CatalogError, match="cannot be opened"):
+            Catalog(there)
+        catalog.close()
+
+    def test_a_checkpoint_puts_the_log_into_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "catalog.duckdb"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        catalog.checkpoint()
+        with_file_only = tmp_path / "copy.duckdb"
+        shutil.copy(path, with_file_only)
+        with contextlib.closing(Catalog(with_file_only)) as copy:
+            assert [one.name for one in copy.queues()] == ["a"]
+        catalog.close()
 
 
 class TestVersions:
