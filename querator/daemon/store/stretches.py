@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 LAST_SEQ: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
 """DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
-_SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + strlen(encoding)"
+_SIZE: Final = "octet_length(payload) + parts_bytes + octet_length(history) + strlen(kind) + strlen(encoding)"
 """The columns that have no limit of their own."""
-_SIZE_MAX: Final = " + ".join(f"stats({name}).max_string_length" for name in ("payload", "history", "kind", "encoding"))
+_SIZE_MAX: Final = " + ".join(
+    (
+        *(f"stats({name}).max_string_length" for name in ("payload", "history", "kind", "encoding")),
+        "stats(parts_bytes).max::BIGINT",
+    )
+)
 """An upper bound of `_SIZE` over all rows that a table ever had. Reads no row. NULL if DuckDB does not know it."""
 
 

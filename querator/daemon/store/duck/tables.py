@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
-TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
+TABLES: Final = ("items", "leases", "scheduled", "lost", "requests", "parts")
 MEASURED_TABLES: Final = ("items", "scheduled")
 """The tables with payloads. They are read in stretches that fit in memory."""
 
@@ -40,7 +40,8 @@ _ITEM_COLUMNS: Final = """
     source_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '',
     birth BIGINT NOT NULL DEFAULT 0,
     history BLOB USING COMPRESSION zstd NOT NULL DEFAULT ''::BLOB,
-    imported_deadline TIMESTAMP
+    imported_deadline TIMESTAMP,
+    parts_bytes BIGINT NOT NULL DEFAULT 0
 """
 
 SCHEMA: Final = (
@@ -52,15 +53,18 @@ SCHEMA: Final = (
     " token_name VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '')",
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.parts (seq BIGINT NOT NULL, number BIGINT NOT NULL,"
+    " content BLOB USING COMPRESSION zstd NOT NULL)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
     " applied UBIGINT NOT NULL, last_seq BIGINT NOT NULL)",
 )
 
 ITEM: Final = (
     "items.seq, items.created_at, items.expire_deadline, items.payload, items.kind, items.reference, items.encoding,"
-    " items.attempts, items.max_attempts, items.source_id, items.birth, items.history, items.imported_deadline"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, items.history, items.imported_deadline,"
+    " items.parts_bytes"
 )
-ITEM_COLUMNS: Final = 13
+ITEM_COLUMNS: Final = 14
 """How many columns `ITEM` selects. `items_of` reads them; the query names the table `items`."""
 
 HOLD: Final = (
@@ -72,15 +76,15 @@ HOLD_COLUMNS: Final = 5
 
 ITEM_WITHOUT_CONTENT: Final = (
     "items.seq, items.created_at, items.expire_deadline, ''::BLOB, '', '', '',"
-    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB, items.imported_deadline"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB, items.imported_deadline, 0"
 )
 """The same columns with empty contents, for callers that need no payloads."""
 
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
-    """Items from the first columns of a result, as `ITEM` selects them."""
+    """Items from the first columns of a result, as `ITEM` selects them. Payloads in parts are empty."""
     # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
-    *start, birth, history, imported_deadline = [values_of(column, 0) for column in rows.columns[:ITEM_COLUMNS]]
+    *start, birth, history, imported_deadline = [values_of(column, 0) for column in rows.columns[: ITEM_COLUMNS - 1]]
     return map(Item, *start, enqueue_at, birth, history, imported_deadline)
 
 
