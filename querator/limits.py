@@ -114,6 +114,8 @@ READY_WINDOW_LOW_PERCENT = 75
 """The partition reads more items from its file when no more than this share of the window is left."""
 READY_WINDOW_READ_PERCENT = 50
 """One read returns at most this share of the window."""
+ITEMS_DECODED_AT_ONCE = 1_000
+"""A read from a file lets other threads run whenever it has decoded this many items."""
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100
@@ -178,7 +180,7 @@ APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
 """DuckDB's log of a partition file is merged into the file when it has this many bytes."""
 
-LARGE_PAYLOAD_BYTES = 8_192
+LARGE_PAYLOAD_BYTES = 12_000
 PART_BYTES = 4_096
 """A payload that is longer than the first is kept in the file in parts of the second."""
 

@@ -35,23 +35,33 @@ def cut(rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
     kept = pc.if_else(is_large, pa.scalar(b"", payload.type), payload)
     rows = rows.set_column(rows.column_names.index("payload"), "payload", kept)
     rows = rows.append_column("parts_bytes", pc.if_else(is_large, lengths.cast(pa.int64()), 0))
-    return rows, pa.concat_tables(map(_parts, large.column("seq").to_pylist(), large.column("payload")))
+    return rows, _parts(large.column("seq").to_pylist(), large.column("payload").to_pylist())
 
 
-def _parts(seq: int, payload: pa.BinaryScalar) -> pa.Table:
-    """The parts of one payload. They are views: nothing is copied."""
+def _parts(seqs: list[int], payloads: list[bytes]) -> pa.Table:
+    """The parts of these payloads. All of them are one array: DuckDB takes many small arrays slowly."""
     import pyarrow as pa
 
-    content = payload.as_buffer()
-    offsets = array("i", [*range(0, content.size, PART_BYTES), content.size])
-    count = len(offsets) - 1
+    places = [
+        (seq, number) for seq, payload in zip(seqs, payloads, strict=True) for number in range(_count(len(payload)))
+    ]
+    offsets, end = array("i"), 0
+    for payload in payloads:
+        offsets.extend(range(end, end + len(payload), PART_BYTES))
+        end += len(payload)
+    offsets.append(end)
+    content = pa.py_buffer(b"".join(payloads))
     return pa.table(
         {
-            "seq": pa.repeat(pa.scalar(seq, pa.int64()), count),
-            "number": pa.arange(0, count),
-            "content": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), content]),
+            "seq": pa.array([seq for seq, _ in places], pa.int64()),
+            "number": pa.array([number for _, number in places], pa.int64()),
+            "content": pa.Array.from_buffers(pa.binary(), len(places), [None, pa.py_buffer(offsets), content]),
         }
     )
+
+
+def _count(payload_bytes: int) -> int:
+    return -(-payload_bytes // PART_BYTES)
 
 
 def payloads(file: Readable, table: str, lengths: Mapping[int, int]) -> dict[int, bytes]:

@@ -50,8 +50,8 @@ def summary(file: PartitionFile) -> Summary:
 
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
     before = LAST_SEQ if before is None else before
-    if stretch := small_items(file, after, before, items_max, bytes_max):
-        rows = file.select(f"SELECT {tables.ITEM} FROM {{file}}.items WHERE {stretch.condition}")
+    rows = small_items(file, tables.ITEM, after, before, items_max, bytes_max)
+    if rows is not None:
         return _items_of(file, "items", rows)
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     seqs = first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)

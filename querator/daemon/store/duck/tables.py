@@ -8,6 +8,7 @@ the payloads no smaller.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -83,9 +84,30 @@ ITEM_WITHOUT_CONTENT: Final = (
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
     """Items from the first columns of a result, as `ITEM` selects them. Payloads in parts are empty."""
-    # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
-    *start, birth, history, imported_deadline = [values_of(column, 0) for column in rows.columns[: ITEM_COLUMNS - 1]]
-    return map(Item, *start, enqueue_at, birth, history, imported_deadline)
+    seqs, *start, birth, history, imported = [_values(column) for column in rows.columns[: ITEM_COLUMNS - 1]]
+    items = map(Item, seqs, *start, enqueue_at, birth, history, imported)
+    while some := list(islice(items, limits.ITEMS_DECODED_AT_ONCE)):
+        yield from some
+        _let_others_run()
+
+
+def _values(column: pa.ChunkedArray) -> Iterable[Any]:
+    """The values of a column, with 0 for NULL. Most columns of most items are empty or 0, and need no list."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        if not pc.max(pc.binary_length(column)).as_py():
+            return repeat(b"" if pa.types.is_binary(column.type) else "")
+    elif column.null_count == len(column) or pc.min_max(column.cast(pa.int64())).as_py() == {"min": 0, "max": 0}:
+        return repeat(0)
+    _let_others_run()
+    return values_of(column, 0)
+
+
+def _let_others_run() -> None:
+    """Gives up the interpreter's lock. The loop's thread would otherwise wait for it until its switch interval ends."""
+    time.sleep(0)
 
 
 def holds_in(rows: pa.Table, first: int) -> list[Hold]:
