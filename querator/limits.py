@@ -114,8 +114,6 @@ READY_WINDOW_LOW_PERCENT = 75
 """The partition reads more items from its file when no more than this share of the window is left."""
 READY_WINDOW_READ_PERCENT = 50
 """One read returns at most this share of the window."""
-ITEMS_DECODED_AT_ONCE = 1_000
-"""A read from a file lets other threads run whenever it has decoded this many items."""
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100

@@ -8,7 +8,6 @@ the payloads no smaller.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -84,11 +83,9 @@ ITEM_WITHOUT_CONTENT: Final = (
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
     """Items from the first columns of a result, as `ITEM` selects them. Payloads in parts are empty."""
+    # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
     seqs, *start, birth, history, imported = [_values(column) for column in rows.columns[: ITEM_COLUMNS - 1]]
-    items = map(Item, seqs, *start, enqueue_at, birth, history, imported)
-    while some := list(islice(items, limits.ITEMS_DECODED_AT_ONCE)):
-        yield from some
-        _let_others_run()
+    return map(Item, seqs, *start, enqueue_at, birth, history, imported)
 
 
 def _values(column: pa.ChunkedArray) -> Iterable[Any]:
@@ -101,13 +98,7 @@ def _values(column: pa.ChunkedArray) -> Iterable[Any]:
             return repeat(b"" if pa.types.is_binary(column.type) else "")
     elif column.null_count == len(column) or pc.min_max(column.cast(pa.int64())).as_py() == {"min": 0, "max": 0}:
         return repeat(0)
-    _let_others_run()
     return values_of(column, 0)
-
-
-def _let_others_run() -> None:
-    """Gives up the interpreter's lock. The loop's thread would otherwise wait for it until its switch interval ends."""
-    time.sleep(0)
 
 
 def holds_in(rows: pa.Table, first: int) -> list[Hold]:
