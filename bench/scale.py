@@ -248,7 +248,7 @@ def charts(sweep: Sweep) -> dict[str, str]:
 
 
 def markdown(sweeps: list[Sweep]) -> str:
-    parts = ["## As things grow", "Unix socket, protobuf, 200-byte payloads unless it says otherwise."]
+    parts = ["## As things grow", "Unix socket, JSON, 200-byte payloads unless it says otherwise."]
     for sweep in sweeps:
         parts.append(f"### {sweep.title}\n\nRun of {sweep.when}.")
         parts.extend(f"![{sweep.title}](benchmarks/{name})" for name in charts(sweep))

@@ -178,6 +178,10 @@ APPLY_KEYS_PER_DELETE_MAX = 50_000
 CHECKPOINT_WAL_BYTES = 32_000_000
 """DuckDB's log of a partition file is merged into the file when it has this many bytes."""
 
+LARGE_PAYLOAD_BYTES = 12_000
+PART_BYTES = 4_096
+"""A payload that is longer than the first is kept in the file in parts of the second."""
+
 # DuckDB's memory.
 DUCKDB_MEMORY_BYTES = 160_000_000
 """DuckDB's memory per storage. Beyond it DuckDB spills to disk. With 96 MB, inserts would spill and take three times as

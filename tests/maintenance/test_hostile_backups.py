@@ -161,7 +161,7 @@ def in_file(directory: Path, *statements: str) -> None:
             connection.execute(statement)
         rows = {
             table: connection.execute(f"select count(*) from {table}").fetchall()[0][0]
-            for table in ("items", "leases", "scheduled", "lost", "requests")
+            for table in ("items", "leases", "scheduled", "lost", "requests", "parts")
         }
     found = {"rows": rows, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     forge(directory, lambda content: content["partitions"][0].update(found))

@@ -28,7 +28,14 @@ def values_of(column: pa.ChunkedArray, default: Any = None) -> list[Any]:
         column = column.combine_chunks().view(pa.int64())
     if column.null_count:
         column = column.fill_null(default)
-    listed: list[Any] = column.to_pylist()
+    listed: list[Any]
+    if column.type == pa.int64():
+        # From the buffers, which takes a third of the time.
+        listed = []
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            listed += memoryview(chunk.buffers()[1]).cast("q")[chunk.offset : chunk.offset + len(chunk)].tolist()
+    else:
+        listed = column.to_pylist()
     return listed
 
 

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 LAST_SEQ: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
 """DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
-_SIZE: Final = "octet_length(payload) + octet_length(history) + strlen(kind) + strlen(encoding)"
+_SIZE: Final = "octet_length(payload) + parts_bytes + octet_length(history) + strlen(kind) + strlen(encoding)"
 """The columns that have no limit of their own."""
-_SIZE_MAX: Final = " + ".join(f"stats({name}).max_string_length" for name in ("payload", "history", "kind", "encoding"))
+_SIZE_MAX: Final = " + ".join(
+    (
+        *(f"stats({name}).max_string_length" for name in ("payload", "history", "kind", "encoding")),
+        "stats(parts_bytes).max::BIGINT",
+    )
+)
 """An upper bound of `_SIZE` over all rows that a table ever had. Reads no row. NULL if DuckDB does not know it."""
 
 
@@ -62,24 +67,27 @@ def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
     return seqs
 
 
-def small_items(file: Readable, after: int, before: int, rows_max: int, bytes_max: int) -> Stretch | None:
+def small_items(
+    file: Readable, columns: str, after: int, before: int, rows_max: int, bytes_max: int
+) -> pa.Table | None:
     """The first items with after < seq < before, if they need neither measuring nor sorting and none of them is leased.
 
-    None if one of this may not hold, or if there are no such items.
+    None if one of this does not hold, or if there are no such items. A partition reads this way while consumers wait,
+    so there are as few queries as possible: each looks at the statistics of every row group.
     """
     chosen = f"SELECT seq FROM {{file}}.items WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d}"
     ((last, count),) = file.rows(f"SELECT max(seq), count(*) FROM ({chosen})")
     if not count:
         return None
     stretch = Stretch(after, last)
-    ((present, leased),) = file.rows(
-        f"SELECT (SELECT count(*) FROM {{file}}.items WHERE {stretch.condition}),"
-        f" (SELECT count(*) FROM {{file}}.leases WHERE {stretch.condition})"
-    )
-    if present > count or leased:
+    ((leased,),) = file.rows(f"SELECT count(*) FROM {{file}}.leases WHERE {stretch.condition}")
+    if leased:
         return None
     ((size_max,),) = file.rows(f"SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1")
-    return None if size_max is None or size_max * count > bytes_max else stretch
+    if size_max is None or size_max * count > bytes_max:
+        return None
+    rows = file.select(f"SELECT {columns} FROM {{file}}.items WHERE {stretch.condition} LIMIT {count + 1:d}")
+    return None if rows.num_rows > count else rows
 
 
 def _seqs(rows: pa.Table) -> list[int]:

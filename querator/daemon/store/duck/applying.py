@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from querator import limits
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.duck import tables
+from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.reading import count_leases
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ORPHANED_PARTS: Final = (
+    "DELETE FROM {file}.parts"
+    " WHERE seq NOT IN (SELECT seq FROM {file}.items UNION ALL SELECT seq FROM {file}.scheduled)"
+)
 
 
 def apply(file: PartitionFile, delta: Delta) -> None:
@@ -22,13 +30,13 @@ def apply(file: PartitionFile, delta: Delta) -> None:
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
         for table in arrow_rows.tables_of(delta.rows, delta.removed):
-            file.insert(cursor, "items", table)
-        _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases")
-        _delete(file, cursor, delta.unscheduled, "seq", "scheduled")
+            _insert(file, cursor, "items", table)
+        _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases", "parts")
+        _delete(file, cursor, delta.unscheduled, "seq", "scheduled", "parts")
         for chunk in tables.chunks(delta.added.values()):
-            file.insert(cursor, "items", pa.table(arrow_rows.item_rows(chunk)))
+            _insert(file, cursor, "items", pa.table(arrow_rows.item_rows(chunk)))
         for chunk in tables.chunks(delta.scheduled.values()):
-            file.insert(cursor, "scheduled", pa.table(arrow_rows.scheduled_rows(chunk)))
+            _insert(file, cursor, "scheduled", pa.table(arrow_rows.scheduled_rows(chunk)))
         _delete(file, cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
         for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
             file.insert(cursor, "leases", pa.table(arrow_rows.lease_rows(leases)))
@@ -43,6 +51,14 @@ def apply(file: PartitionFile, delta: Delta) -> None:
             [delta.record, delta.last_seq],
         )
         cursor.execute(f"DELETE FROM {file.name}.meta WHERE applied <> ?", [delta.record])
+
+
+def _insert(file: PartitionFile, cursor: Cursor, name: str, rows: pa.Table) -> None:
+    """Adds items to `items` or `scheduled`, and their large payloads to `parts`."""
+    rows, in_parts = parts.cut(rows)
+    file.insert(cursor, name, rows)
+    if in_parts is not None:
+        file.insert(cursor, "parts", in_parts)
 
 
 def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
@@ -60,6 +76,8 @@ def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
         cursor.execute(f"DELETE FROM {file.name}.leases")
     if delta.clear_scheduled:
         cursor.execute(f"DELETE FROM {file.name}.scheduled")
+    if delta.clear_ready or delta.clear_leased or delta.clear_scheduled:
+        cursor.execute(_ORPHANED_PARTS.format(file=file.name))
 
 
 def _delete(file: PartitionFile, cursor: Cursor, keys: Iterable[int] | Iterable[str], key: str, *names: str) -> None:
@@ -106,7 +124,9 @@ def forget(file: PartitionFile, now_us: int) -> None:
 
 
 def drop_orphans(file: PartitionFile) -> None:
-    """Drops leases whose items an operator deleted by hand while the file was closed."""
+    """Drops leases and parts whose items an operator deleted by hand while the file was closed."""
     ((leases,),) = file.rows("SELECT count(*) FROM {file}.leases")
     if leases and leases != count_leases(file):
         file.cursor().execute(f"DELETE FROM {file.name}.leases WHERE seq NOT IN (SELECT seq FROM {file.name}.items)")
+    if file.rows("SELECT 1 FROM {file}.parts LIMIT 1"):
+        file.cursor().execute(_ORPHANED_PARTS.format(file=file.name))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 4 << 20
 ROWS_PER_INSERT: Final = 100_000
+PARTS_PER_INSERT: Final = 4_096
 
 
 def contents(path: Path) -> FileContents:
@@ -125,7 +126,8 @@ def _rows(snapshot: FileSnapshot, table: str) -> Iterator[pa.Table]:
             yield snapshot.select(f"SELECT * FROM {{file}}.{table} WHERE {stretch.condition}")
         return
     with snapshot.reading():
-        reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(ROWS_PER_INSERT)
+        rows_max = PARTS_PER_INSERT if table == "parts" else ROWS_PER_INSERT
+        reader = snapshot.cursor.sql(f"SELECT * FROM {snapshot.name}.{table}").to_arrow_reader(rows_max)
         # The snapshot cannot be closed before this reader is.
         with reader:
             for batch in reader:

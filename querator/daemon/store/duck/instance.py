@@ -33,6 +33,9 @@ class Instance:
         self.memory_bytes = limits.DUCKDB_MEMORY_BYTES
         if is_brief:
             self.memory_bytes = min(limits.DUCKDB_JOB_MEMORY_BYTES, _memory_bytes_max())
+        if trust_torn_logs:
+            # Otherwise closing the instance would merge a damaged log into its file, and remove the log.
+            self._database.execute("PRAGMA disable_checkpoint_on_shutdown")
         self._raising = threading.Lock()
         place = str(directory).replace("'", "''")
         for setting in (

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from querator import limits
 from querator.daemon.store.base import Due, Found, Leased, Summary
-from querator.daemon.store.duck import tables
+from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
 from querator.daemon.store.stretches import LAST_SEQ, count_fitting, first_seqs, pieces, rows_of, small_items
 from querator.items import NOBODY, Hold, Item
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _seq_of = attrgetter("seq")
 
@@ -45,9 +50,9 @@ def summary(file: PartitionFile) -> Summary:
 
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
     before = LAST_SEQ if before is None else before
-    if stretch := small_items(file, after, before, items_max, bytes_max):
-        rows = file.select(f"SELECT {tables.ITEM} FROM {{file}}.items WHERE {stretch.condition}")
-        return sorted(tables.items_of(rows), key=_seq_of)
+    rows = small_items(file, tables.ITEM, after, before, items_max, bytes_max)
+    if rows is not None:
+        return _items_of(file, "items", rows)
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     seqs = first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)
     return _first_items(file, "items", seqs, bytes_max)
@@ -70,8 +75,20 @@ def _items(file: PartitionFile, table: str, seqs: Sequence[int], columns: str = 
         return []
     is_due = table == "scheduled"
     rows = rows_of(file, table, columns + (", epoch_us(items.enqueue_at)" if is_due else ""), seqs)
-    items = tables.items_of(rows, tables.column(rows, tables.ITEM_COLUMNS)) if is_due else tables.items_of(rows)
-    return sorted(items, key=_seq_of)
+    return _items_of(file, table, rows, tables.column(rows, tables.ITEM_COLUMNS) if is_due else repeat(0))
+
+
+def _items_of(file: PartitionFile, table: str, rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> list[Item]:
+    """The items of a result that begins with the columns `ITEM`, ascending."""
+    items = sorted(tables.items_of(rows, enqueue_at), key=_seq_of)
+    lengths = parts.lengths_in(rows.column(0), rows.column(tables.ITEM_COLUMNS - 1))
+    if not lengths:
+        return items
+    payloads = parts.payloads(file, table, lengths)
+    for item in items:
+        if item.seq in payloads:
+            item.payload = payloads[item.seq]
+    return [item for item in items if item.seq in payloads or item.seq not in lengths]
 
 
 def _leases_among(file: PartitionFile, condition: str, wanted: Sequence[int] = ()) -> dict[int, tuple[int, int, Hold]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from querator.daemon.store.duck import parts
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.stretches import next_stretch
 from querator.limits import SLICE_BYTES_MAX
@@ -36,6 +37,7 @@ _ITEM_SQL: Final = {
     "enqueue_at": "NULL::TIMESTAMP",
     "history": "decode(items.history)",
     "text": "try(decode(items.payload))",
+    "parts_bytes": "items.parts_bytes",
     "last_reason": (
         """CASE WHEN octet_length(items.history) > 0 THEN try(list_filter(from_json(decode(items.history),"""
         """ '[{{"reason":"VARCHAR","queue_name":"VARCHAR"}}]'), lambda e: e.queue_name IS NULL)[-1].reason) END"""
@@ -58,6 +60,7 @@ _SQL: Final[dict[str, dict[str, str]]] = {
         "deadline": "items.deadline",
         "payload": "stored.payload",
         "text": "try(decode(stored.payload))",
+        "parts_bytes": "coalesce(stored.parts_bytes, 0)",
         "client_id": "items.client_id",
         "token_name": "nullif(items.token_name, '')",
         "leased_at": "items.leased_at",
@@ -141,14 +144,19 @@ def read_slice(file: PartitionFile, scan: Scan, prefix: int, partition: int) -> 
         )
     elif scan.table == LEASES and scan.payload_copies:
         source += (
-            f" LEFT JOIN (SELECT seq, payload FROM {{file}}.items WHERE seq > {scan.after:d} AND seq <= {last:d}"
+            " LEFT JOIN (SELECT seq, payload, parts_bytes FROM {file}.items"
+            f" WHERE seq > {scan.after:d} AND seq <= {last:d}"
             " AND seq IN (SELECT seq FROM {file}.leases)) AS stored ON stored.seq = items.seq"
         )
+    if scan.payload_copies:
+        names.append("parts_bytes")
     selected = "".join([f", {sql[name]} AS {name}" for name in names])
     rows = file.select(
         f"SELECT items.seq{selected} FROM {source}"
         f" WHERE items.seq > {scan.after:d} AND items.seq <= {last:d}{where} ORDER BY items.seq"
     )
+    if scan.payload_copies:
+        rows = parts.filled(file, content_of, rows)
     return Slice(_batch(rows, wanted, prefix, partition), last)
 
 
@@ -174,12 +182,12 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def split_table(file: PartitionFile, table: str, upto: int, parts: int) -> Split:
+def split_table(file: PartitionFile, table: str, upto: int, pieces: int) -> Split:
     """Where to cut a table so that the pieces have about the same number of rows; blocking."""
     ((rows,),) = file.rows(f"SELECT count(*) FROM {{file}}.{table} WHERE seq <= {upto:d}")
     bounds: Sequence[int] = []
-    if parts > 1 and rows:
-        shares = ", ".join(str(part / parts) for part in range(1, parts))
+    if pieces > 1 and rows:
+        shares = ", ".join(str(piece / pieces) for piece in range(1, pieces))
         ((found,),) = file.rows(
             # Doubles hold these sequences exactly, and the pieces need not be equal.
             f"SELECT approx_quantile(seq::DOUBLE, [{shares}]) FROM {{file}}.{table} WHERE seq <= {upto:d}"

@@ -18,6 +18,7 @@ _SEQUENCES: Final = {
     "scheduled": ("seq", "birth"),
     "leases": ("seq",),
     "lost": ("seq", "birth"),
+    "parts": ("seq", "number"),
 }
 _TIMES: Final = {
     "items": ("created_at", "expire_deadline"),
@@ -48,7 +49,7 @@ def faults(cursor: Cursor, name: str) -> list[str]:
             f"an impossible {column}": f"{column} NOT BETWEEN {1 if column == 'seq' else 0} AND {SEQUENCE_MAX}"
             for column in _SEQUENCES.get(table, ())
         }
-        for column in _TIMES[table]:
+        for column in _TIMES.get(table, ()):
             # Comparing the timestamps themselves also finds infinite ones.
             conditions[f"an impossible {column}"] = (
                 f"NOT ({column} >= make_timestamp({times.MIN_US}) AND {column} <= make_timestamp({times.MAX_US}))"
@@ -65,6 +66,14 @@ def faults(cursor: Cursor, name: str) -> list[str]:
         ((twice,),) = cursor.execute(f"SELECT count(*) - count(DISTINCT seq) FROM ({query})").fetchall()
         if twice:
             found.append(f"it has {twice} {what} with a sequence that another one has")
+    ((incomplete,),) = cursor.execute(
+        f"SELECT count(*) FROM (SELECT seq, parts_bytes FROM {name}.items UNION ALL"
+        f" SELECT seq, parts_bytes FROM {name}.scheduled)"
+        f" LEFT JOIN (SELECT seq, sum(octet_length(content)) AS present FROM {name}.parts GROUP BY seq) USING (seq)"
+        " WHERE parts_bytes <> coalesce(present, 0)"
+    ).fetchall()
+    if incomplete:
+        found.append(f"the payloads of {incomplete} items do not have all of their parts")
     ((last_seq, applied),) = cursor.execute(f"SELECT last_seq, applied FROM {name}.meta").fetchall()
     if not 0 <= last_seq <= SEQUENCE_MAX or applied > SEQUENCE_MAX:
         found.append("its table 'meta' has impossible numbers")

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
-TABLES: Final = ("items", "leases", "scheduled", "lost", "requests")
+TABLES: Final = ("items", "leases", "scheduled", "lost", "requests", "parts")
 MEASURED_TABLES: Final = ("items", "scheduled")
 """The tables with payloads. They are read in stretches that fit in memory."""
 
@@ -40,7 +40,8 @@ _ITEM_COLUMNS: Final = """
     source_id VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '',
     birth BIGINT NOT NULL DEFAULT 0,
     history BLOB USING COMPRESSION zstd NOT NULL DEFAULT ''::BLOB,
-    imported_deadline TIMESTAMP
+    imported_deadline TIMESTAMP,
+    parts_bytes BIGINT NOT NULL DEFAULT 0
 """
 
 SCHEMA: Final = (
@@ -52,15 +53,18 @@ SCHEMA: Final = (
     " token_name VARCHAR USING COMPRESSION zstd NOT NULL DEFAULT '')",
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
+    "CREATE TABLE {file}.parts (seq BIGINT NOT NULL, number BIGINT NOT NULL,"
+    " content BLOB USING COMPRESSION zstd NOT NULL)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
     " applied UBIGINT NOT NULL, last_seq BIGINT NOT NULL)",
 )
 
 ITEM: Final = (
     "items.seq, items.created_at, items.expire_deadline, items.payload, items.kind, items.reference, items.encoding,"
-    " items.attempts, items.max_attempts, items.source_id, items.birth, items.history, items.imported_deadline"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, items.history, items.imported_deadline,"
+    " items.parts_bytes"
 )
-ITEM_COLUMNS: Final = 13
+ITEM_COLUMNS: Final = 14
 """How many columns `ITEM` selects. `items_of` reads them; the query names the table `items`."""
 
 HOLD: Final = (
@@ -72,16 +76,29 @@ HOLD_COLUMNS: Final = 5
 
 ITEM_WITHOUT_CONTENT: Final = (
     "items.seq, items.created_at, items.expire_deadline, ''::BLOB, '', '', '',"
-    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB, items.imported_deadline"
+    " items.attempts, items.max_attempts, items.source_id, items.birth, ''::BLOB, items.imported_deadline, 0"
 )
 """The same columns with empty contents, for callers that need no payloads."""
 
 
 def items_of(rows: pa.Table, enqueue_at: Iterable[int] = repeat(0)) -> Iterator[Item]:
-    """Items from the first columns of a result, as `ITEM` selects them."""
+    """Items from the first columns of a result, as `ITEM` selects them. Payloads in parts are empty."""
     # Converting whole columns takes one short call each. Fetching rows would hold up the loop for much longer.
-    *start, birth, history, imported_deadline = [values_of(column, 0) for column in rows.columns[:ITEM_COLUMNS]]
-    return map(Item, *start, enqueue_at, birth, history, imported_deadline)
+    seqs, *start, birth, history, imported = [_values(column) for column in rows.columns[: ITEM_COLUMNS - 1]]
+    return map(Item, seqs, *start, enqueue_at, birth, history, imported)
+
+
+def _values(column: pa.ChunkedArray) -> Iterable[Any]:
+    """The values of a column, with 0 for NULL. Most columns of most items are empty or 0, and need no list."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        if not pc.max(pc.binary_length(column)).as_py():
+            return repeat(b"" if pa.types.is_binary(column.type) else "")
+    elif column.null_count == len(column) or pc.min_max(column.cast(pa.int64())).as_py() == {"min": 0, "max": 0}:
+        return repeat(0)
+    return values_of(column, 0)
 
 
 def holds_in(rows: pa.Table, first: int) -> list[Hold]:

@@ -1,0 +1,140 @@
+"""Large payloads are kept in parts, and come back whole from every read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from querator.daemon.store.base import Batch, Rows, StorageError
+from querator.daemon.store.duck.copies import contents, write_snapshot
+from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.parts import payloads
+from querator.daemon.store.duck.slices import Scan
+from querator.daemon.store.duck.storage import DuckStorage
+from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES
+from querator.wire import arrow
+from tests.store.store_making import NO_BYTES_MAX, UUID, item, leased, put
+
+SIZES = (0, 1, LARGE_PAYLOAD_BYTES, LARGE_PAYLOAD_BYTES + 1, 3 * PART_BYTES, 1_000_000)
+PAYLOADS = {seq: os.urandom(size) for seq, size in enumerate(SIZES, start=1)}
+LARGE = {seq: payload for seq, payload in PAYLOADS.items() if len(payload) > LARGE_PAYLOAD_BYTES}
+ITEMS = [item(seq, payload=payload) for seq, payload in PAYLOADS.items()]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[DuckStorage]:
+    storage = DuckStorage("disk", tmp_path / "data")
+    storage.recover()
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def store(storage: DuckStorage) -> DuckStore:
+    return storage.create(UUID, "orders")
+
+
+def seqs_in_parts(store: DuckStore) -> set[int]:
+    return {seq for (seq,) in store.file.rows("SELECT DISTINCT seq FROM {file}.parts")}
+
+
+def ready_payloads(store: DuckStore) -> dict[int, bytes]:
+    return {one.seq: one.payload for one in store.ready(0, None, 1_000, NO_BYTES_MAX)}
+
+
+def in_columns() -> Batch:
+    table = pa.table({"payload": pa.array(list(PAYLOADS.values()), pa.binary())})
+    stream = arrow.stream_start(table.schema) + arrow.stream_part(table.to_batches()[0]) + arrow.STREAM_END
+    return Batch(rows=[Rows(1, len(SIZES), 5, 10**9, stream)], last_seq=len(SIZES))
+
+
+@pytest.mark.parametrize("batch", [Batch(add=ITEMS, last_seq=len(SIZES)), in_columns()], ids=["items", "columns"])
+def test_waiting_items_come_back_whole_however_they_came(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
+    put(storage, store, batch)
+    assert ready_payloads(store) == PAYLOADS
+    assert seqs_in_parts(store) == set(LARGE)
+    ((longest,),) = store.file.rows("SELECT max(octet_length(payload)) FROM {file}.items")
+    assert longest == LARGE_PAYLOAD_BYTES
+
+
+def test_leased_scheduled_found_and_listed_items_come_back_whole(storage: DuckStorage, store: DuckStore) -> None:
+    later = [item(100 + seq, payload=payload, enqueue_at=10**9) for seq, payload in PAYLOADS.items()]
+    put(storage, store, Batch(add=ITEMS, schedule=later, last_seq=200), leased(*((seq, 1, 10**9) for seq in PAYLOADS)))
+    assert {one.item.seq: one.item.payload for one in store.leased()} == PAYLOADS
+    assert {one.seq - 100: one.payload for one in store.scheduled(100).items} == PAYLOADS
+    assert {seq: one.item.payload for seq, one in store.find(PAYLOADS).items() if one.item} == PAYLOADS
+    assert {one.item.seq: one.item.payload for one in store.page(False, 0, 100)} == PAYLOADS
+
+
+@pytest.mark.parametrize("table", ["items", "leases", "scheduled"])
+def test_scans_have_the_payload_and_its_text(storage: DuckStorage, store: DuckStore, table: str) -> None:
+    texts = {1: "small", 2: "größer " * 10_000, 3: None}
+    sent = {seq: text.encode() if text else b"\xff" * 50_000 for seq, text in texts.items()}
+    items = [item(seq, payload=payload, enqueue_at=10**9 * (table == "scheduled")) for seq, payload in sent.items()]
+    if table == "scheduled":
+        put(storage, store, Batch(schedule=items, last_seq=3))
+    else:
+        put(storage, store, Batch(add=items, last_seq=3))
+    if table == "leases":
+        put(storage, store, leased(*((seq, 1, 10**9) for seq in sent)))
+    batch = store.slice(Scan(table, ("payload", "text"), 0, 3), 0).batch
+    assert batch.column("payload").to_pylist() == list(sent.values())
+    assert batch.column("text").to_pylist() == list(texts.values())
+
+
+def test_parts_leave_with_their_items(storage: DuckStorage, store: DuckStore) -> None:
+    later = [item(100 + seq, payload=payload, enqueue_at=10**9) for seq, payload in LARGE.items()]
+    put(storage, store, Batch(add=ITEMS, schedule=later, last_seq=200))
+    assert seqs_in_parts(store) == {*LARGE, *(100 + seq for seq in LARGE)}
+    put(storage, store, Batch(remove=[4], unschedule=[104]))
+    assert seqs_in_parts(store) == {5, 6, 105, 106}
+    put(storage, store, leased((5, 1, 10**9)), Batch(clear_ready=True))
+    assert seqs_in_parts(store) == {5, 105, 106}
+    put(storage, store, Batch(clear_leased=True, clear_scheduled=True))
+    assert seqs_in_parts(store) == set()
+
+
+def test_copies_and_compacted_files_have_the_parts(storage: DuckStorage, store: DuckStore, tmp_path: Path) -> None:
+    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    store.compact()
+    assert ready_payloads(store) == PAYLOADS
+    snapshot = store.snapshot()
+    try:
+        written = write_snapshot(snapshot, tmp_path / "copy.duckdb", lambda done: None)
+    finally:
+        snapshot.close()
+    assert contents(tmp_path / "copy.duckdb") == written
+    assert written.rows["parts"] == sum(-(-len(payload) // PART_BYTES) for payload in LARGE.values())
+
+
+def test_a_payload_that_lacks_a_part_is_an_error_and_not_a_shorter_payload(
+    storage: DuckStorage, store: DuckStore
+) -> None:
+    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    store.file.cursor().execute(f"DELETE FROM {store.file.name}.parts WHERE seq = 6 AND number = 7")
+    with pytest.raises(StorageError, match="the payloads of 1 items are not whole"):
+        ready_payloads(store)
+    snapshot = store.snapshot()
+    try:
+        assert snapshot.faults() == ["the payloads of 1 items do not have all of their parts"]
+    finally:
+        snapshot.close()
+
+
+def test_an_item_that_is_removed_while_it_is_read_is_left_out(storage: DuckStorage, store: DuckStore) -> None:
+    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, Batch(remove=[5]))
+    assert payloads(store.file, "items", {4: len(LARGE[4]), 5: len(LARGE[5])}) == {4: LARGE[4]}
+
+
+def test_parts_of_items_that_were_deleted_by_hand_are_dropped(storage: DuckStorage, store: DuckStore) -> None:
+    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    store.close()
+    with duckdb.connect(store.path) as connection:
+        connection.execute("DELETE FROM items WHERE seq = 5")
+    assert seqs_in_parts(storage.open(UUID, "orders")) == {4, 6}
