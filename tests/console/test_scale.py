@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from querator.client import BulkClient
+from querator.daemon.console.overview_page import live_seconds
 from querator.limits import CONSOLE_DEAD_ITEMS_MAX
 from tests.console.browsing import ConsoleDaemon, Reader
 
@@ -95,6 +96,10 @@ def look(daemon: ConsoleDaemon, path: str, **fields: object) -> Look:
 def memory_bytes(daemon: ConsoleDaemon) -> int:
     status = Path(f"/proc/{daemon.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1_024
+
+
+def test_an_overview_of_many_queues_is_loaded_again_less_often() -> None:
+    assert [live_seconds(queues) for queues in (0, 1_000, 10_000)] == [5, 5, 25]
 
 
 def test_no_page_loads_everything(browser: Browser, crowd: tuple[ConsoleDaemon, Size]) -> None:

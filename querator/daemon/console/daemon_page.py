@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from querator.daemon.access import Right
-from querator.daemon.console.pages import ConsolePage, command
+from querator.daemon.console.pages import LIVE_SECONDS, ConsolePage, command
 from querator.daemon.console.visits import Visit
 from querator.wire import access_messages, messages
 
@@ -33,7 +33,7 @@ async def show(visit: Visit) -> ConsolePage:
         "Daemon",
         {"status": status, "storages": storages.items, "health": health, "warning": warning, "audit": audit},
         commands=tuple(commands),
-        live=True,
+        live_seconds=LIVE_SECONDS,
     )
 
 

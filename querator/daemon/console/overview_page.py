@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from querator.daemon.console.pages import ConsolePage, command
+from querator.daemon.console.pages import LIVE_SECONDS, ConsolePage, command
 from querator.daemon.console.visits import Visit
 from querator.wire import messages
 
 ROWS: Final = 50
+QUEUES_PER_LIVE_SECONDS: Final = 2_500
 SORTS: Final = {
     "trouble": "Trouble",
     "name": "Queue",
@@ -20,6 +21,12 @@ SORTS: Final = {
     "age": "Oldest",
     "dead": "Died, 15m",
 }
+
+
+def live_seconds(queues: int) -> int:
+    """How often the page is loaded again. With thousands of queues that is rarer, because the daemon looks at each of
+    them for the order and the sums, and an open page shall stay below a hundredth of a core."""
+    return LIVE_SECONDS * (1 + queues // QUEUES_PER_LIVE_SECONDS)
 
 
 async def show(visit: Visit) -> ConsolePage:
@@ -41,5 +48,5 @@ async def show(visit: Visit) -> ConsolePage:
             "rows": ROWS,
         },
         commands=(command("top"), command("queues", "list", *(("--contains", contains) if contains else ()))),
-        live=True,
+        live_seconds=live_seconds(found.queues),
     )

@@ -32,8 +32,8 @@ class ConsolePage(NamedTuple):
     queue: str = ""
     """The queue that the page is about."""
     tab: str = ""
-    live: bool = False
-    """Whether the page is loaded again every few seconds while somebody looks at it."""
+    live_seconds: int = 0
+    """After how many seconds the page is loaded again while somebody looks at it; 0 for never."""
     status: int = 200
 
 
@@ -53,7 +53,7 @@ def render(visit: Visit, page: ConsolePage) -> str:
             queue=page.queue,
             tab=page.tab,
             path=visit.path,
-            live_seconds=LIVE_SECONDS if page.live else 0,
+            live_seconds=page.live_seconds,
             remark=remark,
             token=visit.token,
             may_act=visit.may_operate(page.queue),

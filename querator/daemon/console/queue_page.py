@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from querator import durations, look
-from querator.daemon.console.pages import ConsolePage, chart, command, number, span
+from querator.daemon.console.pages import LIVE_SECONDS, ConsolePage, chart, command, number, span
 from querator.daemon.console.visits import Visit
 from querator.limits import NS_PER_MS, US_PER_SECOND
 from querator.wire import messages
@@ -57,7 +57,7 @@ async def show(visit: Visit) -> ConsolePage:
         ),
         queue=name,
         tab="queue",
-        live=True,
+        live_seconds=LIVE_SECONDS,
     )
 
 

@@ -5,7 +5,6 @@ queues).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -114,11 +113,23 @@ def _stay_ms(items: int, left: int, seconds: int) -> int | None:
     return None if items else 0
 
 
+class Totals(NamedTuple):
+    """Sums over all queues that match; `queues` are all that the caller may see."""
+
+    queues: int
+    matching: int
+    troubled: int
+    ready: int
+    leased: int
+    scheduled: int
+    died: int
+
+
 class _OverviewPage(NamedTuple):
     """The queues of one page, and the sums over all queues that match."""
 
     chosen: list[LatestSample]
-    totals: Counter[str]
+    totals: Totals
     dead_queues: set[str]
 
 
@@ -140,13 +151,7 @@ async def overview(
     now_us = trends.clock.now_us()
     totals = selection.totals
     return messages.QueuesOverviewResponse(
-        queues=totals["queues"],
-        matching=totals["matching"],
-        troubled=totals["troubled"],
-        ready=totals["ready"],
-        leased=totals["leased"],
-        scheduled=totals["scheduled"],
-        died=totals["died"],
+        **totals._asdict(),
         items=[
             _row(
                 registry, one, caller.readable(one.reason), samples[one.name], one.name in selection.dead_queues, now_us
@@ -164,7 +169,7 @@ async def _select(
     trends: Trends = registry.trends
     names = list(registry.logicals)
     best: list[tuple[Any, str, LatestSample]] = []
-    totals: Counter[str] = Counter()
+    queues = matching = troubled = ready = leased = scheduled = died = 0
     dead_queues: set[str] = set()
     for start in range(0, len(names), SLICE_QUEUES):
         if start:
@@ -173,20 +178,22 @@ async def _select(
             logical = registry.logicals.get(name)
             if logical is None or not caller.may(Right.VIEW, name):
                 continue
-            totals["queues"] += 1
+            queues += 1
             dead_queues.add(logical.queue.dead_queue)
             if text and text not in name.lower():
                 continue
             one = trends.latest(logical)
             best.append((order(one), name, one))
-            totals["matching"] += 1
-            totals["troubled"] += bool(one.severity or one.reason)
-            totals["ready"] += one.ready
-            totals["leased"] += one.leased
-            totals["scheduled"] += one.scheduled
-            totals["died"] += one.died
+            matching += 1
+            if one.severity or one.reason:
+                troubled += 1
+            ready += one.ready
+            leased += one.leased
+            scheduled += one.scheduled
+            died += one.died
         best.sort(key=itemgetter(0, 1))
         del best[limit:]
+    totals = Totals(queues, matching, troubled, ready, leased, scheduled, died)
     return _OverviewPage([one for _, _, one in best], totals, dead_queues)
 
 
