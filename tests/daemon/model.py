@@ -151,7 +151,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Records the leases that parked requests got."""
         got = [a for a in self.parked if not a.waiting and not isinstance(a.result, QueratorError)]
         self.parked = [answer for answer in self.parked if answer.waiting]
-        hands = [(partition, lease) for partition, leases in (answer.result for answer in got) for lease in leases]
+        hands = [(answer.result.partition, lease) for answer in got for lease in answer.leases]
         for partition, lease in sorted(hands, key=lambda hand: decode(hand[1].id).seq):
             payload = lease.item.payload.decode()
             assert payload not in self.hands, f"{payload} is leased twice"

@@ -188,6 +188,11 @@ class Contents:
     def remove_completed(self, leases: Sequence[Lease]) -> None:
         """Removes the items of leases that were taken out and succeeded."""
         batch = self.changes()
+        if len(leases) == 1:
+            item = leases[0].item
+            batch.remove = joined(batch.remove, [item.seq])
+            self.created_sum -= item.created_at
+            return
         batch.remove = joined(batch.remove, map(_leased_seq_of, leases))
         self.created_sum -= sum(map(_leased_created_at_of, leases))
 

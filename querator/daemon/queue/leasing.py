@@ -71,9 +71,19 @@ def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
 
 def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     now = this.now_us
+    deadline = lifecycle.deadline(now, this.queue.lease_timeout_ns)
+    if len(requests) == 1:
+        request = requests[0]
+        hold = Hold(intern(request.client_id), now, 0, "", request.token_name)
+        hands = partition.contents.lease([request.batch_size], [hold], deadline)
+        if hands:
+            this.parked.serve(request)
+            this.answers.append((request, Delivery(partition.number, hands[0]), partition))
+            this.leased += len(hands[0])
+        return
     sizes = [request.batch_size for request in requests]
     holds = [Hold(intern(request.client_id), now, 0, "", request.token_name) for request in requests]
-    hands = partition.contents.lease(sizes, holds, lifecycle.deadline(now, this.queue.lease_timeout_ns))
+    hands = partition.contents.lease(sizes, holds, deadline)
     serve, answers, number = this.parked.serve, this.answers, partition.number
     for request, hand in zip(requests, hands, strict=False):
         if hand:

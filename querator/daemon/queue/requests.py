@@ -252,11 +252,15 @@ class Change(Request):
         self.run = run
 
 
-class Delivery(NamedTuple):
+class Delivery:
     """The answer to a lease."""
 
-    partition: int
-    leases: list[Lease]
+    __slots__ = ("leases", "partition")
+
+    def __init__(self, partition: int, leases: list[Lease]) -> None:
+        self.partition = partition
+        """The number of the partition."""
+        self.leases = leases
 
 
 class Read:

@@ -125,6 +125,11 @@ class Window:
                 else:
                     size += len(item.payload)
                     taken.append(item)
+        elif count == 1 and ready:
+            item = ready.popleft()
+            self.waiting -= 1
+            self.ready_bytes -= len(item.payload)
+            return [item]
         elif count >= len(ready):
             taken = list(ready)
             ready.clear()
