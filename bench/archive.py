@@ -38,7 +38,8 @@ from tests.daemons import Daemon, querator
 
 PARTS = ("shipping", "wait", "takeover", "restore")
 KEYS = 'access_key_id = "bench"\nsecret_access_key = "bench"\nregion = "us-east-1"\n'
-PAYLOAD = b"x" * 200
+PAYLOAD_BYTES = 200
+"""Of random bytes, which cannot be compressed."""
 BATCH = 1_000
 PUT_MS = 5.0
 SETTLE_SECONDS = 1.5
@@ -132,6 +133,7 @@ def shipping(directory: Path, options: argparse.Namespace) -> Iterator[Line]:
     port = free_port()
     store = moto(port)
     ToS3.endpoint = f"http://127.0.0.1:{port}"
+    cpu_before = _cpu_seconds(store.pid)
     systems = [
         System("none", Unpaused, "unix"),
         System("directory", ToDirectory, "unix"),
@@ -145,6 +147,9 @@ def shipping(directory: Path, options: argparse.Namespace) -> Iterator[Line]:
             }
             for kind in ("directory", "s3"):
                 yield from _shipping_lines(cells[kind], cells["none"])
+            used = _cpu_seconds(store.pid) - cpu_before
+            print(f"{cells['s3'].shape}: the S3 server itself used {used:.1f} s of CPU on these cores", flush=True)
+            cpu_before += used
     finally:
         _end(store)
 
@@ -159,6 +164,11 @@ def _shipping_lines(shipped: Cell, plain: Cell) -> Iterator[Line]:
         what = f"{shipped.shape} {way}, copying to {shipped.system}, of none"
         yield Line(f"{what}: rate", statistics.median(round_ratios(ours, theirs)), "", 0.95, False)
         yield Line(f"{what}: p99", _p99(ours) / _p99(theirs), "", 1.2, True)
+
+
+def _cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _p99(direction: Direction) -> float:
@@ -193,7 +203,7 @@ def losing_a_machine(directory: Path, options: argparse.Namespace, parts: list[s
     with Daemon(directory / "owner", "--config", str(config)) as owner:
         owner.client.create_queue("bench")
         for _ in range(0, options.items, BATCH):
-            owner.client.produce("bench", [PAYLOAD] * BATCH)
+            owner.client.produce("bench", [os.urandom(PAYLOAD_BYTES) for _ in range(BATCH)])
         if "takeover" in parts:
             with Daemon(directory / "standby", "--config", str(config), "--standby") as standby:
                 _until_warm(standby.client, options.items)

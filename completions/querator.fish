@@ -823,7 +823,7 @@ complete -c querator -n '__querator_at '\''archive salvage'\''' -l timeout -x -d
 complete -c querator -n '__querator_at '\''archive salvage'\''' -l debug -d 'Print a traceback if the command fails.'
 complete -c querator -n '__querator_at '\''archive salvage'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''archive restore'\''' -l to -r -F -d 'Make a new data directory here.'
-complete -c querator -n '__querator_at '\''archive restore'\''' -l at -x -d 'Restore the state at this time instead of the last state.'
+complete -c querator -n '__querator_at '\''archive restore'\''' -l at -x -d 'Restore the state at this time (UTC) instead of the last one.'
 complete -c querator -n '__querator_at '\''archive restore'\''' -l queue -x -a '(__querator_ask queues)' -d 'Restore only this queue.'
 complete -c querator -n '__querator_at '\''archive restore'\''' -l into -x -a '(__querator_ask queues)' -d 'With --queue: import the items into this new queue instead.'
 complete -c querator -n '__querator_at '\''archive restore'\''' -l leave-out -d 'Leave out partitions that the archive lacks at that time.'

@@ -501,10 +501,10 @@ def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
         if name == "takeover" and not text:
             continue
         try:
-            seconds[name] = durations.parse_days(text) / limits.NS_PER_SECOND
+            seconds[name] = durations.parse_days(text.removeprefix("-")) / limits.NS_PER_SECOND
         except ValueError as error:
             raise ConfigError(f"'archive.{name}' is '{text}'", hint=str(error)) from None
-        if seconds[name] <= 0:
+        if seconds[name] <= 0 or text.startswith("-"):
             raise ConfigError(f"'archive.{name}' must be more than 0, not '{text}'")
     takeover = seconds.get("takeover")
     if takeover is not None and takeover < 3 * seconds["heartbeat"]:

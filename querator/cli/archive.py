@@ -14,7 +14,7 @@ from querator.cli.terminal.id_lists import count
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Moment, short_duration
 from querator.cli.terminal.session import Session, duration, moment
-from querator.errors import UsageError
+from querator.errors import NotFound, UsageError
 from querator.limits import NS_PER_US, US_PER_SECOND
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _bucket(config: Path | None, url: str | None) -> Bucket:
     from querator.daemon.archive import Bucket
 
     settings = _settings(config, url)
-    return Bucket(settings.url, settings.options)
+    return Bucket(settings.url, settings.options, is_made=False)
 
 
 @command(app, "status")
@@ -58,6 +58,8 @@ def status(session: Session, config: Config = None, archive: Url = None) -> None
     with failures():
         bucket = _bucket(config, archive)
         found = care.status(bucket)
+    if not found.number:
+        raise NotFound(f"there is nothing in the archive {bucket.url}", hint="perhaps the URL is wrong")
     now_us = time.time_ns() // NS_PER_US
     lag = short_duration((now_us - found.last_heartbeat) / US_PER_SECOND) if found.last_heartbeat else None
     session.output.record(
@@ -119,8 +121,6 @@ def prune(
 ) -> None:
     """Delete objects that are older than [archive] keep and that no later point needs. The daemon also does this
     itself.
-
-    Example: querator archive prune --keep 48h --dry-run
     """
     from querator.daemon.archive import care, failures
 
@@ -149,8 +149,6 @@ def salvage(
     """List the changes that a replaced daemon had made and not shipped. Changes nothing.
 
     With `wait = true` nothing of this was acknowledged. The daemon must not run.
-
-    Example: querator archive salvage --data /var/lib/querator -o ndjson
     """
     from querator.config import daemon_config
     from querator.daemon.archive import failures, salvaging
@@ -169,7 +167,7 @@ def restore(
     to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="Make a new data directory here.")] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="Restore the state at this time instead of the last state."),
+        typer.Option("--at", metavar="TIME", help="Restore the state at this time (UTC) instead of the last one."),
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Restore only this queue.")] = None,
     into: Annotated[
@@ -189,8 +187,6 @@ def restore(
 
     With --into, the running daemon gets the items of one queue as a new queue beside the live one, to look at and to
     redrive. They are ready there, whoever held them.
-
-    Example: querator archive restore --at "2026-11-16 14:02" --to /srv/querator
     """
     from querator.daemon.archive import failures, restoring
 
@@ -201,7 +197,8 @@ def restore(
         return
     if to is None:
         raise UsageError("--to DIR or --into QUEUE is missing")
-    at_us = None if at is None else moment(_as_time(at), "--at")
+    _check_outside(to)
+    at_us = _at_us(at)
     with failures(), Progress(session.streams, "restore") as progress:
         found = restoring.restore(
             _bucket(config, archive),
@@ -237,7 +234,7 @@ def _restore_into(
 
     from querator.daemon.archive import failures, restoring, salvaging
 
-    at_us = None if at is None else moment(_as_time(at), "--at")
+    at_us = _at_us(at)
     with tempfile.TemporaryDirectory() as temporary, failures(), Progress(session.streams, "restore") as progress:
         directory = Path(temporary) / "data"
         found = restoring.restore(
@@ -260,9 +257,26 @@ def _restore_into(
     )
 
 
+def _check_outside(to: Path) -> None:
+    """Refuses a place inside a data directory, where a daemon would take the new files for its own."""
+    for parent in to.absolute().parents:
+        if (parent / "catalog.duckdb").exists():
+            raise UsageError(f"{to} is inside the data directory {parent}", hint="restore to a directory outside of it")
+
+
+def _at_us(at: str | None) -> int | None:
+    if at is None:
+        return None
+    at_us = moment(_as_time(at), "--at")
+    if at_us > time.time_ns() // NS_PER_US:
+        raise UsageError(f"--at: '{at}' is in the future", hint="times are in UTC; without --at the last state is used")
+    return at_us
+
+
 def _as_time(text: str) -> str:
-    """`2026-11-16 14:02` means UTC; seconds and the zone may be left out."""
+    """`2026-11-16 14:02` means UTC; the time of day, seconds and the zone may be left out."""
     date, _, clock = text.strip().replace("T", " ").partition(" ")
+    clock = clock or "00:00"
     if not clock[:1].isdigit():
         raise UsageError(f"--at: '{text}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC')
     if clock.count(":") == 1 and clock.replace(":", "").isdigit():

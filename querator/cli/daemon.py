@@ -269,8 +269,6 @@ def promote(
     """Make the standby on this data directory the owner of the archive, and wait until it serves.
 
     The daemon that owned the archive before acknowledges nothing from then on.
-
-    Example: querator daemon promote --data /var/lib/querator
     """
     from querator.client import Client
     from querator.daemon.lock import holder

@@ -10,7 +10,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from querator.daemon.store.base import Batch, Rows, StorageError
+from querator.daemon.store.base import StorageError
+from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.duck.copies import contents, write_snapshot
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.parts import payloads
@@ -18,7 +19,7 @@ from querator.daemon.store.duck.slices import Scan
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES
 from querator.wire import arrow
-from tests.store.store_making import NO_BYTES_MAX, UUID, item, leased, put
+from tests.store.store_making import NO_BYTES_MAX, UUID, batch_of, item, leased, put
 
 SIZES = (0, 1, LARGE_PAYLOAD_BYTES, LARGE_PAYLOAD_BYTES + 1, 3 * PART_BYTES, 1_000_000)
 PAYLOADS = {seq: os.urandom(size) for seq, size in enumerate(SIZES, start=1)}
@@ -50,10 +51,10 @@ def ready_payloads(store: DuckStore) -> dict[int, bytes]:
 def in_columns() -> Batch:
     table = pa.table({"payload": pa.array(list(PAYLOADS.values()), pa.binary())})
     stream = arrow.stream_start(table.schema) + arrow.stream_part(table.to_batches()[0]) + arrow.STREAM_END
-    return Batch(rows=[Rows(1, len(SIZES), 5, 10**9, stream)], last_seq=len(SIZES))
+    return batch_of(rows=[Rows(1, len(SIZES), 5, 10**9, stream)], last_seq=len(SIZES))
 
 
-@pytest.mark.parametrize("batch", [Batch(add=ITEMS, last_seq=len(SIZES)), in_columns()], ids=["items", "columns"])
+@pytest.mark.parametrize("batch", [batch_of(add=ITEMS, last_seq=len(SIZES)), in_columns()], ids=["items", "columns"])
 def test_waiting_items_come_back_whole_however_they_came(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
     put(storage, store, batch)
     assert ready_payloads(store) == PAYLOADS
@@ -64,7 +65,12 @@ def test_waiting_items_come_back_whole_however_they_came(storage: DuckStorage, s
 
 def test_leased_scheduled_found_and_listed_items_come_back_whole(storage: DuckStorage, store: DuckStore) -> None:
     later = [item(100 + seq, payload=payload, enqueue_at=10**9) for seq, payload in PAYLOADS.items()]
-    put(storage, store, Batch(add=ITEMS, schedule=later, last_seq=200), leased(*((seq, 1, 10**9) for seq in PAYLOADS)))
+    put(
+        storage,
+        store,
+        batch_of(add=ITEMS, schedule=later, last_seq=200),
+        leased(*((seq, 1, 10**9) for seq in PAYLOADS)),
+    )
     assert {one.item.seq: one.item.payload for one in store.leased()} == PAYLOADS
     assert {one.seq - 100: one.payload for one in store.scheduled(100).items} == PAYLOADS
     assert {seq: one.item.payload for seq, one in store.find(PAYLOADS).items() if one.item} == PAYLOADS
@@ -77,9 +83,9 @@ def test_scans_have_the_payload_and_its_text(storage: DuckStorage, store: DuckSt
     sent = {seq: text.encode() if text else b"\xff" * 50_000 for seq, text in texts.items()}
     items = [item(seq, payload=payload, enqueue_at=10**9 * (table == "scheduled")) for seq, payload in sent.items()]
     if table == "scheduled":
-        put(storage, store, Batch(schedule=items, last_seq=3))
+        put(storage, store, batch_of(schedule=items, last_seq=3))
     else:
-        put(storage, store, Batch(add=items, last_seq=3))
+        put(storage, store, batch_of(add=items, last_seq=3))
     if table == "leases":
         put(storage, store, leased(*((seq, 1, 10**9) for seq in sent)))
     batch = store.slice(Scan(table, ("payload", "text"), 0, 3), 0).batch
@@ -89,18 +95,18 @@ def test_scans_have_the_payload_and_its_text(storage: DuckStorage, store: DuckSt
 
 def test_parts_leave_with_their_items(storage: DuckStorage, store: DuckStore) -> None:
     later = [item(100 + seq, payload=payload, enqueue_at=10**9) for seq, payload in LARGE.items()]
-    put(storage, store, Batch(add=ITEMS, schedule=later, last_seq=200))
+    put(storage, store, batch_of(add=ITEMS, schedule=later, last_seq=200))
     assert seqs_in_parts(store) == {*LARGE, *(100 + seq for seq in LARGE)}
-    put(storage, store, Batch(remove=[4], unschedule=[104]))
+    put(storage, store, batch_of(remove=[4], unschedule=[104]))
     assert seqs_in_parts(store) == {5, 6, 105, 106}
-    put(storage, store, leased((5, 1, 10**9)), Batch(clear_ready=True))
+    put(storage, store, leased((5, 1, 10**9)), batch_of(clear_ready=True))
     assert seqs_in_parts(store) == {5, 105, 106}
-    put(storage, store, Batch(clear_leased=True, clear_scheduled=True))
+    put(storage, store, batch_of(clear_leased=True, clear_scheduled=True))
     assert seqs_in_parts(store) == set()
 
 
 def test_copies_and_compacted_files_have_the_parts(storage: DuckStorage, store: DuckStore, tmp_path: Path) -> None:
-    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
     store.compact()
     assert ready_payloads(store) == PAYLOADS
     snapshot = store.snapshot()
@@ -115,7 +121,7 @@ def test_copies_and_compacted_files_have_the_parts(storage: DuckStorage, store: 
 def test_a_payload_that_lacks_a_part_is_an_error_and_not_a_shorter_payload(
     storage: DuckStorage, store: DuckStore
 ) -> None:
-    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
     store.file.cursor().execute(f"DELETE FROM {store.file.name}.parts WHERE seq = 6 AND number = 7")
     with pytest.raises(StorageError, match="the payloads of 1 items are not whole"):
         ready_payloads(store)
@@ -127,13 +133,13 @@ def test_a_payload_that_lacks_a_part_is_an_error_and_not_a_shorter_payload(
 
 
 def test_an_item_that_is_removed_while_it_is_read_is_left_out(storage: DuckStorage, store: DuckStore) -> None:
-    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
-    put(storage, store, Batch(remove=[5]))
+    put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, batch_of(remove=[5]))
     assert payloads(store.file, "items", {4: len(LARGE[4]), 5: len(LARGE[5])}) == {4: LARGE[4]}
 
 
 def test_parts_of_items_that_were_deleted_by_hand_are_dropped(storage: DuckStorage, store: DuckStore) -> None:
-    put(storage, store, Batch(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
     store.close()
     with duckdb.connect(store.path) as connection:
         connection.execute("DELETE FROM items WHERE seq = 5")

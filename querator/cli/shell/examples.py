@@ -11,6 +11,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "querator daemon run --data /var/lib/querator --http localhost:2319",
         "querator daemon run --config /etc/querator.toml",
         "querator daemon run --http :2319 --tls-cert server.crt --tls-key server.key",
+        "querator daemon run --archive s3://backups/querator",
+        "querator daemon run --archive s3://backups/querator --data /var/lib/standby --standby",
     ),
     "daemon status": ("querator daemon status --data /var/lib/querator",),
     "daemon promote": ("querator daemon promote --data /var/lib/querator",),

@@ -37,7 +37,8 @@ class StoredObject(NamedTuple):
 class Bucket:
     """The objects below a URL. All methods block, and raise Away if the object store cannot be reached."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, is_made: bool = True) -> None:
+        """`is_made` says whether a missing directory is made. A command that only reads must not make one."""
         self.url = url
         scheme, host, path = urlsplit(url)[:3]
         if scheme not in SCHEMES:
@@ -48,6 +49,8 @@ class Bucket:
         if scheme == "file" and host:
             raise ConfigError(f"'{url}' names no directory", hint="it has three slashes, such as file:///srv/archive")
         self._directory = Path(unquote(path)) if scheme == "file" else None
+        if self._directory is not None and not is_made and not self._directory.is_dir():
+            raise ArchiveError(f"there is no archive {url}: the directory does not exist")
         self._library, self._store = _opened(url, dict(options or {}), self._directory)
         self._errors = self._library.exceptions
 
@@ -97,7 +100,9 @@ class Bucket:
         with self._failures():
             try:
                 return bytes(self._library.get(self._store, name).bytes())
-            except (self._errors.NotFoundError, FileNotFoundError):
+            except (self._errors.NotFoundError, FileNotFoundError) as error:
+                if "NoSuchBucket" in str(error):
+                    raise
                 return None
 
     def has(self, name: str) -> bool:
@@ -157,6 +162,8 @@ class Bucket:
             yield
         except (self._errors.BaseError, OSError) as error:
             text = str(error).strip()
+            if "NoSuchBucket" in text:
+                raise Away(f"there is no bucket '{urlsplit(self.url).netloc}'") from error
             raise Away(text.splitlines()[0] if text else type(error).__name__) from error
 
 

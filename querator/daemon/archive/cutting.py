@@ -161,7 +161,8 @@ class Cutter:
             gaps, self._gaps = self._gaps, set()
             void, born = self._judge(piece, ledger, closed, gaps)
             closed -= {opening.uuid for opening in piece.openings}
-            body.append(piece.catalog)
+            if piece.catalog:
+                body.append(piece.catalog)
         gone: list[str] = []
         if piece.catalog:
             known = self.placements.keys() | leftovers_in(piece.catalog)
@@ -183,7 +184,7 @@ class Cutter:
             gone=gone,
             catalog_bytes=len(piece.catalog),
         )
-        return sealed_log(head, b"".join(body))
+        return sealed_log(head, body[0] if len(body) == 1 else b"".join(body))
 
     def _judge(self, piece: Piece, ledger: Ledger, closed: set[str], gaps: set[str]) -> tuple[list[str], list[Base]]:
         """Which partitions need new bases after this cut, and which are new and need none."""

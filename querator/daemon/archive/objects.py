@@ -155,16 +155,26 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 def sealed(head: object, body: bytes) -> bytes:
     """The bytes of an object."""
+    return _sealed(head, body)[0]
+
+
+def _sealed(head: object, body: bytes) -> tuple[bytes, str]:
+    """The bytes of an object, and their hash. Large bodies are hashed and copied once."""
     text = msgspec.json.encode(head)
-    packed = bytes(_zstd().compress(body, asbytes=True)) if body else b""
-    data = b"".join((_START.pack(_MAGIC, len(text), len(body)), text, packed))
-    return data + hashlib.sha256(data).digest()
+    packed = _zstd().compress(body, asbytes=True) if body else b""
+    pieces = [_START.pack(_MAGIC, len(text), len(body)), text, packed]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    pieces.append(digest.digest())
+    digest.update(pieces[-1])
+    return b"".join(pieces), digest.hexdigest()
 
 
 def sealed_log(head: LogHead, body: bytes) -> tuple[LogObject, bytes]:
     """A log object, and its bytes."""
-    data = sealed(head, body)
-    return LogObject(head, body, hashlib.sha256(data).hexdigest(), len(data)), data
+    data, sha256 = _sealed(head, body)
+    return LogObject(head, body, sha256, len(data)), data
 
 
 def opened(data: bytes, kind: type[Any] | None, name: str) -> tuple[Any, bytes]:

@@ -19,7 +19,7 @@ from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, indexes
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
-from querator.errors import Replaced
+from querator.errors import Conflict, Replaced
 
 
 class Identity(msgspec.Struct):
@@ -87,7 +87,8 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
 
 
 def check_end(bucket: Bucket, number: int) -> None:
-    """Blocking. Called before a claim, with the last log object that could be read. Raises Away if it is not the last.
+    """Blocking. Called before a claim, with the last log object that was read. Raises Away if it is not the last,
+    and Conflict if it is gone, because the archive was emptied.
 
     The next number may have been pruned: then it could be created again, but it is not the end of the log. A reader
     gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
@@ -97,6 +98,11 @@ def check_end(bucket: Bucket, number: int) -> None:
     )
     if is_later and bucket.read(log_name(number + 1)) is None:
         raise Away(f"{log_name(number + 1)} was deleted, and the log goes on after it")
+    if number and not is_later and not bucket.has(log_name(number)):
+        raise Conflict(
+            f"{log_name(number)} is missing from the archive {bucket.url}",
+            hint="mount the archive's disk or bring its objects back",
+        )
 
 
 def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:

@@ -64,6 +64,7 @@ class StandingBy:
     def promote(self, force: bool = False) -> None:
         """Takes over from the owner of the archive, in a task."""
         if not self.is_over:
+            self.standby.refusal = ""
             self._registry.run(self._promote(force))
 
     async def _promote(self, force: bool) -> None:
@@ -71,6 +72,7 @@ class StandingBy:
         try:
             promotion = await registry.blocking(self.standby.promote, force)
         except (QueratorError, StorageError, Away) as error:
+            self.standby.refusal = str(error)
             log.error("standby was not promoted", extra={"reason": str(error)})
             return
         registry.is_promoting = True

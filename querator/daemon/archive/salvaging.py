@@ -13,8 +13,9 @@ from querator.daemon.archive.bucket import Bucket
 from querator.daemon.archive.ledger import Ledger, indexes, read_log
 from querator.daemon.archive.ownership import identity_path, read_identity
 from querator.daemon.catalog import Catalog
+from querator.daemon.lock import holder
 from querator.daemon.store import Batch, Storage, decode_batch, items_in, open_storage, records_left
-from querator.errors import NotFound
+from querator.errors import Conflict, NotFound
 from querator.items import Item
 from querator.wire.messages import StorageItem
 
@@ -35,6 +36,8 @@ def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> 
     """Blocking. The changes in the journals of a directory that never got to the archive. Changes nothing."""
     if not identity_path(data).exists():
         raise NotFound(f"{data} never had an archive")
+    if (running := holder(data)) is not None:
+        raise Conflict(f"a daemon, PID {running.pid}, runs on {data}", hint=f"querator daemon stop --data {data}")
     ledger = _last_owned(bucket, read_identity(data).data)
     catalog = Catalog(data / "catalog.duckdb")
     queues = {placement.uuid: placement.queue for placement in catalog.placements()}
