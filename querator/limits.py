@@ -355,10 +355,11 @@ JOB_CHUNK_BYTES_MAX = 1_000_000
 JOB_POLL_SECONDS = 0.02
 VERIFY_TRIES_MAX = 100
 """Verify gives up after this many tries to count memory and file at the same moment."""
+CATALOG_SMALL_BYTES_MAX = 2_000_000
+"""A catalog whose file is smaller has every change in its file at once."""
 CATALOG_LOG_BYTES_MAX = 256 * 1024
-"""When DuckDB's log of the catalog is this long, its changes are written into the catalog's file."""
 CATALOG_CHECKPOINT_SECONDS = 2.0
-"""Shorter logs are written into the file this often."""
+"""The changes of a larger one are written from DuckDB's log into the file when the log is this long, and this often."""
 CREATE_THREADS = 4
 """Threads that create the partition files of one request."""
 COMPACT_CHECK_SECONDS = 60.0

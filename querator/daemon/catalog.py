@@ -353,15 +353,17 @@ class Catalog:
             self._changes += 1
             self._has_log = True
             log_path = _log_path(self._path)
-            if log_path.exists() and log_path.stat().st_size >= limits.CATALOG_LOG_BYTES_MAX:
+            log_bytes = log_path.stat().st_size if log_path.exists() else 0
+            is_small = self._path.stat().st_size < limits.CATALOG_SMALL_BYTES_MAX
+            if is_small or log_bytes >= limits.CATALOG_LOG_BYTES_MAX:
                 self._checkpoint()
         self.committed()
 
     def checkpoint(self) -> None:
         """Puts everything into the file. Until then DuckDB's log has the latest changes.
 
-        Called every few seconds. A checkpoint writes whole tables: after every change, the cost of a new queue would
-        grow with their number.
+        A checkpoint writes whole tables. After every change of a large catalog, the cost of a new queue would grow with
+        their number, so that is done every few seconds.
         """
         if self._has_log:
             with self._lock:

@@ -59,10 +59,14 @@ def test_a_request_to_the_plain_build_costs_no_more_than_it_did(shape):
 @pytest.mark.skipif(build.name() != build.COMPILED, reason="no compiled modules in this checkout; make compiled")
 @pytest.mark.skipif(instructions.valgrind() is None, reason="no valgrind on this machine")
 def test_a_request_to_the_compiled_build_costs_much_less():
+    # On a busy machine a round can last beyond a second. Work that is done once a second then counts for a request.
+    assert any(_dearest_step() < COMPILED_SHARE_MAX for _ in range(2))
+
+
+def _dearest_step() -> float:
+    """The largest share of the plain build's instructions that a step of the compiled one takes."""
     compiled, plain = (instructions.count(["1x1"], rounds=3, pure=pure)["1x1"] for pure in (False, True))
-    for step in hotpath.STEPS:
-        share = compiled[step] / plain[step]
-        assert share < COMPILED_SHARE_MAX, f"{step}: {share:.0%} of the instructions of the plain build"
+    return max(compiled[step] / plain[step] for step in hotpath.STEPS)
 
 
 def test_an_item_costs_little_when_it_comes_with_others():

@@ -70,6 +70,13 @@ def test_a_change_that_finds_no_room_is_an_error_and_the_next_one_is_not(tmp_pat
     catalog.close()
 
 
+@pytest.fixture
+def always_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every catalog counts as large, so its changes stay in the log for a while."""
+    monkeypatch.setattr(limits, "CATALOG_SMALL_BYTES_MAX", 0)
+
+
+@pytest.mark.usefixtures("always_large")
 def test_its_log_is_written_into_the_file_when_it_has_grown_long(tmp_path: Path) -> None:
     path = tmp_path / "catalog.duckdb"
     log = tmp_path / "catalog.duckdb.wal"
@@ -92,6 +99,7 @@ def copied(path: Path, directory: Path, log: bytes) -> Path:
     return directory / path.name
 
 
+@pytest.mark.usefixtures("always_large")
 class TestLogAfterACrash:
     def test_a_change_that_was_cut_off_is_left_out(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = tmp_path / "catalog.duckdb"

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 5
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
-TABLES: Final = ("items", "leases", "scheduled", "lost", "requests", "parts")
+TABLES: Final[tuple[str, ...]] = ("items", "leases", "scheduled", "lost", "requests", "parts")
 MEASURED_TABLES: Final = ("items", "scheduled")
 """The tables with payloads. They are read in stretches that fit in memory."""
 
