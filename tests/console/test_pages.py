@@ -172,6 +172,7 @@ def test_items_are_listed_by_state_and_condition_and_page_by_page(
     )
     daemon.client.lease(queue, 5, client_id="worker-7")
     page = reader.open("/items", name=queue)
+    reader.sees(f"querator items list {queue} --where")  # without a condition it lists scheduled items too
     seen = set(page.locator("td.id").all_inner_texts())
     assert len(seen) == 50
     reader.press("Next page")
