@@ -39,7 +39,7 @@ _querator_options() {
     'queue produce') echo '--file -f --lines --ndjson --kind --reference --encoding --enqueue-at --delay --request-id --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queue lease') echo '--batch-size -n --client-id --complete --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queue complete') echo '--dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
-    'queue retry') echo '--at --delay --dead --reason --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
+    'queue retry') echo '--at --delay --dead --unused --reason --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queue extend') echo '--by --dry-run --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queue consume') echo '--exec --batch-size -n --concurrency --backoff --exec-timeout --client-id --limit --until-empty --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'queue leases') echo '--output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;

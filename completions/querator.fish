@@ -301,6 +301,7 @@ complete -c querator -n '__querator_at '\''queue retry'\''' -a '(__querator_ask 
 complete -c querator -n '__querator_at '\''queue retry'\''' -l at -x -d 'Retry not before this time, such as 2026-01-31T08:00:00Z.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l delay -x -d 'Retry not before this much time has passed, such as 5m.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l dead -d 'Move the items to the dead queue.'
+complete -c querator -n '__querator_at '\''queue retry'\''' -l unused -d 'Do not count the lease as an attempt.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l reason -x -d 'Why the attempt failed, at most 2,000 bytes. The items keep the reason.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l dry-run -d 'Show what the command would do, and change nothing.'
 complete -c querator -n '__querator_at '\''queue retry'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'

@@ -1,4 +1,4 @@
-"""Charts as SVG text: a line of depths, lines over time, bars over time, and bars side by side."""
+"""Charts as SVG or HTML text: a line of depths, lines over time, bars over time, and bars side by side."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 22
 COLOURS: Final = 8
 """The stylesheet has this many colours, `.c0` and on. Further series use them again."""
 _STEPS: Final = (1, 2, 4, 6, 8, 10)
+_SHARES: Final = (0.0, 0.5, 1.0)
+"""Where the lines of the grid are, as shares of the height."""
 LABEL_CHARACTERS: Final = 30
-BAR_HEIGHT, LABEL_WIDTH, BAR_WIDTH = 24, 210, 420
 
 
 class Series(NamedTuple):
@@ -60,7 +61,7 @@ def line_chart(
     `nice` gives the top of the axis for the largest value: `nice_count`, `nice_rate` or `nice_duration`.
     """
     top = nice(max((value for one in series for value in one.values if value is not None), default=0.0))
-    parts = [_grid(top, tell, width), _time_axis(begin, end, width)]
+    parts = [_grid(top, width), _ticks(top, tell), _time_axis(begin, end, width)]
     for number, one in enumerate(series):
         for run in _runs(times, one.values, step):
             points = " ".join(f"{_x(at, begin, end, width):.1f},{_y(value, top):.1f}" for at, value in run)
@@ -85,7 +86,7 @@ def time_bars(
     begin, end = times[0], times[-1] + step
     top = nice_count(max((sum(values) for values in zip(*counts.values(), strict=True)), default=0))
     width = (BROAD_WIDTH - LEFT - RIGHT) * step / (end - begin)
-    parts = [_grid(top, tell, BROAD_WIDTH), _time_axis(begin, end, BROAD_WIDTH)]
+    parts = [_grid(top, BROAD_WIDTH), _time_axis(begin, end, BROAD_WIDTH)]
     for place, at in enumerate(times):
         below = 0
         for number, values in enumerate(counts.values()):
@@ -97,25 +98,23 @@ def time_bars(
                     f' width="{width * 0.84:.1f}" height="{max(0.5, _y(below, top) - y):.1f}"/>'
                 )
                 below += value
+    parts.append(_ticks(top, tell))  # last: on a narrow page they stand inside of the chart, and no bar may cover them
     rows = [[at, *(tell(values[place]) for values in counts.values())] for place, at in enumerate(times)]
     return _figure(title, "".join(parts), list(counts), rows, begin, end, BROAD_WIDTH)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]], tell: Callable[[float], str]) -> str:
-    """Bars side by side, each with its label and its figure."""
+    """Bars side by side, each with its label and its figure, which are text of the page: they do not shrink with it."""
     largest = max((value for _, value in rows), default=0) or 1
     parts = []
-    for number, (label, value) in enumerate(rows):
-        top = number * BAR_HEIGHT
-        width = max(1.0, BAR_WIDTH * value / largest) if value > 0 else 0.0
+    for label, value in rows:
+        share = max(0.3, 100 * value / largest) if value > 0 else 0.0
         parts.append(
-            f'<text x="{LABEL_WIDTH - 8}" y="{top + 16}" text-anchor="end">{escape(_short(label))}'
-            f"<title>{escape(label)}</title></text>"
-            f'<rect class="bar c0" x="{LABEL_WIDTH}" y="{top + 3}" width="{width:.1f}" height="{BAR_HEIGHT - 7}"/>'
-            f'<text x="{LABEL_WIDTH + width + 6:.1f}" y="{top + 16}">{escape(tell(value))}</text>'
+            f'<span class="label" title="{escape(label)}">{escape(_short(label))}</span>'
+            f'<svg aria-hidden="true"><rect class="bar c0" width="{share:.1f}%" height="100%"/></svg>'
+            f"<span>{escape(tell(value))}</span>"
         )
-    view = f"0 0 {LABEL_WIDTH + BAR_WIDTH + 90} {BAR_HEIGHT * len(rows)}"
-    return f'<svg class="bars" role="img" viewBox="{view}" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+    return f'<div class="bars" role="group" aria-label="{escape(title)}">{"".join(parts)}</div>'
 
 
 def nice_count(value: float) -> float:
@@ -166,16 +165,18 @@ def _figure(
     )
 
 
-def _grid(top: float, tell: Callable[[float], str], width: int) -> str:
-    parts = []
-    for share in (0.0, 0.5, 1.0):
-        y = _y(top * share, top)
-        kind = "tick y" if share else "tick"
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="{kind}" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(tell(top * share))}</text>'
-        )
-    return "".join(parts)
+def _grid(top: float, width: int) -> str:
+    heights = [_y(top * share, top) for share in _SHARES]
+    return "".join(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>' for y in heights)
+
+
+def _ticks(top: float, tell: Callable[[float], str]) -> str:
+    """The figures of the lines of the grid."""
+    return "".join(
+        f'<text class="tick{" y" if share else ""}" x="{LEFT - 6}" y="{_y(top * share, top) + 4:.1f}"'
+        f' text-anchor="end">{escape(tell(top * share))}</text>'
+        for share in _SHARES
+    )
 
 
 def _time_axis(begin: int, end: int, width: int) -> str:

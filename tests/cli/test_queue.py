@@ -96,6 +96,14 @@ def test_retry_now_later_and_dead(cli: CommandLine, client: Client) -> None:
     assert totals(client, dead) == (1, 0, 0)
 
 
+def test_an_unused_lease_does_not_count_as_an_attempt(cli: CommandLine, client: Client, queue: str) -> None:
+    used, unused = leased_ids(client, queue, "used", "unused")
+    cli.ok("queue", "retry", queue, used)
+    cli.ok("queue", "retry", queue, unused, "--unused")
+    attempts = {item.payload: item.attempts for item in client.list_items(queue)}
+    assert attempts == {b"used": 1, b"unused": 0}
+
+
 def test_retry_goes_on_after_a_bad_id(cli: CommandLine, client: Client, queue: str) -> None:
     first, second = leased_ids(client, queue, "a", "b")
     result = cli("queue", "retry", queue, first, "garbage", second)
@@ -105,7 +113,14 @@ def test_retry_goes_on_after_a_bad_id(cli: CommandLine, client: Client, queue: s
 
 
 @pytest.mark.parametrize(
-    "options", [["--at", "tomorrow"], ["--delay", "soon"], ["--delay", "1s", "--dead"], ["--delay", "-1s"]]
+    "options",
+    [
+        ["--at", "tomorrow"],
+        ["--delay", "soon"],
+        ["--delay", "1s", "--dead"],
+        ["--delay", "-1s"],
+        ["--unused", "--dead"],
+    ],
 )
 def test_retry_refuses_nonsense(cli: CommandLine, queue: str, options: list[str]) -> None:
     assert cli("queue", "retry", queue, "x" * 27, *options).exit_code == 2

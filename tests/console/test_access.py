@@ -124,6 +124,8 @@ def test_a_viewer_sees_no_buttons_and_can_change_nothing(browser: Browser, guard
     assert page.locator("main a[href*='/act/'], main form[method=post]").count() == 0
     page = reader.open("/daemon")
     reader.sees("Storages")
+    reader.sees("no warnings about your queues")  # the daemon keeps the others to itself, and says so
+    assert "data in" not in page.locator("main").inner_text()
     assert page.locator("#audit").count() == 0
     assert guarded.client.list_audit(who="eve") == []  # looking causes no denials
     reader.open("/act/pause", name="mail", partition=0)

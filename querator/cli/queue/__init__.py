@@ -131,6 +131,7 @@ def retry(
         typer.Option("--delay", metavar="DURATION", help="Retry not before this much time has passed, such as 5m."),
     ] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Move the items to the dead queue.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Do not count the lease as an attempt.")] = False,
     reason: Annotated[
         str,
         typer.Option(
@@ -144,13 +145,15 @@ def retry(
         raise UsageError(f"--reason: has {size:,} bytes, at most {REASON_BYTES_MAX:,} are allowed")
     if sum((at is not None, delay is not None, dead)) > 1:
         raise UsageError("--at, --delay and --dead exclude each other")
+    if unused and (dead or reason):
+        raise UsageError("--unused excludes --dead and --reason")
     when = later(at, delay, "--at")
     _settle(
         session,
         queue,
         item_ids,
         "retried",
-        lambda some: session.client.retry(queue, some, at=when, dead=dead, reason=reason),
+        lambda some: session.client.retry(queue, some, at=when, dead=dead, unused=unused, reason=reason),
         keeps_earlier=True,
         dry_run=dry_run,
     )

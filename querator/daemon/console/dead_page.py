@@ -70,6 +70,7 @@ async def show(visit: Visit) -> ConsolePage | Redirect:
         by = tuple(dict.fromkeys((*by, "origin")))
     rows, error = await _counted(visit, queue, origin, by, now - SPANS[span][1], SPANS[span][2])
     groups = _groups(rows, by)
+    only = ("--where", conditions({"origin": origin}, EXPRESSIONS)) if origin else ()
     return ConsolePage(
         "dead.html",
         f"Dead letters of {queue}",
@@ -87,7 +88,10 @@ async def show(visit: Visit) -> ConsolePage | Redirect:
             "error": error,
             "picture": _picture(rows, now, *SPANS[span][1:]),
         },
-        commands=(command("items", "redrive", queue, "--dry-run"), command("pipeline", "report", queue)),
+        commands=(
+            command("items", "redrive", queue, *only, "--dry-run"),
+            command("pipeline", "report", queue),
+        ),
         queue=queue,
         tab="dead",
     )

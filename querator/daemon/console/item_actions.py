@@ -88,7 +88,8 @@ def _group_plan(title: str, effect: str, *, deletes: bool) -> Callable[[Visit], 
                 + command("items", "delete", chosen.queue, "-", "--yes")
             )
         else:
-            line = command("items", "redrive", chosen.queue, "--where", chosen.where)
+            to = ("--to", visit.get("to").strip()) if visit.get("to").strip() else ()
+            line = command("items", "redrive", chosen.queue, "--where", chosen.where, *to)
         return Plan(
             f"{title} {told} of '{chosen.queue}'",
             (
@@ -160,7 +161,8 @@ async def _run_release(visit: Visit) -> Remark:
     for partition, ids in by_partition.items():
         released += await _release(visit, queue, partition, ids, f"release of {client_id}")
     more = " There may be more: repeat it." if len(rows) == BATCH_ITEMS_MAX else ""
-    return Remark("good", f"{number(released)} items of '{client_id}' are ready again.{more}")
+    told = "1 item is" if released == 1 else f"{number(released)} items are"
+    return Remark("good", f"{told} ready again, taken back from '{client_id}'.{more}")
 
 
 async def _release(visit: Visit, queue: str, partition: int, ids: list[str], purpose: str) -> int:
@@ -211,7 +213,7 @@ ITEM_ACTIONS: Final[Mapping[str, Action]] = {
             "Hand back",
             "The client that holds the item loses its lease, and the item is ready again, under a new id. The lease"
             " does not count as an attempt.",
-            lambda queue, item_id: ["queue", "retry", queue, item_id],
+            lambda queue, item_id: ["queue", "retry", queue, item_id, "--unused"],
         ),
         _run_retry,
     ),

@@ -28,6 +28,7 @@ PREVIEW_BYTES: Final = 120
 NEVER_US: Final = 7_258_118_400_000_000
 """2200-01-01, the deadline of items that do not expire."""
 STATES: Final = {"stored": "ready and leased", "ready": "ready", "leased": "leased", "scheduled": "scheduled"}
+STORED: Final = "state != 'scheduled'"
 COLUMNS: Final = [
     "id", "partition", "state", "kind", "reference", "encoding", "attempts", "created_at", "lease_deadline",
     "client_id", "enqueue_at", "payload",
@@ -93,7 +94,9 @@ async def show(visit: Visit) -> ConsolePage:
 
 def _command(queue: str, state: str, where: str, only: str) -> str:
     words = ["items", "list", queue]
-    if state != "stored":
+    if state == "stored":  # the command has no such state, and lists scheduled items too
+        where = f"{STORED} and ({where})" if where else STORED
+    else:
         words += ["--state", state]
     if only:
         words += ["--partition", only]

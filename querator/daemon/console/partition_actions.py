@@ -168,7 +168,8 @@ PARTITION_ACTIONS: Final[Mapping[str, Action]] = {
         "drain",
         "Drain",
         (
-            "New items go to other partitions. What is there is still leased and completed, until nothing is left.",
+            "New items go to other partitions that take items. If there are none, producers wait.",
+            "What is there is still leased and completed, until nothing is left.",
             "What comes back, by a retry or because its lease ends, goes to another partition if one takes items.",
         ),
         "draining",
