@@ -81,6 +81,19 @@ def test_a_file_that_became_empty_rests_again(storage: DuckStorage) -> None:
     assert ready_seqs(store) == [3]
 
 
+def test_a_file_without_rows_that_was_read_rests_again(storage: DuckStorage) -> None:
+    store = storage.create(UUID, "orders")
+    assert store.page(False, 0, 10) == [] and is_attached(store)
+    snapshot = store.snapshot()
+    store.forget(0)
+    assert not store.is_resting
+    snapshot.close()
+    store.forget(0)
+    assert store.is_resting and not is_attached(store)
+    put(storage, store, added(1))
+    assert ready_seqs(store) == [1]
+
+
 def test_a_file_with_an_open_snapshot_does_not_rest(storage: DuckStorage) -> None:
     store = storage.create(UUID, "orders")
     put(storage, store, added(1))
@@ -130,15 +143,24 @@ class TestTheNextStart:
             assert attached == [UUID]
 
     @pytest.mark.parametrize("damage", [b"", b"x", b"\x00" * 40])
-    def test_a_damaged_note_is_not_believed(self, tmp_path: Path, attached: list[str], damage: bytes) -> None:
+    def test_a_damaged_note_is_not_believed(
+        self, tmp_path: Path, attached: list[str], damage: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with opened(tmp_path) as storage:
             storage.create(UUID, "orders")
         note = tmp_path / "resting"
         note.write_bytes(note.read_bytes()[:-1] + damage)
         attached.clear()
         with opened(tmp_path) as storage:
+            assert "is damaged and is not used" in caplog.text
             assert storage.open(UUID, "orders").summary() == BLANK
             assert attached == [UUID]
+
+    def test_a_note_of_no_file_is_not_damaged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with opened(tmp_path) as storage:
+            put(storage, storage.create(UUID, "orders"), added(1))
+        with opened(tmp_path):
+            assert not caplog.text
 
     def test_an_old_file_with_its_old_note_is_put_aside(self, tmp_path: Path) -> None:
         with opened(tmp_path) as storage:
