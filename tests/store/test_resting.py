@@ -9,9 +9,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from querator.daemon.store.base import StorageError, Summary
+from querator.daemon.store.base import LackOfMemory, StorageError, Summary
 from querator.daemon.store.duck.attached import AttachedFiles
 from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
 from tests.store.store_making import (
     OTHER_UUID,
@@ -91,6 +92,22 @@ def test_a_file_without_rows_that_was_read_rests_again(storage: DuckStorage) -> 
     store.forget(0)
     assert store.is_resting and not is_attached(store)
     put(storage, store, added(1))
+    assert ready_seqs(store) == [1]
+
+
+def test_a_file_that_could_not_be_read_when_it_was_attached_is_attached_later(
+    storage: DuckStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = storage.create(UUID, "orders")
+
+    def without_memory(file: PartitionFile) -> Meta:
+        raise duckdb.OutOfMemoryException("there is none left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionFile, "meta", without_memory)
+        with pytest.raises(LackOfMemory):
+            put(storage, store, added(1))
+    store.flush()
     assert ready_seqs(store) == [1]
 
 
