@@ -77,7 +77,7 @@ class CatalogError(RequestFailed):
 
 class Catalog:
     def __init__(self, path: Path) -> None:
-        self.is_new = is_new = not path.exists()
+        is_new = not path.exists()
         self._path = path
         self._lock = threading.Lock()
         self._changes = 0
