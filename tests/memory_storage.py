@@ -36,6 +36,10 @@ class MemoryStore(UnappliedStore):
     def is_blank(self) -> bool:
         return not (self._items or self._scheduled or self._lost or self._requests)
 
+    @property
+    def is_resting(self) -> bool:
+        return self.is_blank
+
     def _record_applied(self) -> int:
         return self._applied
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,7 +64,9 @@ T = TypeVar("T")
 log = logging.getLogger("querator.daemon")
 
 _TORN = ("not enough data in file", "entry size exceeded remaining data in file")
-"""What DuckDB says of a log whose last change is cut off."""
+"""What DuckDB says of a log whose last change is cut off, or of one in which the length of an entry is damaged."""
+_END_OF_CHANGE = bytes.fromhex("0500000000000000e7fe7d722fed3d5e640064ffff")
+"""The entry with which each change ends in DuckDB's log: its length, its checksum, and its five bytes."""
 
 
 class Leftover(NamedTuple):
@@ -77,7 +80,7 @@ class CatalogError(RequestFailed):
 
 class Catalog:
     def __init__(self, path: Path) -> None:
-        self.is_new = is_new = not path.exists()
+        is_new = not path.exists()
         self._path = path
         self._lock = threading.Lock()
         self._changes = 0
@@ -380,7 +383,7 @@ def _connected_after_crash(path: Path) -> duckdb.DuckDBPyConnection:
     try:
         return _connected(path)
     except duckdb.Error as error:
-        if not any(text in str(error) for text in _TORN):
+        if not any(text in str(error) for text in _TORN) or not _is_whole_before_its_end(path):
             raise
         kept = path.with_name(path.name + ".wal.torn")
         shutil.copyfile(_log_path(path), kept)
@@ -391,6 +394,22 @@ def _connected_after_crash(path: Path) -> duckdb.DuckDBPyConnection:
         connection = _connected(path, trust_torn_log=True)
         connection.execute("checkpoint")  # nothing may be appended to a log whose end is torn
         return connection
+
+
+def _is_whole_before_its_end(path: Path) -> bool:
+    """Whether all changes in a log are whole but the last one. Otherwise the log was damaged, not cut off, and changes
+    behind the damage were acknowledged. Tried with a copy, because DuckDB writes a log into its file."""
+    log = _log_path(path).read_bytes()
+    with tempfile.TemporaryDirectory(dir=path.parent) as place:
+        copy = Path(place) / path.name
+        shutil.copyfile(path, copy)
+        if (last := log.rfind(_END_OF_CHANGE)) >= 0:
+            _log_path(copy).write_bytes(log[: last + len(_END_OF_CHANGE)])
+        try:
+            _connected(copy).close()
+        except duckdb.Error:
+            return False
+    return True
 
 
 def _connected(path: Path, trust_torn_log: bool = False) -> duckdb.DuckDBPyConnection:

@@ -114,7 +114,7 @@ class Service:
             if promotion is not None:
                 shipper.before, shipper.owner = promotion.before, promotion.owner
             await registry.blocking(shipper.claim, str(registry.config.http or ""), registry.config.claim)
-        catalog = registry.catalog = await registry.blocking(Catalog, registry.config.data / "catalog.duckdb")
+        catalog = registry.catalog = await registry.blocking(_opened_catalog, registry, promotion is not None)
         await registry.blocking(registry.access.load, catalog)
         registry.access.check_addresses(self._addresses, has_tls=registry.config.tls is not None)
         await registry.blocking(registry.storages.open_all)
@@ -131,7 +131,7 @@ class Service:
         for placement in await registry.blocking(catalog.placements):
             placements.setdefault(placement.queue, []).append(placement)
         known = {placement.uuid for some in placements.values() for placement in some}
-        registry.storages.check_files(known, catalog.is_new)
+        registry.storages.log_unknown_files(known)
         await registry.jobs.load()
         counts = await registry.blocking(catalog.counts)
         for queue in queues:
@@ -349,6 +349,20 @@ def _readable_errors(respond: Respond, caller: Caller) -> Respond:
         respond(result)
 
     return readable
+
+
+def _opened_catalog(registry: Registry, is_copied: bool) -> Catalog:
+    """Blocking. Refuses to start if the catalog was lost, before an archive takes an empty one for what the daemon has.
+    `is_copied` says that the catalog has just come from an archive."""
+    path = registry.config.data / "catalog.duckdb"
+    registry.storages.check_catalog(path.exists())
+    catalog = Catalog(path)
+    try:
+        registry.storages.check_catalog(is_copied or bool(catalog.placements() or catalog.leftovers()))
+    except RequestFailed:
+        catalog.close()  # its log would not fit the catalog that is put back
+        raise
+    return catalog
 
 
 def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Shipper | None:

@@ -90,15 +90,18 @@ class Storages(dict[str, Storage]):
         """Blocking. Brings a closed partition's file up to date with the journal."""
         self.open_store(placement).close()
 
-    def check_files(self, known: set[str], catalog_is_new: bool) -> None:
-        """Logs partition files that the catalog does not list, and leaves them alone. Refuses to start if the catalog
-        is new, because then it must have been lost."""
+    def check_catalog(self, is_there: bool) -> None:
+        """Blocking. Refuses to start if a catalog is not there, or lists nothing, although there are partition files:
+        it must have been lost."""
+        found = sorted(path for config in self._configs.values() for path in config.directory.glob("*.duckdb"))
+        if found and not is_there:
+            raise RequestFailed(
+                f"the catalog is missing or empty, but there are partition files, such as {found[0]}",
+                hint="put catalog.duckdb back from a backup, or move these files away to start empty",
+            )
+
+    def log_unknown_files(self, known: set[str]) -> None:
+        """Logs partition files that the catalog does not list, and leaves them alone."""
         for storage in self.values():
-            unknown = sorted(path for path in storage.directory.glob("*.duckdb") if path.stem not in known)
-            if unknown and catalog_is_new:
-                raise RequestFailed(
-                    f"the catalog is missing, but there are partition files, such as {unknown[0]}",
-                    hint="put catalog.duckdb back from a backup, or move these files away to start empty",
-                )
-            for path in unknown:
+            for path in sorted(path for path in storage.directory.glob("*.duckdb") if path.stem not in known):
                 log.warning("partition file is in no queue", extra={"storage": storage.name, "file": path.name})

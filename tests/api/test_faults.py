@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from querator.daemon.catalog import Catalog
 from tests.waiting import until
 
 
@@ -62,21 +63,46 @@ def test_a_partition_that_cannot_be_opened_is_logged_and_recovers(fresh):
     assert len(daemon.items(q)) == 1
 
 
-def test_a_catalog_that_is_gone_is_not_an_empty_daemon(fresh):
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "empty"])
+def test_a_catalog_that_was_lost_is_not_an_empty_daemon(fresh, is_there: bool):
     daemon = fresh()
     daemon.create()
-    daemon.stop(signal.SIGKILL)
-    for name in ("catalog.duckdb", "catalog.duckdb.wal"):
-        (daemon.data / name).unlink(missing_ok=True)
-    with pytest.raises(AssertionError, match=r"the daemon did not start:\n(?s:.*)error: the catalog is missing"):
-        daemon.start()
+    daemon.stop()
+    path = daemon.data / "catalog.duckdb"
+    kept = path.rename(path.with_suffix(".kept"))
+    if is_there:
+        Catalog(path).close()
+    for _ in range(2):  # a service manager starts it again
+        with pytest.raises(
+            AssertionError, match=r"the daemon did not start:\n(?s:.*)error: the catalog is missing or empty"
+        ):
+            daemon.start()
+    assert path.exists() == is_there and not path.with_name("catalog.duckdb.wal").exists()
+    kept.rename(path)
+    daemon.start()
+    assert len(daemon.ok("queues.list")["items"]) == 1
 
 
-def test_a_catalog_keeps_everything_in_its_file(fresh):
+def test_a_log_of_a_catalog_that_is_gone_stays_until_the_catalog_is_put_back(fresh):
     daemon = fresh()
     q = daemon.create()
     daemon.stop(signal.SIGKILL)
-    (daemon.data / "catalog.duckdb.wal").unlink(missing_ok=True)
+    path = daemon.data / "catalog.duckdb"
+    kept = path.rename(path.with_suffix(".kept"))
+    with pytest.raises(AssertionError, match="the catalog is missing"):
+        daemon.start()
+    kept.rename(path)
+    daemon.start()
+    assert daemon.ok("queues.info", queue_name=q)["queue_name"] == q
+
+
+def test_after_a_while_a_catalog_has_everything_in_its_file(fresh):
+    daemon = fresh()
+    q = daemon.create()
+    log = daemon.data / "catalog.duckdb.wal"
+    until(lambda: not log.exists() or not log.stat().st_size)
+    daemon.stop(signal.SIGKILL)
+    log.unlink(missing_ok=True)
     daemon.start()
     assert daemon.ok("queues.info", queue_name=q)["queue_name"] == q
 

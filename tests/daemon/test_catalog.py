@@ -135,6 +135,24 @@ class TestLogAfterACrash:
             Catalog(there)
         catalog.close()
 
+    def test_a_change_whose_length_was_altered_ends_the_start(self, tmp_path: Path) -> None:
+        """It looks like a change that was cut off. But the change behind it was acknowledged."""
+        path = tmp_path / "catalog.duckdb"
+        log = tmp_path / "catalog.duckdb.wal"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        before = log.stat().st_size
+        catalog.add(queue("b"), [])
+        catalog.add(queue("c"), [])
+        for offset in range(before, before + 8):
+            altered = bytearray(log.read_bytes())
+            altered[offset] ^= 1
+            there = copied(path, tmp_path / str(offset), bytes(altered))
+            with pytest.raises(CatalogError, match="cannot be opened"):
+                Catalog(there)
+            assert there.with_name("catalog.duckdb.wal").read_bytes() == altered
+        catalog.close()
+
     def test_a_checkpoint_puts_the_log_into_the_file(self, tmp_path: Path) -> None:
         path = tmp_path / "catalog.duckdb"
         catalog = Catalog(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -12,11 +13,13 @@ import pytest
 
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch, Rows
+from querator.daemon.store.duck import reading
 from querator.daemon.store.duck.copies import contents, write_snapshot
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.parts import payloads
 from querator.daemon.store.duck.slices import Scan
 from querator.daemon.store.duck.storage import DuckStorage
+from querator.items import Item
 from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES
 from querator.wire import arrow
 from tests.store.store_making import NO_BYTES_MAX, UUID, batch_of, item, leased, put
@@ -136,6 +139,24 @@ def test_an_item_that_is_removed_while_it_is_read_is_left_out(storage: DuckStora
     put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
     put(storage, store, batch_of(remove=[5]))
     assert payloads(store.file, "items", {4: len(LARGE[4]), 5: len(LARGE[5])}) == {4: LARGE[4]}
+
+
+def test_when_all_items_of_a_read_are_removed_meanwhile_those_behind_them_are_read(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of waiting items takes an empty answer for the end of the file."""
+    put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
+    put(storage, store, batch_of(remove=[1, 2, 3]))
+    removals = [batch_of(remove=[4]), batch_of(remove=[5])]
+    items_of = reading._items_of
+
+    def with_an_apply_before(*args: Any) -> list[Item]:
+        if removals:
+            put(storage, store, removals.pop(0))
+        return items_of(*args)
+
+    monkeypatch.setattr(reading, "_items_of", with_an_apply_before)
+    assert [one.seq for one in store.ready(0, None, 1, NO_BYTES_MAX)] == [6]
 
 
 def test_parts_of_items_that_were_deleted_by_hand_are_dropped(storage: DuckStorage, store: DuckStore) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from querator.daemon.store.base import StorageError, Summary
+from querator.daemon.store.base import LackOfMemory, StorageError, Summary
 from querator.daemon.store.duck.attached import AttachedFiles
 from querator.daemon.store.duck.duckstore import DuckStore
+from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.journal import Journal
 from tests.store.store_making import (
@@ -96,6 +97,35 @@ def test_a_file_that_became_empty_rests_again(storage: DuckStorage) -> None:
     assert ready_seqs(store) == [3]
 
 
+def test_a_file_without_rows_that_was_read_rests_again(storage: DuckStorage) -> None:
+    store = storage.create(UUID, "orders")
+    assert store.page(False, 0, 10) == [] and is_attached(store)
+    snapshot = store.snapshot()
+    store.forget(0)
+    assert not store.is_resting
+    snapshot.close()
+    store.forget(0)
+    assert store.is_resting and not is_attached(store)
+    put(storage, store, added(1))
+    assert ready_seqs(store) == [1]
+
+
+def test_a_file_that_could_not_be_read_when_it_was_attached_is_attached_later(
+    storage: DuckStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = storage.create(UUID, "orders")
+
+    def without_memory(file: PartitionFile) -> Meta:
+        raise duckdb.OutOfMemoryException("there is none left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionFile, "meta", without_memory)
+        with pytest.raises(LackOfMemory):
+            put(storage, store, added(1))
+    store.flush()
+    assert ready_seqs(store) == [1]
+
+
 def test_a_file_with_an_open_snapshot_does_not_rest(storage: DuckStorage) -> None:
     store = storage.create(UUID, "orders")
     put(storage, store, added(1))
@@ -145,15 +175,24 @@ class TestTheNextStart:
             assert attached == [UUID]
 
     @pytest.mark.parametrize("damage", [b"", b"x", b"\x00" * 40])
-    def test_a_damaged_note_is_not_believed(self, tmp_path: Path, attached: list[str], damage: bytes) -> None:
+    def test_a_damaged_note_is_not_believed(
+        self, tmp_path: Path, attached: list[str], damage: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with opened(tmp_path) as storage:
             storage.create(UUID, "orders")
         note = tmp_path / "resting"
         note.write_bytes(note.read_bytes()[:-1] + damage)
         attached.clear()
         with opened(tmp_path) as storage:
+            assert "is damaged and is not used" in caplog.text
             assert storage.open(UUID, "orders").summary() == BLANK
             assert attached == [UUID]
+
+    def test_a_note_of_no_file_is_not_damaged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with opened(tmp_path) as storage:
+            put(storage, storage.create(UUID, "orders"), added(1))
+        with opened(tmp_path):
+            assert not caplog.text
 
     def test_an_old_file_with_its_old_note_is_put_aside(self, tmp_path: Path) -> None:
         with opened(tmp_path) as storage:

@@ -223,11 +223,12 @@ class Upkeep:
 
 
 def _forgets(partition: Partition, now_us: int) -> bool:
-    """Whether expired request ids should be deleted from the partition's file."""
+    """Whether expired request ids should be deleted from the partition's file, or the file closed as it is empty."""
     store = partition.store
-    if store is None or store.is_blank:
+    if store is None or store.is_resting:
         return False
-    return abs(now_us - partition.health.old_keys_deleted_at) >= FORGET_EVERY_US  # abs: a clock may go back
+    since_us = abs(now_us - partition.health.old_keys_deleted_at)  # abs: a clock may go back
+    return store.is_blank or since_us >= FORGET_EVERY_US
 
 
 def _noted(disk: Disk, future: asyncio.Future[None]) -> None:

@@ -115,6 +115,10 @@ class Store(Protocol):
     def is_blank(self) -> bool:
         """Whether the file is known to contain nothing: no item, no lease, no key that is remembered."""
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the file is closed until it is needed, because it contains nothing."""
+
     def freeze(self) -> bool:
         """Sets aside the batches that were *written* so far, so that `apply` applies them; fast. False if there are
         none.
@@ -173,7 +177,7 @@ class Store(Protocol):
         """Which of these request ids are remembered."""
 
     def forget(self, now_us: int) -> None:
-        """Drops lost leases and request ids that need no longer be remembered.
+        """Drops lost leases and request ids that need no longer be remembered, and closes a file that contains nothing.
 
         The lost leases of one item are remembered while the item, or the newest of these leases, is remembered.
         """

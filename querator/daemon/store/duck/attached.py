@@ -110,7 +110,12 @@ class AttachedFiles:
             _log.warning("%s: %s", log_path(path), error)
             self._repair_log(uuid, history, accept_loss)
             file = self.instance.attach(_name(uuid), path)
-        return file, _checked_meta(file, uuid, path)
+        try:
+            return file, _checked_meta(file, uuid, path)
+        except Exception:
+            # Otherwise it could not be attached again when the reason is gone.
+            self.instance.detach(_name(uuid))
+            raise
 
     def attach_again(self, uuid: str) -> PartitionFile:
         """Detaches and attaches a file that DuckDB can no longer use after a failure."""

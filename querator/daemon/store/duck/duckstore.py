@@ -82,6 +82,10 @@ class DuckStore(UnappliedStore):
         if self.is_closed:
             raise StorageError(f"partition {self.uuid} was closed meanwhile", [self.uuid])
 
+    @property
+    def is_resting(self) -> bool:
+        return self._file is None
+
     def rest(self) -> bool:
         """Detaches the file if it has no rows, until it is needed again. Returns whether it rests now."""
         with self.failures():
@@ -214,9 +218,11 @@ class DuckStore(UnappliedStore):
         return Fingerprints(array("Q")) if self.is_blank else self._request_fingerprints(now_us)
 
     def forget(self, now_us: int) -> None:
+        if self.is_resting:
+            return
         if not self.is_blank:
             self._forget(now_us)
-            self.rest()
+        self.rest()  # a file without rows is attached if somebody has read it
 
     free_share = _of_file(PartitionFile.free_share)
     _summary = _of_file(reading.summary)

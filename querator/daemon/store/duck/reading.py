@@ -51,11 +51,14 @@ def summary(file: PartitionFile) -> Summary:
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
     before = LAST_SEQ if before is None else before
     rows = small_items(file, tables.ITEM, after, before, items_max, bytes_max)
-    if rows is not None:
-        return _items_of(file, "items", rows)
+    if rows is not None and (items := _items_of(file, "items", rows)):
+        return items
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
-    seqs = first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max)
-    return _first_items(file, "items", seqs, bytes_max)
+    while seqs := first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max):
+        if items := _first_items(file, "items", seqs, bytes_max):
+            return items
+        # An apply has removed all of them since they were chosen, and there may be others behind them.
+    return []
 
 
 def _first_items(file: PartitionFile, table: str, seqs: Sequence[int], bytes_max: int) -> list[Item]:

@@ -8,7 +8,6 @@ read the file.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from pathlib import Path
@@ -67,10 +66,11 @@ class RestingFiles:
             checksum, _, data = self._path.read_bytes().partition(b"\n")
         except OSError:
             return  # the last daemon was killed, so every file is opened
-        if checksum == _checksum(data):
-            with contextlib.suppress(msgspec.DecodeError):
-                self._rests = msgspec.json.decode(data, type=dict[str, Rest])
-        if not self._rests:
+        try:
+            if checksum != _checksum(data):
+                raise ValueError("the checksum is wrong")
+            self._rests = msgspec.json.decode(data, type=dict[str, Rest])
+        except ValueError:
             _log.warning("%s is damaged and is not used: every file is opened", self._path)
         self._path.unlink()
         sync_directory(self._path.parent)
