@@ -8,7 +8,6 @@ import duckdb
 import pytest
 
 from querator import ids, limits
-from querator.daemon.engine import upkeep
 from querator.daemon.engine.disks import Disk
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.journal.head import Head
@@ -493,13 +492,13 @@ class TestError:
 
     def test_an_empty_file_that_was_read_is_closed_again(self, house: House, monkeypatch: pytest.MonkeyPatch):
         """A backup of ten thousand empty queues must not keep ten thousand files open."""
-        monkeypatch.setattr(upkeep, "FORGET_LOOK_ROUNDS", 10**9)
+        monkeypatch.setattr(limits, "FORGET_LOOK_ROUNDS", 10**9)
         house.create(partitions=1)
         store = house.partition().store
         assert store.is_resting
         assert house.job("verify").state == "done"
         assert not store.is_resting
-        monkeypatch.setattr(upkeep, "FORGET_LOOK_ROUNDS", 1)
+        monkeypatch.setattr(limits, "FORGET_LOOK_ROUNDS", 1)
         house.until(lambda: store.is_resting)
 
     def test_files_catch_up_one_after_the_other(self, house: House):

@@ -19,7 +19,6 @@ from querator.limits import (
     APPLY_RETRY_SECONDS_MAX,
     BACK_PRESSURE_SECONDS,
     FORGET_EVERY_US,
-    FORGET_LOOK_ROUNDS,
     LOOK_AFTER_BYTES,
     RATE_SAMPLE_US,
     ROOM_CHECK_ROUNDS,
@@ -50,7 +49,7 @@ class Upkeep:
         self._rounds += 1
         for disk in self._turns.disks.values():
             disk.begin_round()
-            if self._rounds % FORGET_LOOK_ROUNDS == 0:
+            if self._rounds % limits.FORGET_LOOK_ROUNDS == 0:
                 self._forget_old_keys(disk)
             self.look_after(disk)
             self._note_acknowledged(disk)
