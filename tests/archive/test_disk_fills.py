@@ -107,9 +107,8 @@ def test_a_copy_for_the_archive_does_not_fill_the_disk(
         for _ in range(8):
             daemon.client.produce("q", os.urandom(500_000))
         assert daemon.stop() == 0
+    disk.leave(4_000_000)
     with Daemon(tmp_path, "--config", str(config), data=data) as daemon:
-        disk.leave(4_000_000)
-        daemon.restart()
         until(lambda: "a base was not taken" in messages(daemon))
         (record, *more) = [record for record in daemon.log if record["message"] == "a base was not taken"]
         assert "has no room for a copy" in record["reason"] and not more
