@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
-from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 
 COMPILED = "compiled"
@@ -20,6 +21,19 @@ def name() -> str:
     """Looks for one of the compiled modules without loading it, because commands need none."""
     spec = importlib.util.find_spec("querator.clock")
     return PLAIN if spec is None or spec.origin is None or spec.origin.endswith(".py") else COMPILED
+
+
+def stale_sources(package: Path = Path(__file__).parent) -> Iterator[Path]:
+    """The sources of a checkout that were edited after they were compiled, so that the old code would run.
+
+    An installation has none: pip gives sources and compiled modules the time at which it unpacked them.
+    """
+    if name() == PLAIN or not package.with_name("pyproject.toml").is_file():
+        return
+    for compiled in package.rglob(f"*{EXTENSION_SUFFIXES[0]}"):
+        source = compiled.with_name(compiled.name.removesuffix(EXTENSION_SUFFIXES[0]) + ".py")
+        if source.is_file() and source.stat().st_mtime > compiled.stat().st_mtime:
+            yield source
 
 
 def use_plain_modules() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import platform
 import signal
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import settings
 
 from querator import build
-from tests import ROOT
 
 TOGETHER = ("tests/console/", "tests/spark/", "tests/docs/", "tests/packaging/")
 """Tests of each of these folders run in one process, because they share something that is slow to create."""
@@ -26,21 +24,12 @@ def pytest_configure() -> None:
     # A shell starts background jobs with Ctrl-C ignored. Commands inherit that, and tests could not interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if build.name() == build.COMPILED:
-        _refuse_stale_modules()
+    for source in build.stale_sources():
+        raise pytest.UsageError(f"{source} is newer than its compiled module: make compiled, or make plain")
 
 
 def pytest_report_header() -> str:
     return f"querator: {build.name()} build, Python {platform.python_version()}"
-
-
-def _refuse_stale_modules() -> None:
-    """Ends the run if a source was edited after it was compiled: the tests would test the old code."""
-    for source in (ROOT / "querator").rglob("*.py"):
-        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            compiled = source.with_name(source.stem + suffix)
-            if compiled.is_file() and compiled.stat().st_mtime < source.stat().st_mtime:
-                raise pytest.UsageError(f"{source} is newer than its compiled module: make compiled, or make plain")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -117,6 +117,8 @@ async def _serve(
         log.exception("the daemon could not start")
         raise
     settle_garbage_collector()
+    for source in build.stale_sources():
+        log.warning("a source is newer than its compiled module, which runs", extra={"source": str(source)})
     log.info(
         "querator %s started",
         __version__,

@@ -170,6 +170,15 @@ def test_a_signal_lets_commands_finish_and_hands_back_the_rest(
     assert totals(client, queue) == (8, 0, 0)
 
 
+def test_ctrl_c_reports_once_what_was_done(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
+    worker, _ = started(cli, client, queue, 2, tmp_path / "go", "-o", "table")
+    worker.send_signal(signal.SIGINT)
+    (tmp_path / "go").touch()
+    out, told = worker.communicate(timeout=60)
+    assert (worker.returncode, out) == (130, b"")
+    assert told.decode().splitlines()[-1] == "error: interrupted: completed 2 items, 0 retried"
+
+
 def test_a_second_signal_ends_the_commands_too(cli: CommandLine, client: Client, queue: str, tmp_path: Path) -> None:
     worker, _ = started(cli, client, queue, 5, tmp_path / "go")
     worker.send_signal(signal.SIGTERM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,17 @@ def test_every_pattern_of_the_list_names_a_module():
 def test_all_listed_modules_of_a_compiled_checkout_are_compiled():
     plain = [source for source in backend.sources() if not list(ROOT.glob(source.removesuffix(".py") + ".*.so"))]
     assert plain == []
+
+
+@pytest.mark.skipif(build.name() != build.COMPILED, reason="no compiled modules in this checkout; make compiled")
+def test_a_source_that_was_edited_after_it_was_compiled_is_stale(tmp_path):
+    package = tmp_path / "querator"
+    package.mkdir()
+    for number, name in enumerate(
+        (f"clock{EXTENSION_SUFFIXES[0]}", "clock.py", "ids.py", f"ids{EXTENSION_SUFFIXES[0]}")
+    ):
+        (package / name).touch()
+        os.utime(package / name, (number, number))
+    assert list(build.stale_sources(package)) == []  # an installation: no pyproject.toml beside it
+    (tmp_path / "pyproject.toml").touch()
+    assert list(build.stale_sources(package)) == [package / "clock.py"]

@@ -127,10 +127,10 @@ def consume(
     text += f", {tally.not_completed:,} not completed" if tally.not_completed else ""
     failure = worker.failure
     if failure is None and signals[:1] == [signal.SIGINT]:
-        failure = Interrupted("interrupted")
+        failure = Interrupted(f"interrupted: {text}")
     if failure is None and not signals and (tally.retried or tally.dead or tally.lost or tally.not_completed):
         failure = PartlyDone(text)
-    if failure is None or session.format is not Format.TABLE or not isinstance(failure, PartlyDone):
+    if failure is None or session.format is not Format.TABLE or not isinstance(failure, PartlyDone | Interrupted):
         session.done(text, record, name="queue_name")
     if failure is not None:
         raise failure
