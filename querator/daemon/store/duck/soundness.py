@@ -69,11 +69,12 @@ def faults(cursor: Cursor, name: str) -> list[str]:
     ((incomplete,),) = cursor.execute(
         f"SELECT count(*) FROM (SELECT seq, parts_bytes FROM {name}.items UNION ALL"
         f" SELECT seq, parts_bytes FROM {name}.scheduled)"
-        f" LEFT JOIN (SELECT seq, sum(octet_length(content)) AS present FROM {name}.parts GROUP BY seq) USING (seq)"
-        " WHERE parts_bytes <> coalesce(present, 0)"
+        f" LEFT JOIN (SELECT seq, sum(octet_length(content)) AS present, count(*) - count(DISTINCT number) AS twice"
+        f" FROM {name}.parts GROUP BY seq) USING (seq)"
+        " WHERE parts_bytes <> coalesce(present, 0) OR twice > 0"
     ).fetchall()
     if incomplete:
-        found.append(f"the payloads of {incomplete} items do not have all of their parts")
+        found.append(f"the payloads of {incomplete} items do not have each of their parts once")
     ((last_seq, applied),) = cursor.execute(f"SELECT last_seq, applied FROM {name}.meta").fetchall()
     if not 0 <= last_seq <= SEQUENCE_MAX or applied > SEQUENCE_MAX:
         found.append("its table 'meta' has impossible numbers")
