@@ -274,9 +274,9 @@ class TestIntoPartition:
         def fail(taken, on_loop=False):
             calls.append(1)
             if len(calls) in (2, 5):
-                for store, batch, *_ in taken:
-                    store.drop_staged(batch)
-                raise StorageError("disk full", [store.uuid for store, *_ in taken])
+                for staged in taken:
+                    staged.of.drop_staged(staged.batch)
+                raise StorageError("disk full", [staged.of.uuid for staged in taken])
             write(taken)
 
         storage.write = fail

@@ -418,9 +418,9 @@ class TestError:
         write, broken = storage.write, [True]
 
         def fail(taken, on_loop=False):
-            if broken[0] and any(store.uuid == bad for store, *_ in taken):
-                for store, batch, *_ in taken:
-                    store.drop_staged(batch)
+            if broken[0] and any(staged.of.uuid == bad for staged in taken):
+                for staged in taken:
+                    staged.of.drop_staged(staged.batch)
                 raise StorageError("a disk has died", [bad])
             write(taken)
 

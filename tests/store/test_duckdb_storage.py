@@ -265,7 +265,7 @@ class TestApplying:
         write(storage, store, leased(*((seq, 1, 5) for seq in range(1, 1001))))
         write(storage, store, batch_of(remove=list(range(1, 1001))))
         store.freeze()
-        frozen = store._frozen
+        frozen = store.unapplied.frozen
         assert frozen is not None
         assert not frozen.added
         assert not frozen.leases

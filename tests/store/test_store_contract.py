@@ -381,6 +381,15 @@ class TestStages:
         put(storage, store, batch_of(last_seq=44))
         assert store.applied_through == 44
 
+    def test_only_records_that_add_items_count_as_held(self, storage: Storage, store: Store) -> None:
+        write(storage, store, added(1, 2, 3))
+        added_bytes = store.held_bytes
+        assert added_bytes > 0
+        write(storage, store, leased((1, 1, 50), (2, 1, 50)), batch_of(remove=[1]))
+        assert store.held_bytes == added_bytes
+        write(storage, store, batch_of(remove=[2, 3]))
+        assert store.held_bytes == 0
+
     def test_removed_from_commit_to_apply(self, storage: Storage, store: Store) -> None:
         put(storage, store, added(1, 2), batch_of(schedule=[item(3, enqueue_at=1), item(4, enqueue_at=1)], last_seq=4))
         assert not store.is_removed(1)

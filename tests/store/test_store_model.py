@@ -41,18 +41,19 @@ class Oracle:
                 self._remove(seq)
         if batch.clear_scheduled:
             self.scheduled.clear()
-        self.items.update((item.seq, item) for item in batch.add)
-        self.items.update((item.seq, item) for rows in batch.rows for item in items_in(rows))
-        self.scheduled.update((item.seq, item) for item in batch.schedule)
-        holds = [hold for hold, count in zip(batch.holds, batch.hold_counts, strict=True) for _ in range(count)]
-        for at, seq in enumerate(batch.lease_seqs):
+        self.items.update((item.seq, item) for item in batch.add or ())
+        self.items.update((item.seq, item) for rows in batch.rows or () for item in items_in(rows))
+        self.scheduled.update((item.seq, item) for item in batch.schedule or ())
+        held = zip(batch.holds or (), batch.hold_counts or (), strict=True)
+        holds = [hold for hold, count in held for _ in range(count)]
+        for at, seq in enumerate(batch.lease_seqs or ()):
             self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at], holds[at])
-        for seq in batch.unschedule:
+        for seq in batch.unschedule or ():
             self.scheduled.pop(seq, None)
-        for seq in batch.remove:
+        for seq in batch.remove or ():
             self._remove(seq)
-        self.lost.update(batch.lost_seqs)
-        self.requests.update(zip(batch.request_ids, batch.request_until, strict=True))
+        self.lost.update(batch.lost_seqs or ())
+        self.requests.update(zip(batch.request_ids or (), batch.request_until or (), strict=True))
         self.last_seq = max(self.last_seq, batch.last_seq)
 
     def _remove(self, seq: int) -> None:
@@ -135,7 +136,7 @@ class Stores(RuleBasedStateMachine):
             batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
         batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
         new = [
-            *(item.seq for item in batch.add),
+            *(item.seq for item in batch.add or ()),
             *range(self.next_seq - scheduled - in_columns, self.next_seq - scheduled),
         ]
         there = [*after_clear.items, *(new if written_as_leased else ())]
@@ -146,7 +147,7 @@ class Stores(RuleBasedStateMachine):
             Hold(data.draw(st.sampled_from(["", "ann", "bób"])), data.draw(st.integers(0, 9))) for _ in batch.lease_seqs
         ]
         batch.hold_counts = [1] * len(batch.lease_seqs)
-        batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule)])
+        batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule or ())])
         batch.remove = self.some(data, [*after_clear.items, *new])
         batch.lost_seqs = self.some(data, batch.remove)
         batch.lost_births = [0] * len(batch.lost_seqs)

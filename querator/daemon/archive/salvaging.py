@@ -71,9 +71,10 @@ def _last_owned(bucket: Bucket, data: str) -> Ledger:
 
 def _changes(queue: str, uuid: str, batch: Batch) -> Iterator[Salvaged]:
     prefix = int(uuid.replace("-", "")[:16], 16)
-    for item in [*batch.add, *batch.schedule, *(item for rows in batch.rows for item in items_in(rows))]:
+    in_columns = (item for rows in batch.rows or () for item in items_in(rows))
+    for item in [*(batch.add or ()), *(batch.schedule or ()), *in_columns]:
         yield Salvaged(queue, "produced", ids.encode(prefix, item.seq), item.kind, item.reference, item.payload)
-    for seq in batch.remove:
+    for seq in batch.remove or ():
         yield Salvaged(queue, "removed", ids.encode(prefix, seq))
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from querator import limits
 from querator.daemon import priority
 from querator.daemon.engine.backpressure import BackPressure
 from querator.daemon.engine.flights import Flight
@@ -80,16 +81,15 @@ class Disk:
         self.idle_rounds = self.idle_rounds + 1 if self.writes == self._writes_seen else 0
         self._writes_seen = self.writes
 
-    def written(self, flight: Flight) -> None:
-        """Notes whose files lack what was just written."""
-        for partition in flight.plan.touched:
-            if partition.placement.storage == self.storage.name:
-                self.behind[partition] = flight.logical
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has been written for some rounds. The first write ends this, without waiting for a round."""
+        return self.idle_rounds >= limits.APPLY_IDLE_ROUNDS and self.writes == self._writes_seen
 
     def stores_behind(self) -> list[Store]:
         """The open stores whose files lack something."""
         for partition, store in [(partition, partition.store) for partition in self.behind]:
-            is_here = partition.placement.storage == self.storage.name
+            is_here = partition.storage == self.storage.name
             if store is None or not store.unapplied_bytes or not is_here:
                 del self.behind[partition]
         return [store for partition in self.behind if (store := partition.store) is not None]

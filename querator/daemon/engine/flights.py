@@ -10,11 +10,17 @@ from querator.daemon.queue import NEVER, Logical, Partition, Pass
 class Flight:
     """A queue, the pass that waits until its disks have written its batches, and the timer of its next pass."""
 
-    __slots__ = ("disks_left", "doubt", "failed", "logical", "plan", "timer", "timer_ns", "timer_us")
+    __slots__ = (
+        "disks_left", "doubt", "failed", "is_dirty", "is_writing", "logical", "plan", "timer", "timer_ns", "timer_us",
+    )  # fmt: skip
 
     def __init__(self, logical: Logical) -> None:
         self.logical = logical
         self.plan: Pass = logical.current_pass
+        self.is_dirty = False
+        """Whether the queue gets a pass in the next turn, or after the pass that is being written."""
+        self.is_writing = False
+        """Whether the pass waits for its disks, or for the gate."""
         self.disks_left = 0
         self.failed: dict[Partition, str] = {}
         self.doubt = ""

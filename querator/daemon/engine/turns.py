@@ -48,14 +48,16 @@ class Turns:
         self._deliver = deliver
         self._changed = asyncio.Event()
         self.threads = PartitionThreads(self.disks, self._changed.set)
-        self._dirty: dict[Logical, None] = {}
+        self._dirty: list[Flight] = []
+        """The queues that get a pass in the next turn."""
         self._turn_scheduled = False
         self._answered = 0
         """The number of requests that the last turn answered."""
         self._gathering: asyncio.TimerHandle | None = None
         """The timer of the next turn, while that turn waits for more requests."""
         self._gathered = 0
-        self._in_flight: set[Logical] = set()
+        self._writing = 0
+        """The number of passes that wait for their disks, or for the gate."""
         self.on_growth: Callable[[Disk], None] = lambda disk: None
         """Called after a write, when the storage has taken much since upkeep looked at it."""
         self.gate: Turnstile | None = None
@@ -75,23 +77,29 @@ class Turns:
         logical.wake()
 
     def remove(self, logical: Logical) -> None:
-        self._dirty.pop(logical, None)
         flight = self.logicals.pop(logical, None)
         if flight is not None:
             flight.stop_timer()
+            flight.is_dirty = False
+            self._dirty = [one for one in self._dirty if one is not flight]
 
     def partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:
             for partition in logical.partitions:
-                if partition.placement.storage == disk.storage.name:
+                if partition.storage == disk.storage.name:
                     yield logical, partition
 
     # -- a turn
 
     def wake(self, logical: Logical) -> None:
         """Gives the queue a pass in the next turn. A queue calls this itself when it has work."""
-        self._dirty[logical] = None
-        if logical in self._in_flight:
+        flight = self.logicals.get(logical)
+        if flight is None:
+            return
+        if not flight.is_dirty:
+            flight.is_dirty = True
+            self._dirty.append(flight)
+        if flight.is_writing:
             return  # the queue plans again after its pass is settled
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -122,8 +130,8 @@ class Turns:
 
     def _resume(self) -> None:
         """The gate is open again."""
-        for logical in tuple(self._dirty):
-            self.wake(logical)
+        for flight in tuple(self._dirty):
+            self.wake(flight.logical)
 
     def _turn(self) -> None:
         self._turn_scheduled = False
@@ -133,18 +141,21 @@ class Turns:
             return
         started = time.perf_counter()
         now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
-        dirty, self._dirty = self._dirty, {}
-        in_flight, logicals, disks = self._in_flight, self.logicals, self.disks
+        dirty, self._dirty = self._dirty, []
+        disks = self.disks
         answers = 0
         touched: dict[str, Disk] = {}
         unwritten: list[Flight] = []
-        for logical in dirty:
-            if logical in in_flight:
-                self._dirty[logical] = None  # the queue plans again after its pass is settled
+        flights: list[Flight] = []
+        storage = ""
+        for flight in dirty:
+            if flight.is_writing:
+                self._dirty.append(flight)  # the queue plans again after its pass is settled
                 continue
-            flight = logicals.get(logical)
-            if flight is None:
-                continue
+            if not flight.is_dirty:
+                continue  # an earlier pass of this turn has removed the queue
+            flight.is_dirty = False
+            logical = flight.logical
             try:
                 plan = logical.plan(now_us, now_ns)
             except Exception:
@@ -155,22 +166,26 @@ class Turns:
             if not partitions:
                 unwritten.append(flight)
                 continue
-            in_flight.add(logical)
+            flight.is_writing = True
+            self._writing += 1
             if len(partitions) > 1:
-                for name in {partition.placement.storage for partition in partitions}:
+                for name in {partition.storage for partition in partitions}:
                     disk = touched[name] = disks[name]
                     disk.flights.append(flight)
                     flight.disks_left += 1
                 continue
-            name = partitions[0].placement.storage
-            disk = touched[name] = disks[name]
-            disk.flights.append(flight)
+            if partitions[0].storage != storage:
+                storage = partitions[0].storage
+                disk = touched[storage] = disks[storage]
+                flights = disk.flights
+            flights.append(flight)
             flight.disks_left = 1
         planned = time.perf_counter()
         for flight in unwritten:
             if self.gate is not None and flight.plan.repeats_success():
                 # The first attempt is durable here. It may have got an error because the archive does not have it.
-                in_flight.add(flight.logical)
+                flight.is_writing = True
+                self._writing += 1
                 self.gate.after_write(partial(self._pass_gate, flight))
             else:
                 flight.logical.settle(flight.plan, flight.failed)
@@ -183,11 +198,15 @@ class Turns:
 
     def _pass_gate(self, flight: Flight, doubt: str) -> None:
         """Settles a pass that wrote nothing and waited for the gate."""
-        self._in_flight.discard(flight.logical)
+        self._end_writing(flight)
         flight.doubt = doubt
         _settle(flight)
         self._follow_up(flight)
         self._changed.set()
+
+    def _end_writing(self, flight: Flight) -> None:
+        flight.is_writing = False
+        self._writing -= 1
 
     def _write(self, disk: Disk) -> None:
         """Makes everything staged for this storage durable. While a write runs, the next one gathers."""
@@ -217,17 +236,20 @@ class Turns:
         disk.writing = False
         if error is not None:
             self._write_failed(disk, flights, error)
-        landed = []
+        landed: list[Flight] = []
+        behind, storage = disk.behind, disk.storage.name
         try:
             for flight in flights:
-                disk.written(flight)
+                for partition in flight.plan.touched:
+                    if partition.storage == storage:
+                        behind[partition] = flight.logical
                 if doubt and not flight.doubt:
                     flight.doubt = doubt
                 flight.disks_left -= 1
                 if flight.disks_left:
                     continue
                 landed.append(flight)
-                self._in_flight.discard(flight.logical)
+                self._end_writing(flight)
                 _settle(flight)
         finally:
             # Even if settling raises, which is a defect: the storage must not forget what is durable.
@@ -247,8 +269,8 @@ class Turns:
         concerned = error.uuids if isinstance(error, StorageError) else frozenset()
         for flight in flights:
             for partition in flight.plan.touched:
-                placement = partition.placement
-                if placement.storage == disk.storage.name and (not concerned or placement.uuid in concerned):
+                is_here = partition.storage == disk.storage.name
+                if is_here and (not concerned or partition.placement.uuid in concerned):
                     flight.failed[partition] = str(error)
         if disk.storage.failure:
             # The storage as a whole can no longer be trusted, so every partition in it must be read again.
@@ -267,7 +289,7 @@ class Turns:
         if plan.moves.outgoing:
             for move in plan.moves.take_outgoing():
                 self._deliver(logical, move)
-        if logical in self._dirty:
+        if flight.is_dirty:
             self.wake(logical)
         if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
             self._arm_timer(flight)
@@ -311,7 +333,7 @@ class Turns:
             due = [logical for logical in self.logicals if logical.next_event_us() < now_us]
             for logical in due:
                 logical.wake()
-            is_working = self._dirty or self._in_flight or self.threads.busy_partitions()
+            is_working = self._dirty or self._writing or self.threads.busy_partitions()
             return not (due or is_working) and all(logical.is_idle() for logical in self.logicals)
 
         for logical in self.logicals:
@@ -320,11 +342,13 @@ class Turns:
 
     def is_busy(self, logical: Logical) -> bool:
         """Whether a write or blocking work for this queue is under way."""
-        return logical in self._in_flight or any(map(self.threads.is_busy, logical.partitions))
+        flight = self.logicals.get(logical)
+        is_writing = flight is not None and flight.is_writing
+        return is_writing or any(map(self.threads.is_busy, logical.partitions))
 
     async def drain(self) -> None:
         """Waits for the writes and the blocking work under way."""
-        await self.until(lambda: not (self._in_flight or self.threads.busy_partitions() or self._turn_scheduled))
+        await self.until(lambda: not (self._writing or self.threads.busy_partitions() or self._turn_scheduled))
 
     def close(self) -> None:
         for flight in self.logicals.values():

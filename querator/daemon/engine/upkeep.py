@@ -126,7 +126,7 @@ class Upkeep:
         storage = disk.storage
         disk.look_at_bytes = disk.absorbed_bytes + LOOK_AFTER_BYTES
         holds_much = disk.held_bytes >= self._unapplied_bytes_max or disk.memory_bytes >= APPLY_BYTES
-        everyone = hurry or holds_much or disk.idle_rounds >= limits.APPLY_IDLE_ROUNDS
+        everyone = hurry or holds_much or disk.is_idle
         if not disk.due and disk.behind:
             lagging = storage.lagging()
             for partition, logical in disk.behind.items():

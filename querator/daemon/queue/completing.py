@@ -251,7 +251,7 @@ def _look_up(this: Pass, request: Complete | Retry | Extend, unknown: Unknown, r
         this.looking_up -= 1
         for partition, found in answers.items():
             request.known.update({text: found.get(seq) for text, seq in unknown.wanted[partition].items()})
-        this.inbox.appendleft(resume)
+        this.inbox.insert(0, resume)
 
     this.files.ask({p: partial(_find_in, p.store, seqs) for p, seqs in unknown.wanted.items()}, ended)
 

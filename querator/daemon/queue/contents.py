@@ -107,8 +107,8 @@ class Contents:
 
     def remember_keys(self, keys: Sequence[str], until_us: Sequence[int]) -> None:
         batch = self.changes()
-        batch.request_ids = joined(batch.request_ids, keys)
-        batch.request_until = joined(batch.request_until, until_us)
+        batch.request_ids = joined(batch.request_ids, list(keys))
+        batch.request_until = joined(batch.request_until, list(until_us))
 
     def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
         """Remembers the ids of these items as lost leases.
@@ -125,13 +125,15 @@ class Contents:
     # -- items come
 
     def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
-        """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items."""
+        """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items. The
+        batch may keep the list.
+        """
+        self.window.append(items, size_bytes)
         batch = self.changes()
         batch.add = joined(batch.add, items)
         self.created_sum += created_sum
         if first_expiry < self.expiry.next_expiry:
             self.expiry.expect(first_expiry)
-        self.window.append(items, size_bytes)
 
     def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:
         """`add` for items in columns."""
@@ -144,7 +146,7 @@ class Contents:
     def enter(self, items: list[Item]) -> None:
         """`add` for items that differ from each other."""
         self.add(
-            items,
+            list(items),
             sum([len(item.payload) for item in items]),
             sum([item.created_at for item in items]),
             min([item.expire_deadline for item in items]),
@@ -193,7 +195,7 @@ class Contents:
             batch.remove = joined(batch.remove, [item.seq])
             self.created_sum -= item.created_at
             return
-        batch.remove = joined(batch.remove, map(_leased_seq_of, leases))
+        batch.remove = joined(batch.remove, list(map(_leased_seq_of, leases)))
         self.created_sum -= sum(map(_leased_created_at_of, leases))
 
     def remove_lost(self, leases: Sequence[Lease], now_us: int) -> None:
@@ -233,16 +235,16 @@ class Contents:
         # A clear takes effect first in its batch, so it would not remove items that this pass has added so far.
         stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
         if ready:
-            batch.add = [item for item in batch.add if item.seq in stay]
-            batch.rows = ()
+            batch.add = [item for item in batch.add or () if item.seq in stay]
+            batch.rows = None
             self.window.clear(self.last_seq)
             self.expiry.next_expiry = NEVER
         if leased:
-            batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = ()
-            batch.holds, batch.hold_counts = (), ()
+            batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = batch.hold_counts = None
+            batch.holds = None
             self.leases.clear()
         if scheduled:
-            batch.schedule = ()
+            batch.schedule = None
             self.schedule.clear()
         self.departing.clear(ready=ready, leased=leased, scheduled=scheduled)
         if ready:
@@ -253,7 +255,7 @@ class Contents:
 
     def add_scheduled(self, items: Sequence[Item]) -> None:
         batch = self.changes()
-        batch.schedule = joined(batch.schedule, items)
+        batch.schedule = joined(batch.schedule, list(items))
         self.schedule.add(items)
 
     def unschedule(self, items: Sequence[Item]) -> None:

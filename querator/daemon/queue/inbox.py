@@ -31,8 +31,7 @@ def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
 
     Returns the produces, and the requests of clients that hold leases. Leases are parked.
     """
-    arrived = list(this.inbox)
-    this.inbox.clear()
+    arrived, this.inbox = this.inbox, []
     produces: list[Produce | Arrival] = []
     completes: list[Request] = []
     if this.held_up:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from querator.items import Event, Hold, Item
@@ -11,7 +13,7 @@ MAX_ATTEMPTS = "max_attempts"
 EXPIRED = "expired"
 CLIENT = "client"
 
-LAST_US = 253_402_300_799_999_999
+LAST_US: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999, the latest time that the wire can carry."""
 
 NO_EXPIRY_US = 7_258_118_400_000_000
@@ -20,11 +22,13 @@ NO_EXPIRY_US = 7_258_118_400_000_000
 LEASE_EXPIRED = "lease expired"
 """The reason of an attempt whose holder let its lease end without an answer."""
 
+_NS_PER_US: Final = NS_PER_US
 _events = msgspec.json.Decoder(list[Event])
 
 
 def deadline(now_us: int, timeout_ns: int) -> int:
-    return min(now_us + timeout_ns // NS_PER_US, LAST_US)
+    at_us = now_us + timeout_ns // _NS_PER_US
+    return at_us if at_us < LAST_US else LAST_US
 
 
 def dead_deadline(now_us: int, retention_ns: int) -> int:

@@ -52,7 +52,6 @@ class Logical:
         self._partitions = self._files.partitions
         self._remembered = self._files.remembered
         self._pass = Pass(queue, self._files, self.wake, died, resumed)
-        self._inbox = self._pass.inbox
         self._inbox_max = bounds.inbox_requests
         self._parked = self._pass.parked
         self._moves = self._pass.moves
@@ -65,10 +64,10 @@ class Logical:
     def submit(self, request: Request) -> None:
         if self._is_stopping:
             request.answer(RequestFailed(STOPPING))
-        elif len(self._inbox) >= self._inbox_max and not isinstance(request, Change | Arrival):
+        elif len(self._pass.inbox) >= self._inbox_max and not isinstance(request, Change | Arrival):
             request.answer(RetryRequest(OVERLOADED))
         else:
-            self._inbox.append(request)
+            self._pass.inbox.append(request)
             self._wake()
 
     def abandon(self, request: LeaseItems) -> None:
@@ -157,7 +156,7 @@ class Logical:
         this = self._pass
         for request in this.taken:
             request.answer(InternalError())
-        self._inbox.clear()
+        self._pass.inbox.clear()
         for partition in self._partitions:
             if partition.store is not None:
                 self._files.fail(partition, "internal error")
@@ -249,7 +248,7 @@ class Logical:
 
     def is_at_rest(self) -> bool:
         """Whether no request waits to be planned and no read is under way."""
-        return not (self._files.open_reads or self._inbox)
+        return not (self._files.open_reads or self._pass.inbox)
 
     def is_idle(self) -> bool:
         """Whether nothing is under way: no request to take in, no read, no move.

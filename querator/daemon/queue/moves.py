@@ -246,7 +246,7 @@ def _check(this: Pass, request: Arrival) -> None:
             request.answer(RetryRequest(str(errors[0])))
         else:
             request.checked = set().union(*answers.values())
-            this.inbox.appendleft(request)
+            this.inbox.insert(0, request)
 
     this.files.ask({partition: partial(_sources_in, partition.store, sources) for partition in this.partitions}, ended)
 

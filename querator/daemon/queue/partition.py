@@ -24,6 +24,8 @@ class Partition:
         self, placement: Placement, bounds: LimitsConfig = DEFAULT_BOUNDS, agenda: Agenda | None = None
     ) -> None:
         self.placement = placement
+        self.storage = placement.storage
+        """The name of the storage. Kept here too, because every turn asks for it."""
         self.number = placement.number
         self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
         """The part of each item id that says in which partition the item is."""
@@ -34,7 +36,7 @@ class Partition:
         self.health = StorageHealth()
         self.failures = 0
         """Failures since the file was last open."""
-        self._durable_counts: tuple[int, ...] = (0, 0, 0, 0)
+        self._durable_counts: tuple[int, int, int, int] = (0, 0, 0, 0)
         self.closed_for = ""
         """The job or reload that keeps the file closed, whatever the operator asked for."""
         self.closed_since = 0
@@ -111,6 +113,7 @@ class Partition:
     def change_placement(self, placement: Placement) -> None:
         """Takes over a storage or a requested state that the catalog has recorded."""
         self.placement = placement
+        self.storage = placement.storage
         self._state_changed()
 
     def keep_closed(self, reason: str, now_us: int | None = None) -> None:
@@ -181,7 +184,7 @@ class Partition:
 
     def recall(self, counts: Counts) -> None:
         """Takes over the counts with which an earlier process closed the partition."""
-        self._durable_counts = tuple(counts)
+        self._durable_counts = counts.ready, counts.leased, counts.scheduled, counts.created_sum
 
     # -- the pass
 

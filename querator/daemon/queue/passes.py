@@ -75,7 +75,7 @@ class Pass:
         self.resumed = resumed
         """Called when a pause has ended by itself."""
         self.counters = Counters()
-        self.inbox: deque[Request] = deque()
+        self.inbox: list[Request] = []
         self.taken: list[Request] = []
         """The requests that the pass has taken in."""
         self.parked = ParkedLeases()
@@ -89,6 +89,7 @@ class Pass:
         self.remembered: Remembered = files.remembered
         self.repeats = Repeats()
         self.moves = MovesUnderWay()
+        self.deaths: list[Death] = []
         self.begin(0, 0)
         self.forget_counts()
 
@@ -100,7 +101,8 @@ class Pass:
         """Partitions whose batch must become durable."""
         self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
         """Each request with its result, and the partitions that must be durable before it is answered."""
-        self.deaths: list[Death] = []
+        if self.deaths:
+            self.deaths = []
 
     def forget_counts(self) -> None:
         """Forgets the number of items in this pass. They are added to the counters if the pass becomes durable."""

@@ -46,7 +46,7 @@ def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int
     """Remembers the keys of a request that the partition takes in this pass."""
     until = this.now_us + kept_us
     batch = partition.contents.changes()
-    batch.request_ids = joined(batch.request_ids, keys)
+    batch.request_ids = joined(batch.request_ids, list(keys))
     batch.request_until = joined(batch.request_until, [until] * len(keys))
     for key in keys:
         this.repeats.under_way.pop(key, None)
@@ -128,7 +128,7 @@ def look_up(this: Pass) -> None:
             request.found = found
             if not errors:
                 request.looked_up = version
-        this.inbox.extendleft(reversed([request for request in requests if not request.answered]))
+        this.inbox[:0] = [request for request in requests if not request.answered]
 
     this.files.ask({partition: _question(this, partition, keys) for partition in this.partitions}, ended)
 

@@ -94,12 +94,15 @@ class Window:
     def append(self, items: list[Item], size_bytes: int) -> None:
         if self.is_open():
             self.waiting += len(items)
-            self.ready.extend(items)
+            if len(items) == 1:
+                self.ready.append(items[0])
+            else:
+                self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
         else:
             self.waiting += len(items)
-            self.tail.append(ItemChunk(items))
+            self.tail.append(ItemChunk(list(items)))
             self.tail_items += len(items)
 
     def is_open(self) -> bool:

@@ -6,7 +6,7 @@ lists: a field gets its list with its first change (`joined`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
@@ -34,7 +34,7 @@ class Rows(msgspec.Struct, array_like=True, gc=False):
 
 
 class Batch:
-    """The changes, in the order in which they take effect.
+    """The changes, in the order in which they take effect. A field without changes is None.
 
     An item that is retried, or whose lease expired, is removed under its old sequence and added under a new one.
     Leasing an item that is leased already replaces its lease. This is how a lease is extended.
@@ -43,108 +43,108 @@ class Batch:
     clear_ready: bool = False
     clear_leased: bool = False
     clear_scheduled: bool = False
-    add: Sequence[Item] = ()
-    schedule: Sequence[Item] = ()
-    lease_seqs: Sequence[int] = ()
-    lease_attempts: Sequence[int] = ()
-    lease_deadlines: Sequence[int] = ()
-    holds: Sequence[Hold] = ()
-    hold_counts: Sequence[int] = ()
+    add: list[Item] | None = None
+    schedule: list[Item] | None = None
+    lease_seqs: list[int] | None = None
+    lease_attempts: list[int] | None = None
+    lease_deadlines: list[int] | None = None
+    holds: list[Hold] | None = None
+    hold_counts: list[int] | None = None
     """How many leases each hold covers, in the order of the leases. Leases after the last hold have no holder."""
-    unschedule: Sequence[int] = ()
-    remove: Sequence[int] = ()
+    unschedule: list[int] | None = None
+    remove: list[int] | None = None
     """Sequences of items to remove, leased or not. Their leases go too."""
-    lost_seqs: Sequence[int] = ()
-    lost_births: Sequence[int] = ()
+    lost_seqs: list[int] | None = None
+    lost_births: list[int] | None = None
     """The birth of each of these items. A lost lease is remembered while its item is stored."""
     lost_until: int = 0
     """Lost leases are remembered at least until this time."""
-    request_ids: Sequence[str] = ()
-    request_until: Sequence[int] = ()
+    request_ids: list[str] | None = None
+    request_until: list[int] | None = None
     """Until when each request id is remembered."""
     last_seq: int = 0
     """The highest sequence handed out so far, even if its item is gone."""
-    rows: Sequence[Rows] = ()
+    rows: list[Rows] | None = None
     """Items to add, besides those of `add`."""
 
 
-def joined(some: Sequence[T], more: Iterable[T]) -> list[T]:
-    """A field of a batch with more entries. The list is the batch's own."""
-    if isinstance(some, list):
-        some += more
-        return some
-    return list(more)
+def joined(some: list[T] | None, more: list[T]) -> list[T]:
+    """A field of a batch with more entries. The batch may keep the list `more`, and add to it."""
+    if some is None:
+        return more
+    some += more
+    return some
 
 
 def holds_of(batch: Batch) -> Iterator[Hold]:
     """The hold of each lease of the batch; endless."""
-    return chain(chain.from_iterable(map(repeat, batch.holds, batch.hold_counts)), repeat(NOBODY))
+    holds, counts = batch.holds or (), batch.hold_counts or ()
+    return chain(chain.from_iterable(map(repeat, holds, counts)), repeat(NOBODY))
 
 
-# In the journal a batch is a list of its fields, with nil for an empty one.
+# In the journal a batch is a list: the last sequence, the added items, the leases, the removed items, and all other
+# fields. What a batch lacks is nil there, which is one byte for all fields that few batches have.
 
 _Integers = list[int] | None
-_Fields = tuple[
+_Leases = tuple[_Integers, _Integers, _Integers, list[Hold] | None, _Integers]
+_Others = tuple[
     bool,
     bool,
     bool,
     list[Item] | None,
-    list[Item] | None,
-    _Integers,
-    _Integers,
-    _Integers,
-    list[Hold] | None,
-    _Integers,
-    _Integers,
     _Integers,
     _Integers,
     _Integers,
     int,
     list[str] | None,
     _Integers,
-    int,
     list[Rows] | None,
 ]
+_Fields = tuple[int, list[Item] | None, _Leases | None, _Integers, _Others | None]
 _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
 _decode: Final[Callable[[bytes], Any]] = msgspec.msgpack.Decoder(_Fields).decode
 
 
 def encode(batch: Batch) -> bytes:
-    return _encode(
-        (
-            batch.clear_ready,
-            batch.clear_leased,
-            batch.clear_scheduled,
-            batch.add or None,
-            batch.schedule or None,
-            batch.lease_seqs or None,
-            batch.lease_attempts or None,
-            batch.lease_deadlines or None,
-            batch.holds or None,
-            batch.hold_counts or None,
-            batch.unschedule or None,
-            batch.remove or None,
-            batch.lost_seqs or None,
-            batch.lost_births or None,
-            batch.lost_until,
-            batch.request_ids or None,
-            batch.request_until or None,
-            batch.last_seq,
-            batch.rows or None,
-        )
+    leases: Any = None
+    if batch.lease_seqs is not None:
+        leases = (batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts)
+    return _encode((batch.last_seq, batch.add, leases, batch.remove, _others(batch)))
+
+
+def _others(batch: Batch) -> Any:
+    has_lists = (
+        batch.schedule is not None
+        or batch.unschedule is not None
+        or batch.lost_seqs is not None
+        or batch.request_ids is not None
+        or batch.rows is not None
+    )
+    if not (has_lists or batch.lost_until or batch.clear_ready or batch.clear_leased or batch.clear_scheduled):
+        return None
+    return (
+        batch.clear_ready,
+        batch.clear_leased,
+        batch.clear_scheduled,
+        batch.schedule,
+        batch.unschedule,
+        batch.lost_seqs,
+        batch.lost_births,
+        batch.lost_until,
+        batch.request_ids,
+        batch.request_until,
+        batch.rows,
     )
 
 
 def decode(payload: bytes) -> Batch:
     """Raises msgspec.MsgspecError if the payload is not a batch."""
-    fields = _decode(payload)
     batch = Batch()
-    batch.clear_ready, batch.clear_leased, batch.clear_scheduled = fields[:3]
-    batch.add, batch.schedule = fields[3] or (), fields[4] or ()
-    batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = fields[5] or (), fields[6] or (), fields[7] or ()
-    batch.holds, batch.hold_counts = fields[8] or (), fields[9] or ()
-    batch.unschedule, batch.remove = fields[10] or (), fields[11] or ()
-    batch.lost_seqs, batch.lost_births, batch.lost_until = fields[12] or (), fields[13] or (), fields[14]
-    batch.request_ids, batch.request_until = fields[15] or (), fields[16] or ()
-    batch.last_seq, batch.rows = fields[17], fields[18] or ()
+    batch.last_seq, batch.add, leases, batch.remove, others = _decode(payload)
+    if leases is not None:
+        batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts = leases
+    if others is not None:
+        batch.clear_ready, batch.clear_leased, batch.clear_scheduled, *lists = others
+        batch.schedule, batch.unschedule, batch.lost_seqs, batch.lost_births, batch.lost_until, *lists = lists
+        batch.request_ids, batch.request_until, batch.rows = lists
     return batch

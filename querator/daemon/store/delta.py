@@ -61,7 +61,9 @@ class Delta:
         self.last_seq = last_seq
         self.journal_bytes = 0
         self.held_bytes = 0
-        """The bytes absorbed since the Delta last held no item: an upper bound of its memory."""
+        """The bytes of the records that added items since the Delta last held none: an upper bound of what its items
+        take. Other records add only keys, which `memory_bytes` counts.
+        """
         self.clear_ready = False
         self.clear_leased = False
         self.clear_scheduled = False
@@ -89,41 +91,47 @@ class Delta:
         """Adds a batch, which takes a small fraction of a microsecond per item. Most batches have one change."""
         if batch.clear_ready or batch.clear_leased or batch.clear_scheduled:
             self._clear(batch)
-        if batch.add:
-            if len(batch.add) == 1:
-                item = batch.add[0]
+        add = batch.add
+        if add is not None:
+            if len(add) == 1:
+                item = add[0]
                 self.added[item.seq] = item
             else:
-                self.added.update(zip(map(_seq_of, batch.add), batch.add, strict=True))
-        if batch.rows:
+                self.added.update(zip(map(_seq_of, add), add, strict=True))
+        if batch.rows is not None:
             self.rows += batch.rows
-        if batch.schedule:
+        if batch.schedule is not None:
             self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
         if batch.lease_seqs:
-            if len(batch.lease_seqs) == 1:
-                hold = batch.holds[0] if batch.holds else NOBODY
-                self.leases[batch.lease_seqs[0]] = (batch.lease_attempts[0], batch.lease_deadlines[0], hold)
-            else:
-                leases = zip(batch.lease_attempts, batch.lease_deadlines, holds_of(batch), strict=False)
-                self.leases.update(zip(batch.lease_seqs, leases, strict=True))
+            self._lease(batch, batch.lease_seqs)
         if batch.unschedule:
             _move_out(batch.unschedule, self.scheduled, self.unscheduled)
-        if batch.remove:
-            if len(batch.remove) == 1:
-                self._remove(batch.remove[0])
+        remove = batch.remove
+        if remove is not None:
+            if len(remove) == 1:
+                self._remove(remove[0])
             else:
-                _move_out(batch.remove, self.added, self.removed)
+                _move_out(remove, self.added, self.removed)
                 if self.leases:
-                    _consume(map(self.leases.pop, batch.remove, repeat(None)))
+                    _consume(map(self.leases.pop, remove, repeat(None)))
             if self.rows:
                 self._drop_spent_rows()
         if batch.lost_seqs:
-            lost = zip(batch.lost_births, repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
+            lost = zip(batch.lost_births or (), repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
             self.lost.update(zip(batch.lost_seqs, lost, strict=True))
         if batch.request_ids:
-            self.requests.update(zip(batch.request_ids, batch.request_until, strict=True))
+            self.requests.update(zip(batch.request_ids, batch.request_until or (), strict=True))
         if batch.last_seq > self.last_seq:
             self.last_seq = batch.last_seq
+
+    def _lease(self, batch: Batch, seqs: list[int]) -> None:
+        attempts, deadlines = batch.lease_attempts, batch.lease_deadlines
+        assert attempts is not None and deadlines is not None
+        if len(seqs) == 1:
+            hold = batch.holds[0] if batch.holds else NOBODY
+            self.leases[seqs[0]] = (attempts[0], deadlines[0], hold)
+        else:
+            self.leases.update(zip(seqs, zip(attempts, deadlines, holds_of(batch), strict=False), strict=True))
 
     def _remove(self, seq: int) -> None:
         if seq in self.added:

@@ -21,7 +21,18 @@ from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch, encode
 from querator.daemon.store.delta import Delta
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord
+
+
+class StagedBatch(NewRecord):
+    """A batch that waits for the next write, and its record in the journal."""
+
+    __slots__ = ("batch", "of")
+
+    def __init__(self, of: Unapplied, batch: Batch) -> None:
+        super().__init__(BATCH, 0, of.partition, encode(batch))
+        self.of = of
+        self.batch = batch
 
 
 class StagedBatches:
@@ -33,27 +44,89 @@ class StagedBatches:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held while batches of a store go from one stage to the next."""
-        self.waiting: Taken = []
+        self.waiting: list[StagedBatch] = []
 
-    def take(self) -> Taken | None:
+    def take(self) -> list[StagedBatch] | None:
         taken, self.waiting = self.waiting, []
         return taken or None
 
-    def absorb(self, taken: Taken) -> int:
+    def absorb(self, taken: list[StagedBatch]) -> int:
         """Counts written batches as durable. Returns how many bytes their payloads have."""
         total = 0
         with self.lock:
-            for store, batch, payload in taken:
-                size = len(payload)
+            for staged in taken:
+                size = len(staged.payload)
                 total += size
-                store.absorb_staged(batch, size + RECORD_HEADER_BYTES)
+                staged.of.absorb(staged.batch, size + RECORD_HEADER_BYTES)
         return total
 
-    def drop(self, taken: Taken) -> None:
+    def drop(self, taken: list[StagedBatch]) -> None:
         """Forgets batches whose write failed."""
         with self.lock:
-            for store, batch, _ in taken:
-                store.drop_staged(batch)
+            for staged in taken:
+                staged.of.drop_staged(staged.batch)
+
+
+class Unapplied:
+    """The batches of one store. A class of its own, because calls of a class with subclasses that are not compiled, as
+    the store is, cost several times as much.
+    """
+
+    def __init__(self, uuid: str, record: int, last_seq: int) -> None:
+        self.uuid = uuid
+        self.partition = UUID(uuid).bytes
+        self.is_closed = False
+        """Whether batches can no longer be written."""
+        self.staged: list[Batch] = []
+        self._staged_delta: Delta | None = None
+        self.current = Delta(record, last_seq)
+        self.frozen: Delta | None = None
+        self.settled: tuple[Delta, ...] = ()
+        self.applied_through = last_seq
+
+    # On the loop's thread.
+
+    def stage(self, batch: Batch) -> StagedBatch:
+        self.staged.append(batch)
+        self._staged_delta = None
+        return StagedBatch(self, batch)
+
+    def deltas(self) -> list[Delta]:
+        """What is not in the file for certain, oldest first."""
+        # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
+        staged = self._delta_of_staged() if self.staged else None
+        current, frozen, settled = self.current, self.frozen, self.settled
+        return [delta for delta in (*settled, frozen, current, staged) if delta is not None]
+
+    def _delta_of_staged(self) -> Delta:
+        """Computed on demand, because `is_removed` is rarely called while a write is under way."""
+        delta = self._staged_delta
+        if delta is None:
+            delta = Delta(0, 0)
+            for batch in tuple(self.staged):
+                delta.absorb(batch)
+            self._staged_delta = delta
+        return delta
+
+    # After a write, under the lock.
+
+    def absorb(self, batch: Batch, journal_bytes: int) -> None:
+        """Adds the batch that was staged first, and is durable now, to the current net effect."""
+        current = self.current
+        current.absorb(batch)
+        current.record += 1
+        current.journal_bytes += journal_bytes
+        if batch.add is not None or batch.rows is not None or batch.schedule is not None:
+            current.held_bytes += journal_bytes
+        elif not (current.added or current.rows or current.scheduled):
+            current.held_bytes = 0
+        self.drop_staged(batch)
+
+    def drop_staged(self, batch: Batch) -> None:
+        # Batches leave in the order in which they came, so only the first one can match.
+        if self.staged and self.staged[0] is batch:
+            del self.staged[0]
+            self._staged_delta = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,34 +136,29 @@ class UnappliedStore:
     def __init__(self, uuid: str, staged: StagedBatches, record: int, last_seq: int) -> None:
         self.uuid = uuid
         self.prefix = int(uuid.replace("-", "")[:16], 16)
-        self.partition = UUID(uuid).bytes
-        self.is_closed = False
-        """Whether batches can no longer be written."""
+        self.unapplied = Unapplied(uuid, record, last_seq)
+        self.partition = self.unapplied.partition
         self._storage_staged = staged
         self._lock = staged.lock
-        self._staged: list[Batch] = []
-        self._staged_delta: Delta | None = None
-        self._current = Delta(record, last_seq)
-        self._frozen: Delta | None = None
-        self._settled: tuple[Delta, ...] = ()
-        self._applied_through = last_seq
+
+    @property
+    def is_closed(self) -> bool:
+        return self.unapplied.is_closed
 
     # On the loop's thread.
 
     def commit(self, batch: Batch) -> None:
-        self._staged.append(batch)
-        self._staged_delta = None
-        self._storage_staged.waiting.append((self, batch, encode(batch)))
+        self._storage_staged.waiting.append(self.unapplied.stage(batch))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
-        for delta in self._deltas():
+        for delta in self.unapplied.deltas():
             state = delta.state_after(seq, state)
             if not state:
                 return True
         return False
 
     def removed_among(self, seqs: Sequence[int]) -> set[int]:
-        deltas = self._deltas()
+        deltas = self.unapplied.deltas()
         if any(delta.clear_ready or delta.clear_leased for delta in deltas):
             return set(filter(self.is_removed, seqs))
         removed: set[int] = set()
@@ -99,99 +167,66 @@ class UnappliedStore:
                 removed.update(filter(delta.removed.__contains__, seqs))
         return removed
 
-    def _deltas(self) -> list[Delta]:
-        """What is not in the file for certain, oldest first."""
-        # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
-        staged = self._delta_of_staged() if self._staged else None
-        current, frozen, settled = self._current, self._frozen, self._settled
-        return [delta for delta in (*settled, frozen, current, staged) if delta is not None]
-
-    def _delta_of_staged(self) -> Delta:
-        """Computed on demand, because `is_removed` is rarely called while a write is under way."""
-        delta = self._staged_delta
-        if delta is None:
-            delta = Delta(0, 0)
-            for batch in tuple(self._staged):
-                delta.absorb(batch)
-            self._staged_delta = delta
-        return delta
-
     @property
     def has_staged(self) -> bool:
-        return bool(self._staged)
+        return bool(self.unapplied.staged)
 
     @property
     def applied_through(self) -> int:
-        return self._applied_through
+        return self.unapplied.applied_through
 
     @property
     def unapplied_bytes(self) -> int:
-        frozen = self._frozen
-        return self._current.journal_bytes + (frozen.journal_bytes if frozen else 0)
+        frozen = self.unapplied.frozen
+        return self.unapplied.current.journal_bytes + (frozen.journal_bytes if frozen else 0)
 
     @property
     def held_bytes(self) -> int:
-        frozen = self._frozen
-        return self._current.held_bytes + (frozen.held_bytes if frozen else 0)
+        frozen = self.unapplied.frozen
+        return self.unapplied.current.held_bytes + (frozen.held_bytes if frozen else 0)
 
     @property
     def memory_bytes(self) -> int:
         """About how much memory the unapplied batches take, including the keys of items removed from the file."""
-        frozen = self._frozen
-        return self._current.memory_bytes + (frozen.memory_bytes if frozen else 0)
+        frozen = self.unapplied.frozen
+        return self.unapplied.current.memory_bytes + (frozen.memory_bytes if frozen else 0)
 
     @property
     def record_written(self) -> int:
         """The number of the last journal record that is durable."""
-        return self._current.record
+        return self.unapplied.current.record
 
-    # After a write, under the lock.
-
-    def absorb_staged(self, batch: Batch, journal_bytes: int) -> None:
-        """Adds the batch that was staged first, and is durable now, to the current net effect."""
-        current = self._current
-        current.absorb(batch)
-        current.record += 1
-        current.journal_bytes += journal_bytes
-        if current.added or current.rows or current.scheduled:
-            current.held_bytes += journal_bytes
-        else:
-            current.held_bytes = 0
-        self.drop_staged(batch)
+    # Under the lock.
 
     def absorb(self, batch: Batch, record: int, journal_bytes: int) -> None:
         """Adds a durable batch that was read from the journal."""
-        self._current.record = record - 1
-        self.absorb_staged(batch, journal_bytes)
-
-    def drop_staged(self, batch: Batch) -> None:
-        # Batches leave in the order in which they came, so only the first one can match.
-        if self._staged and self._staged[0] is batch:
-            del self._staged[0]
-            self._staged_delta = None
+        self.unapplied.current.record = record - 1
+        self.unapplied.absorb(batch, journal_bytes)
 
     # In a worker thread.
 
     def freeze(self) -> bool:
+        unapplied = self.unapplied
         with self._lock:
-            if self._frozen is None and self._current.record > self._record_applied():
-                self._frozen = self._current
-                self._current = Delta(self._frozen.record, self._frozen.last_seq)
-            return self._frozen is not None
+            if unapplied.frozen is None and unapplied.current.record > self._record_applied():
+                frozen = unapplied.frozen = unapplied.current
+                unapplied.current = Delta(frozen.record, frozen.last_seq)
+            return unapplied.frozen is not None
 
     def apply(self) -> None:
-        frozen = self._frozen
+        unapplied = self.unapplied
+        frozen = unapplied.frozen
         if frozen is None:
             return
         self._apply(frozen)
         failpoint("apply.committed")
         with self._lock:
-            self._settled, self._frozen = (*self._settled, frozen), None
-            self._applied_through = frozen.last_seq
+            unapplied.settled, unapplied.frozen = (*unapplied.settled, frozen), None
+            unapplied.applied_through = frozen.last_seq
         frozen.drop_contents()
 
     def flush(self) -> None:
-        settled, self._settled = self._settled, ()
+        settled, self.unapplied.settled = self.unapplied.settled, ()
         for delta in settled:
             delta.drop_keys()
         self.apply()
@@ -205,23 +240,16 @@ class UnappliedStore:
         raise NotImplementedError
 
 
-Taken = list[tuple[UnappliedStore, Batch, bytes]]
-"""Batches that are about to be written: the store, the batch, and its encoding for the journal."""
-
-
-def records_for(taken: Taken) -> tuple[list[tuple[int, int, bytes, bytes]], dict[bytes, int]]:
-    """The records of these batches, and the last record number of each partition, as `Journal.append` takes them.
+def number_records(taken: list[StagedBatch]) -> dict[bytes, int]:
+    """Gives the records of these batches their numbers. Returns the last number of each partition.
 
     Raises StorageError if one of the partitions was closed.
     """
-    records: list[tuple[int, int, bytes, bytes]] = []
     numbers: dict[bytes, int] = {}
-    for store, _, payload in taken:
-        if store.is_closed:
-            closed = [one.uuid for one, _, _ in taken if one.is_closed]
+    for staged in taken:
+        of = staged.of
+        if of.is_closed:
+            closed = [one.of.uuid for one in taken if one.of.is_closed]
             raise StorageError(f"partition {closed[0]} was closed meanwhile", closed)
-        partition = store.partition
-        number = numbers.get(partition, store.record_written) + 1
-        numbers[partition] = number
-        records.append((BATCH, number, partition, payload))
-    return records, numbers
+        staged.number = numbers[of.partition] = numbers.get(of.partition, of.current.record) + 1
+    return numbers

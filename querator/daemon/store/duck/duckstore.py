@@ -171,7 +171,7 @@ class DuckStore(UnappliedStore):
         if self._file is not None and not self.rest():
             self.checkpoint(force=True)
             self._files.detach(self.uuid)
-        self.is_closed = True
+        self.unapplied.is_closed = True
         if not self.is_blank or self._mark is None:
             return None
         return Rest(self._queue, self.record_applied, self._last_seq, self._mark)

@@ -18,7 +18,7 @@ from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.resting import RestingFiles
 from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.journal import RECORD_HEADER_BYTES, History, Journal, Opening
-from querator.daemon.store.unapplied import StagedBatches, records_for
+from querator.daemon.store.unapplied import StagedBatches, number_records
 from querator.items import Room
 
 _log = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ class DuckStorage:
         """Detaches a partition as it is. What it has not applied is in the journal."""
         store = self._stores.pop(uuid, None)
         if store and not store.is_closed:
-            store.is_closed = True
+            store.unapplied.is_closed = True
             with contextlib.suppress(StorageError):
                 self._files.detach(uuid)
 
@@ -278,7 +278,7 @@ class DuckStorage:
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         try:
-            self._journal.append(*records_for(taken), on_loop)
+            self._journal.append(taken, number_records(taken), on_loop)
         except StorageError:
             self._staged.drop(taken)
             raise

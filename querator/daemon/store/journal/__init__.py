@@ -16,8 +16,8 @@ from querator.daemon.store.journal.feed import (
     take_together,
 )
 from querator.daemon.store.journal.history import History
-from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES
-from querator.daemon.store.journal.segments import Journal, NewRecord
+from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES, NewRecord
+from querator.daemon.store.journal.segments import Journal
 
 __all__ = [
     "BATCH",

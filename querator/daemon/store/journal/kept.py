@@ -13,6 +13,7 @@ from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.records import (
     SEGMENT_HEADER_BYTES,
     Damage,
+    NewRecord,
     Record,
     SegmentHeader,
     decode_segment_header,
@@ -57,11 +58,11 @@ class Kept:
         """Adds records, given by their offsets in the bytes of a segment; durable on return."""
         path = self._path(partition)
         old = path.read_bytes()[SEGMENT_HEADER_BYTES:] if partition in self.numbers else b""
-        pieces = [old]
-        for record in records:
-            payload = segment[record.payload_at : record.end]
-            pieces += encode(magic_of(KEPT_SEGMENT), 0, record.kind, record.number, partition, payload)
-        data = b"".join(pieces)
+        copies = [
+            NewRecord(record.kind, record.number, partition, segment[record.payload_at : record.end])
+            for record in records
+        ]
+        data = old + b"".join(encode(magic_of(KEPT_SEGMENT), 0, copies))
         number = records[-1].number
         replace_file(path, encode_segment_header(SegmentHeader(number, SEGMENT_HEADER_BYTES + len(data))) + data)
         self.numbers[partition] = number

@@ -16,8 +16,8 @@ last append were not written. It was never acknowledged, and is cut off. Anythin
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 BATCH: Final = 1
@@ -32,8 +32,9 @@ _MAGIC_STEP: Final = 0x9E3779B1
 """Odd, so that four billion segments in a row have different magics."""
 _HEAD: Final = struct.Struct("<IIIQ16sII")
 _CRC: Final = struct.Struct("<I")
-_pack_head: Final = _HEAD.pack
-_pack_crc: Final = _CRC.pack
+_pack_head: Final[Callable[..., bytes]] = _HEAD.pack
+_pack_crc: Final[Callable[..., bytes]] = _CRC.pack
+_crc32: Final[Callable[[bytes], Any]] = crc32
 RECORD_HEADER_BYTES: Final = _HEAD.size + _CRC.size
 _NOBODY: Final = bytes(16)
 _SECTOR_BYTES: Final = 512
@@ -42,6 +43,18 @@ _SECTOR_BYTES: Final = 512
 _SEGMENT_MAGIC: Final = b"QJS3"
 _SEGMENT_HEAD: Final = struct.Struct("<4sIQQQQ")
 SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
+
+
+class NewRecord:
+    """A record that is about to be appended."""
+
+    __slots__ = ("kind", "number", "partition", "payload")
+
+    def __init__(self, kind: int, number: int, partition: bytes, payload: bytes) -> None:
+        self.kind = kind
+        self.number = number
+        self.partition = partition
+        self.payload = payload
 
 
 class Record(NamedTuple):
@@ -102,12 +115,20 @@ def magic_of(segment: int) -> int:
     return (_MAGIC_BASE + segment * _MAGIC_STEP) & 0xFFFFFFFF
 
 
-def encode(
-    magic: int, append: int, kind: int, number: int, partition: bytes, payload: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """A record in three pieces, to be written one after the other. `append` is the offset of its append."""
-    head = _pack_head(magic, len(payload), crc32(payload), number, partition, kind, append)
-    return head, _pack_crc(crc32(head)), payload
+def encode(magic: int, append: int, records: Iterable[NewRecord]) -> list[bytes]:
+    """Records in pieces, to be written one after the other. `append` is the offset of their append."""
+    # Any: an integer of unknown type stays an object, which a compiled module need not make again for each record.
+    same_magic: Any = magic
+    same_append: Any = append
+    pieces: list[bytes] = []
+    for record in records:
+        payload = record.payload
+        crc = _crc32(payload)
+        head = _pack_head(same_magic, len(payload), crc, record.number, record.partition, record.kind, same_append)
+        pieces.append(head)
+        pieces.append(_pack_crc(_crc32(head)))
+        pieces.append(payload)
+    return pieces
 
 
 def encode_tail(magic: int, append: int, at: int) -> bytes:

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from querator import limits
 from querator.daemon.failpoints import failpoint
@@ -34,6 +33,7 @@ from querator.daemon.store.journal.records import (
     CLOSED,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    NewRecord,
     SegmentHeader,
     encode,
     encode_segment_header,
@@ -45,15 +45,6 @@ from querator.daemon.store.journal.spares import Spares
 from querator.daemon.store.journal.syscalls import fdatasync_holding, pwrite_holding
 
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-
-
-class NewRecord(NamedTuple):
-    """A record that is about to be appended."""
-
-    kind: int
-    number: int
-    partition: bytes
-    payload: bytes
 
 
 class Journal:
@@ -113,18 +104,16 @@ class Journal:
 
     # Appending.
 
-    def append(
-        self, entries: Sequence[tuple[int, int, bytes, bytes]], numbers: Mapping[bytes, int], on_loop: bool = False
-    ) -> None:
-        """Makes records durable, each given as the fields of a NewRecord. `numbers` is the last record number of each
-        partition among them. `on_loop` says that this runs on the loop's thread.
+    def append(self, entries: Sequence[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
+        """Makes records durable. `numbers` is the last record number of each partition among them. `on_loop` says that
+        this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
         failure it is unknown what is durable, and the journal refuses everything until `reopen`.
         """
         size = len(entries) * RECORD_HEADER_BYTES
-        for _, _, _, payload in entries:
-            size += len(payload)
+        for entry in entries:
+            size += len(entry.payload)
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)
@@ -132,9 +121,7 @@ class Journal:
             if segment is None or self._should_end(segment, size):
                 segment = self._begin(size)
             magic, append = segment.magic, segment.bytes
-            pieces: list[bytes] = []
-            for kind, number, partition, payload in entries:
-                pieces += encode(magic, append, kind, number, partition, payload)
+            pieces = encode(magic, append, entries)
             pieces.append(encode_tail(magic, append, append + size))
             self._write(segment, b"".join(pieces), on_loop)
             with self._books_lock:
