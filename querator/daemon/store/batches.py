@@ -109,19 +109,23 @@ def encode(batch: Batch) -> bytes:
     leases: Any = None
     if batch.lease_seqs is not None:
         leases = (batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts)
-    return _encode((batch.last_seq, batch.add, leases, batch.remove, _others(batch)))
+    others: Any = None
+    if (
+        batch.request_ids
+        or batch.lost_seqs
+        or batch.lost_until
+        or batch.rows
+        or batch.schedule
+        or batch.unschedule
+        or batch.clear_ready
+        or batch.clear_leased
+        or batch.clear_scheduled
+    ):
+        others = _others(batch)
+    return _encode((batch.last_seq, batch.add, leases, batch.remove, others))
 
 
-def _others(batch: Batch) -> Any:
-    has_lists = (
-        batch.schedule is not None
-        or batch.unschedule is not None
-        or batch.lost_seqs is not None
-        or batch.request_ids is not None
-        or batch.rows is not None
-    )
-    if not (has_lists or batch.lost_until or batch.clear_ready or batch.clear_leased or batch.clear_scheduled):
-        return None
+def _others(batch: Batch) -> tuple[object, ...]:
     return (
         batch.clear_ready,
         batch.clear_leased,

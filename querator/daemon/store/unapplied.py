@@ -30,7 +30,10 @@ class StagedBatch(NewRecord):
     __slots__ = ("batch", "of")
 
     def __init__(self, of: Unapplied, batch: Batch) -> None:
-        super().__init__(BATCH, 0, of.partition, encode(batch))
+        self.kind = BATCH
+        self.number = 0
+        self.partition = of.partition
+        self.payload = encode(batch)
         self.of = of
         self.batch = batch
 
@@ -78,18 +81,13 @@ class Unapplied:
         self.is_closed = False
         """Whether batches can no longer be written."""
         self.staged: list[Batch] = []
-        self._staged_delta: Delta | None = None
+        self.staged_delta: Delta | None = None
         self.current = Delta(record, last_seq)
         self.frozen: Delta | None = None
         self.settled: tuple[Delta, ...] = ()
         self.applied_through = last_seq
 
     # On the loop's thread.
-
-    def stage(self, batch: Batch) -> StagedBatch:
-        self.staged.append(batch)
-        self._staged_delta = None
-        return StagedBatch(self, batch)
 
     def deltas(self) -> list[Delta]:
         """What is not in the file for certain, oldest first."""
@@ -100,12 +98,12 @@ class Unapplied:
 
     def _delta_of_staged(self) -> Delta:
         """Computed on demand, because `is_removed` is rarely called while a write is under way."""
-        delta = self._staged_delta
+        delta = self.staged_delta
         if delta is None:
             delta = Delta(0, 0)
             for batch in tuple(self.staged):
                 delta.absorb(batch)
-            self._staged_delta = delta
+            self.staged_delta = delta
         return delta
 
     # After a write, under the lock.
@@ -126,7 +124,7 @@ class Unapplied:
         # Batches leave in the order in which they came, so only the first one can match.
         if self.staged and self.staged[0] is batch:
             del self.staged[0]
-            self._staged_delta = None
+            self.staged_delta = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -148,7 +146,10 @@ class UnappliedStore:
     # On the loop's thread.
 
     def commit(self, batch: Batch) -> None:
-        self._storage_staged.waiting.append(self.unapplied.stage(batch))
+        of = self.unapplied
+        of.staged.append(batch)
+        of.staged_delta = None
+        self._storage_staged.waiting.append(StagedBatch(of, batch))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         for delta in self.unapplied.deltas():
