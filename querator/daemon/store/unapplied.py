@@ -99,6 +99,9 @@ class UnappliedStore:
                 removed.update(filter(delta.removed.__contains__, seqs))
         return removed
 
+    def has_removed_from(self, seq: int) -> bool:
+        return any(delta.removed_upto >= seq or delta.clear_ready or delta.clear_leased for delta in self._deltas())
+
     def _deltas(self) -> list[Delta]:
         """What is not in the file for certain, oldest first."""
         # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
