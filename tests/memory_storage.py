@@ -12,10 +12,13 @@ from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from querator.daemon.store import FileSnapshot
+import pyarrow as pa
+
+from querator.daemon.store import FileSnapshot, ItemColumns
 from querator.daemon.store.base import Due, Found, Leased, Loss, StorageError, Summary
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.duck.arrow_rows import item_rows
 from querator.daemon.store.fingerprints import Fingerprints, fingerprint
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import NOBODY, Hold, Item, Room
@@ -92,6 +95,10 @@ class MemoryStore(UnappliedStore):
                 break
             chosen.append(item)
         return chosen
+
+    def ready_ahead(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
+        found = self.ready(after, before, items_max, bytes_max)
+        return ItemColumns(pa.table(item_rows(found))) if found else []
 
     def leased(self) -> list[Leased]:
         found = [Leased(self._items[seq], *lease) for seq, lease in self._leases.items()]

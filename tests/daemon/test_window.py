@@ -6,13 +6,26 @@ import pyarrow as pa
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.window import Window
-from querator.daemon.store import Rows
+from querator.daemon.store import ItemColumns, Rows
+from querator.daemon.store.duck.arrow_rows import item_rows
 from querator.items import Item
+from querator.limits import READY_UNPACK_ITEMS
 from querator.wire.arrow import encode_batches
 
 
 def items(first: int, last: int) -> list[Item]:
     return [Item(seq, 1_000 + seq, 9_000, b"12345") for seq in range(first, last + 1)]
+
+
+def columns(first: int, last: int) -> ItemColumns:
+    return ItemColumns(pa.table(item_rows(items(first, last))))
+
+
+def window_with_a_backlog(last: int, ready_max: int = 10_000) -> Window:
+    """All items are on disk only."""
+    window = window_of(ready_max=ready_max, bytes_max=1_000_000)
+    window.waiting = last
+    return window
 
 
 def window_of(ready_max: int = 4, bytes_max: int = 1_000) -> Window:
@@ -147,3 +160,71 @@ def test_a_cleared_window_takes_new_items_at_once():
     assert (window.waiting, window.on_disk) == (0, 0)
     append(window, 5, 5)
     assert taken(window, 9) == [5]
+
+
+# Items that were read from the file as columns.
+
+
+def test_columns_that_were_read_become_items_a_few_at_a_time():
+    count = 3 * READY_UNPACK_ITEMS
+    window = window_with_a_backlog(count + 7)
+    window.extend_columns(columns(1, count))
+    assert (len(window.ready), window.on_disk, window.disk_range()) == (READY_UNPACK_ITEMS, 7, (count, None))
+    assert window.take(2) == items(1, 2)
+    assert len(window.ready) == READY_UNPACK_ITEMS - 2
+    assert window.take(count) == items(3, count)
+    assert (window.waiting, window.on_disk, window.ready_bytes, window.ahead_bytes) == (7, 7, 0, 0)
+
+
+def test_columns_come_after_the_items_before_them_and_before_those_after_them():
+    window = window_with_a_backlog(9)
+    window.extend(items(1, 2))
+    window.extend_columns(columns(3, 4))
+    window.extend_columns(columns(5, 6))
+    window.extend(items(7, 9))
+    assert taken(window, 3) == [1, 2, 3]
+    assert taken(window, 9) == [4, 5, 6, 7, 8, 9]
+
+
+def test_new_items_wait_behind_columns_that_were_read():
+    window = window_with_a_backlog(4)
+    window.extend(items(1, 1))
+    window.extend_columns(columns(2, 4))
+    assert not window.is_open()
+    append(window, 5, 6)
+    assert (window.waiting, window.on_disk, window.disk_range()) == (6, 0, (4, 5))
+    assert not window.wants_loading()
+    assert taken(window, 9) == [1, 2, 3, 4, 5, 6]
+    assert window.is_open()
+
+
+def test_columns_count_as_items_in_memory():
+    window = window_with_a_backlog(40, ready_max=8)
+    window.extend_columns(columns(1, 7))
+    assert not window.wants_loading()
+    window.take(1)
+    assert window.wants_loading()
+
+
+def test_removed_items_of_columns_are_skipped():
+    count = 2 * READY_UNPACK_ITEMS
+    window = window_with_a_backlog(count)
+    window.extend_columns(columns(1, count))
+    removed = [*items(2, 2), *items(READY_UNPACK_ITEMS, count - 1)]
+    assert window.among(removed, (), lambda seq: False) == removed
+    window.forget(removed)
+    expected = [seq for seq in range(1, READY_UNPACK_ITEMS) if seq != 2] + [count]
+    assert window.waiting == len(expected)
+    assert taken(window, 1) == [1]
+    assert window.has_next()
+    assert [1, *taken(window, count)] == expected
+    assert (window.waiting, window.on_disk, window.gone) == (0, 0, set())
+
+
+def test_a_cleared_window_has_no_columns():
+    window = window_with_a_backlog(5)
+    window.extend_columns(columns(1, 4))
+    window.clear(5)
+    append(window, 6, 6)
+    assert taken(window, 9) == [6]
+    assert (window.waiting, window.on_disk) == (0, 0)

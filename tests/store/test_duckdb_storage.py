@@ -12,9 +12,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from querator import limits
@@ -256,6 +258,72 @@ class TestReadyItems:
         assert [one.seq for one in store.ready(0, None, 2, NO_BYTES_MAX)] == [5, 7]
         put(storage, store, added(1, 2))
         assert [one.seq for one in store.ready(0, None, 3, NO_BYTES_MAX)] == [1, 2, 5]
+
+
+class TestReadingOn:
+    """Reads that begin where the last one ended."""
+
+    @pytest.fixture
+    def queries(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        queries: list[str] = []
+        select, rows = PartitionFile.select, PartitionFile.rows
+
+        def watched_select(
+            file: PartitionFile, query: str, *parameters: object, wanted: Sequence[int] = ()
+        ) -> pa.Table:
+            queries.append(query)
+            return select(file, query, *parameters, wanted=wanted)
+
+        def watched_rows(file: PartitionFile, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+            queries.append(query)
+            return rows(file, query, *parameters)
+
+        monkeypatch.setattr(PartitionFile, "select", watched_select)
+        monkeypatch.setattr(PartitionFile, "rows", watched_rows)
+        return queries
+
+    def read(self, store: DuckStore, after: int, before: int | None = None) -> list[int]:
+        found = store.ready_ahead(after, before, 10, NO_BYTES_MAX)
+        return [one.seq for one in found] if isinstance(found, list) else found.seqs()
+
+    def test_it_takes_one_query(self, storage: DuckStorage, store: DuckStore, queries: list[str]) -> None:
+        put(storage, store, added(*range(1, 101)))
+        assert self.read(store, 0) == list(range(1, 11))
+        queries.clear()
+        assert self.read(store, 10) == list(range(11, 21))
+        assert self.read(store, 20, before=25) == [21, 22, 23, 24]
+        assert len(queries) == 2
+
+    def test_it_does_not_see_what_an_apply_has_removed(self, storage: DuckStorage, store: DuckStore) -> None:
+        put(storage, store, added(*range(1, 41)))
+        assert self.read(store, 0) == list(range(1, 11))
+        put(storage, store, batch_of(remove=[*range(1, 13), 15]), added(*range(50, 60)))
+        assert self.read(store, 10) == [13, 14, *range(16, 24)]
+
+    def test_it_ends_with_the_last_item(self, storage: DuckStorage, store: DuckStore) -> None:
+        put(storage, store, added(*range(1, 16)))
+        assert self.read(store, 0) == list(range(1, 11))
+        assert self.read(store, 10) == [11, 12, 13, 14, 15]
+        assert self.read(store, 15) == []
+        put(storage, store, added(16, 17))
+        assert self.read(store, 15) == [16, 17]
+
+    def test_items_that_were_leased_since_are_not_read_again(self, storage: DuckStorage, store: DuckStore) -> None:
+        put(storage, store, added(*range(1, 41)))
+        assert self.read(store, 0) == list(range(1, 11))
+        put(storage, store, leased((2, 1, 9), (12, 1, 9)))
+        assert self.read(store, 0) == [1, *range(3, 12)]
+        assert self.read(store, 11) == list(range(13, 23))
+
+    def test_items_behind_the_first_that_are_out_of_order_or_leased(
+        self, storage: DuckStorage, store: DuckStore
+    ) -> None:
+        put(storage, store, added(*range(1, 26), *range(30, 41)), leased((35, 1, 9)))
+        put(storage, store, added(26, 27))
+        read: list[int] = []
+        while some := self.read(store, read[-1] if read else 0):
+            read += some
+        assert read == [*range(1, 28), *range(30, 35), *range(36, 41)]
 
 
 class TestApplying:

@@ -10,7 +10,7 @@ import pytest
 from querator.daemon.store.base import Due, Found, Leased, Storage, StorageError, Store, Summary
 from querator.daemon.store.batches import Rows
 from querator.daemon.store.fingerprints import fingerprint
-from querator.items import NOBODY, ZERO_TIME_US, Hold
+from querator.items import NOBODY, ZERO_TIME_US, Hold, Item
 from querator.wire.arrow import encode_batches
 from tests.store.store_making import (
     NO_BYTES_MAX,
@@ -64,6 +64,7 @@ class TestEffects:
         later = item(8, enqueue_at=YEAR_9999_US, payload=b"\xff\x00", birth=2)
         put(storage, store, batch_of(add=[full], schedule=[later], last_seq=8))
         assert store.ready(0, None, 10, NO_BYTES_MAX) == [full]
+        assert read_ahead(store) == [full]
         assert store.scheduled(10) == Due([later], True)
 
     def test_items_in_columns_come_back_like_all_others(self, storage: Storage, store: Store) -> None:
@@ -224,6 +225,11 @@ class TestClear:
         )
         assert [found.item.seq for found in full.leased()] == [2]
         assert ready_seqs(full) == [9]
+
+
+def read_ahead(store: Store, after: int = 0) -> list[Item]:
+    found = store.ready_ahead(after, None, 1_000, NO_BYTES_MAX)
+    return found if isinstance(found, list) else found.items(0, found.count)
 
 
 class TestReading:
@@ -406,7 +412,9 @@ class TestStages:
         assert store.is_removed(1)
         assert store.is_removed(2)
         assert store.removed_among([1, 2, 9]) == {1, 2}
+        assert (store.has_removed_from(2), store.has_removed_from(3)) == (True, False)
         store.apply()
+        assert (store.has_removed_from(2), store.has_removed_from(3)) == (True, False)
         assert store.is_removed(2)
         # A reader may have read the item just before the apply.
         assert store.is_removed(1)
@@ -422,6 +430,7 @@ class TestStages:
         assert not store.is_removed(5)
         assert not store.is_removed(4, "scheduled")
         assert store.removed_among([1, 3, 5]) == {1}
+        assert store.has_removed_from(1)
         write(storage, store, batch_of(clear_leased=True, clear_scheduled=True))
         assert store.is_removed(2, "leased")
         assert store.is_removed(3)

@@ -20,7 +20,7 @@ from querator.daemon.queue.leases import Lease, Leases
 from querator.daemon.queue.loading import Snapshot
 from querator.daemon.queue.schedule import Schedule
 from querator.daemon.queue.window import Window
-from querator.daemon.store import Batch, Due, Leased, Rows, Store, joined
+from querator.daemon.store import Batch, Due, ItemColumns, Leased, Rows, Store, joined
 from querator.items import Hold, Item
 from querator.limits import LOST_LEASE_KEPT_US
 
@@ -166,19 +166,26 @@ class Contents:
 
     # -- between memory and disk
 
-    def loaded(self, items: list[Item]) -> None:
+    def loaded(self, found: list[Item] | ItemColumns) -> None:
         """Takes in waiting items that were read from disk, beginning with the first that is not in memory."""
-        store = self.store
+        store, window = self.store, self.window
         assert store is not None
-        if not items:
+        if not found:
             return
-        last_seq, cursor = items[-1].seq, self.window.cursor
-        gone = store.removed_among(list(map(_seq_of, items)))
-        gone.update(self.departing.items)
-        if gone or items[0].seq <= cursor:
-            items = [item for item in items if item.seq > cursor and item.seq not in gone]
-        self.window.extend(items)
-        self.window.pass_by(last_seq)
+        if isinstance(found, ItemColumns):
+            first_seq, last_seq = found.first_seq, found.last_seq
+        else:
+            first_seq, last_seq = found[0].seq, found[-1].seq
+        if first_seq <= window.cursor or self.departing.items or store.has_removed_from(first_seq):
+            items = found.items(0, found.count) if isinstance(found, ItemColumns) else found
+            gone = store.removed_among(list(map(_seq_of, items)))
+            gone.update(self.departing.items)
+            found = [item for item in items if item.seq > window.cursor and item.seq not in gone]
+        if isinstance(found, ItemColumns):
+            window.extend_columns(found)
+        else:
+            window.extend(found)
+        window.pass_by(last_seq)
 
     # -- items leave
 

@@ -16,7 +16,7 @@ from querator.daemon.queue.loading import Snapshot, read_snapshot
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.requests import Read
-from querator.daemon.store import Store
+from querator.daemon.store import ItemColumns, Store
 from querator.items import Item, Placement
 from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS, US_PER_SECOND
 
@@ -168,15 +168,15 @@ class PartitionFiles:
         window.loading = True
         after, before = window.disk_range()
 
-        def work() -> list[Item]:
-            return store.ready(after, before, window.read_items_max, self.bounds.ready_window_bytes)
+        def work() -> list[Item] | ItemColumns:
+            return store.ready_ahead(after, before, window.read_items_max, self.bounds.ready_window_bytes)
 
-        def done(items: list[Item]) -> None:
+        def done(found: list[Item] | ItemColumns) -> None:
             if partition.store is not store:
                 return
             window.loading = False
-            partition.contents.loaded(items)
-            if not items and before is None and window.on_disk > 0 and window.disk_range() == (after, None):
+            partition.contents.loaded(found)
+            if not found and before is None and window.on_disk > 0 and window.disk_range() == (after, None):
                 self.fail(partition, "storage holds fewer items than were counted")
             self._wake()
 

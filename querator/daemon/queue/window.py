@@ -1,9 +1,10 @@
 """The waiting items of one partition.
 
-    ready (memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
+    ready ── ahead (both in memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
 
 Items enter at the tail and leave at the head, in the order of their sequences. Memory holds the first items and those
-that the file does not have yet. The items between them are only counted. Items in columns stay columns in the tail.
+that the file does not have yet. The items between them are only counted. Items that were read from the file as columns
+stay columns until they are about to be leased; columns in the tail stay columns too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from itertools import filterfalse, islice
 from operator import attrgetter
 
 from querator.config_file import LimitsConfig
-from querator.daemon.store import Rows, items_in
+from querator.daemon.store import ItemColumns, Rows, items_in
 from querator.items import Item
-from querator.limits import OLDEST_AMONG_ITEMS_MAX, READY_WINDOW_LOW_PERCENT, READY_WINDOW_READ_PERCENT
+from querator.limits import (
+    OLDEST_AMONG_ITEMS_MAX,
+    READY_UNPACK_ITEMS,
+    READY_WINDOW_LOW_PERCENT,
+    READY_WINDOW_READ_PERCENT,
+)
 
 _payload_of = attrgetter("payload")
 _created_at_of = attrgetter("created_at")
@@ -63,11 +69,18 @@ class Window:
         self._items_max = bounds.ready_window_items
         self._bytes_max = bounds.ready_window_bytes
         self.ready: deque[Item] = deque()
+        """The first items. Empty only if `ahead` is empty too."""
         self.ready_bytes = 0
+        self.ahead: deque[ItemColumns] = deque()
+        """The items after `ready`."""
+        self.ahead_items = 0
+        self.ahead_bytes = 0
+        self._unpacked = 0
+        """How many rows of the first columns of `ahead` are in `ready` already."""
         self.tail: deque[ItemChunk | ColumnChunk] = deque()
         self.tail_items = 0
         self.gone: set[int] = set()
-        """Sequences of items in ready or tail that have left out of turn, and are skipped."""
+        """Sequences of items in ready, ahead or tail that have left out of turn, and are skipped."""
         self.cursor = 0
         """All items up to this sequence have been in memory. Items that are on disk only come after it."""
         self.loading = False
@@ -77,7 +90,7 @@ class Window:
     @property
     def on_disk(self) -> int:
         """The number of waiting items that are on disk only."""
-        return self.waiting - (len(self.ready) + self.tail_items - len(self.gone))
+        return self.waiting - (len(self.ready) + self.ahead_items + self.tail_items - len(self.gone))
 
     def oldest(self) -> int | None:
         """When the oldest item near the head was created. Items that come back stand behind younger ones."""
@@ -107,7 +120,8 @@ class Window:
 
     def is_open(self) -> bool:
         """Whether a new item comes right after `ready` and has room there. If not, it goes to the tail."""
-        return not self.tail and self._has_room() and self.waiting == len(self.ready) - len(self.gone)
+        is_next = not self.tail and not self.ahead and self.waiting == len(self.ready) - len(self.gone)
+        return is_next and self._has_room()
 
     def append_rows(self, rows: Rows) -> None:
         self.waiting += rows.count
@@ -117,11 +131,15 @@ class Window:
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
         """Takes up to `count` items from the head."""
         ready = self.ready
+        while self.ahead and len(ready) <= count:
+            self._unpack()
         taken: list[Item] = []
         if self.gone or bytes_max is not None:
             size = 0
             while ready and len(taken) < count and (bytes_max is None or size < bytes_max):
                 item = ready.popleft()
+                if not ready and self.ahead:
+                    self._unpack()
                 if item.seq in self.gone:
                     self.gone.discard(item.seq)
                     self.ready_bytes -= len(item.payload)
@@ -154,11 +172,11 @@ class Window:
         """Whether `ready` is no longer full and items must be read from disk. Moves the tail to `ready` if none are on
         disk.
         """
-        if self.loading or len(self.ready) * 100 > self._items_max * READY_WINDOW_LOW_PERCENT:
+        if self.loading or self._items_in_memory * 100 > self._items_max * READY_WINDOW_LOW_PERCENT:
             return False
         if self.tail and self.on_disk <= 0:
             self._tail_to_ready()
-        return self.on_disk > 0 and self.ready_bytes <= self._bytes_max // 2 and self._has_room()
+        return self.on_disk > 0 and self._bytes_in_memory <= self._bytes_max // 2 and self._has_room()
 
     @property
     def read_items_max(self) -> int:
@@ -167,8 +185,17 @@ class Window:
         """
         return max(1, self._items_max * READY_WINDOW_READ_PERCENT // 100)
 
+    @property
+    def _items_in_memory(self) -> int:
+        """The number of items at the head that are in memory."""
+        return len(self.ready) + self.ahead_items
+
+    @property
+    def _bytes_in_memory(self) -> int:
+        return self.ready_bytes + self.ahead_bytes
+
     def _has_room(self) -> bool:
-        return len(self.ready) < self._items_max and self.ready_bytes < self._bytes_max
+        return self._items_in_memory < self._items_max and self._bytes_in_memory < self._bytes_max
 
     def _tail_to_ready(self) -> None:
         while self.tail and self._has_room():
@@ -181,11 +208,36 @@ class Window:
         return self.cursor, self.tail[0].first_seq if self.tail else None
 
     def extend(self, items: Sequence[Item]) -> None:
-        """Adds the next items after `ready`, which were counted before."""
+        """Adds the next items, which were counted before."""
         if items:
+            while self.ahead:
+                self._unpack()
             self.ready.extend(items)
             self.ready_bytes += sum([len(item.payload) for item in items])
             self.cursor = items[-1].seq
+
+    def extend_columns(self, columns: ItemColumns) -> None:
+        """`extend` for items in columns."""
+        self.ahead.append(columns)
+        self.ahead_items += columns.count
+        self.ahead_bytes += columns.payload_bytes
+        self.cursor = columns.last_seq
+        if not self.ready:
+            self._unpack()
+
+    def _unpack(self) -> None:
+        """Moves the next items from `ahead` to `ready`: few enough that nobody waits for it."""
+        columns = self.ahead[0]
+        items = columns.items(self._unpacked, min(columns.count, self._unpacked + READY_UNPACK_ITEMS))
+        size = sum(map(len, map(_payload_of, items)))
+        self.ready.extend(items)
+        self.ready_bytes += size
+        self.ahead_items -= len(items)
+        self.ahead_bytes -= size
+        self._unpacked += len(items)
+        if self._unpacked == columns.count:
+            self.ahead.popleft()
+            self._unpacked = 0
 
     def pass_by(self, seq: int) -> None:
         """Notes that the only items up to this sequence that still wait are in memory."""
@@ -221,13 +273,18 @@ class Window:
 
     def _in_memory(self, seqs: set[int]) -> set[int]:
         found = seqs.intersection([item.seq for item in self.ready])
+        start = self._unpacked
+        for columns in self.ahead:
+            found |= seqs.intersection(columns.seqs(start))
+            start = 0
         for chunk in self.tail:
             found |= seqs.intersection(chunk.removable())
         return found
 
     def clear(self, last_seq: int) -> None:
         self.ready.clear()
+        self.ahead.clear()
         self.tail.clear()
         self.gone.clear()
-        self.ready_bytes = self.tail_items = self.waiting = 0
+        self.ready_bytes = self.ahead_items = self.ahead_bytes = self._unpacked = self.tail_items = self.waiting = 0
         self.cursor = last_seq

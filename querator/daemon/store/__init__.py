@@ -22,7 +22,7 @@ from querator.daemon.store.base import (
 )
 from querator.daemon.store.batches import Batch, Rows, joined
 from querator.daemon.store.batches import decode as decode_batch
-from querator.daemon.store.columnar import items_from, items_in
+from querator.daemon.store.columnar import ItemColumns, items_from, items_in
 from querator.daemon.store.duck import (
     ITEMS,
     SCHEDULED,
@@ -69,6 +69,7 @@ __all__ = [
     "Fingerprints",
     "Found",
     "HoldLost",
+    "ItemColumns",
     "LackOfMemory",
     "Leased",
     "Loss",

@@ -7,10 +7,10 @@ worker thread. Nothing may be acknowledged before `write` has returned. If `writ
 they had never been staged. Otherwise `absorb` must follow.
 
 `commit`, `is_removed`, `take`, `absorb` and the properties are called on the loop's thread. Every other method blocks
-and runs in a worker thread, one call at a time per store; only `ready` may run beside a flush or a checkpoint. The loop
-uses the result of a call before it makes the next one. A storage has one write at a time, and `take` waits until the
-last write was absorbed. Until then a store whose batch is being written gets no further batch, because that batch would
-build on one that may fail.
+and runs in a worker thread, one call at a time per store; only `ready_ahead` may run beside a flush or a checkpoint.
+The loop uses the result of a call before it makes the next one. A storage has one write at a time, and `take` waits
+until the last write was absorbed. Until then a store whose batch is being written gets no further batch, because that
+batch would build on one that may fail.
 
 Reads see batches that were applied. Call `flush` first where a read must see everything. `find`, `ready`, `scheduled`
 and `expired` may return rows that a later batch has leased or removed without being applied yet. The caller knows its
@@ -28,6 +28,7 @@ from querator.daemon.store.batches import Batch
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
+    from querator.daemon.store.columnar import ItemColumns
     from querator.daemon.store.duck import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
     from querator.daemon.store.journal import Feed
@@ -91,6 +92,9 @@ class Store(Protocol):
     def removed_among(self, seqs: Sequence[int]) -> set[int]:
         """Those of the sequences of ready items for which `is_removed` is true."""
 
+    def has_removed_from(self, seq: int) -> bool:
+        """False if `is_removed` is false for every ready item with this sequence or a higher one; fast."""
+
     @property
     def has_staged(self) -> bool:
         """Whether a batch is staged and not durable yet."""
@@ -140,6 +144,9 @@ class Store(Protocol):
 
     def ready(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
         """Ready items with after < seq < before, ascending; at least one if there is one, however large it is."""
+
+    def ready_ahead(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
+        """The same items, in columnar form if they can be read so."""
 
     def leased(self) -> list[Leased]:
         """Every lease with its item, by deadline."""

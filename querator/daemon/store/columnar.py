@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from querator.daemon.store.batches import Rows
 from querator.items import Item
@@ -74,3 +74,97 @@ def items_from(
             values("history", b""),
         )
     )
+
+
+ITEM_FIELDS: Final = (
+    "seq",
+    "created_at",
+    "expire_deadline",
+    "payload",
+    "kind",
+    "reference",
+    "encoding",
+    "attempts",
+    "max_attempts",
+    "source_id",
+    "enqueue_at",
+    "birth",
+    "history",
+    "imported_deadline",
+)
+"""The columns of the items table in the order of an Item's fields."""
+
+
+class ItemColumns:
+    """Waiting items in columnar form, with rising sequences. They become objects a piece at a time.
+
+    A thread that reads from a file makes this almost without the interpreter's lock. Making the items takes the lock,
+    so whoever leases them does it for a few hundred at a time.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        """The table has at least one row, and the columns `ITEM_FIELDS` except the time of a scheduled item."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.count: int = table.num_rows
+        self._seqs = _numbers(table.column("seq"))
+        self.first_seq: int = self._seqs[0]
+        self.last_seq: int = self._seqs[self.count - 1]
+        self.payload_bytes = 0
+        self._columns: list[Any] = []
+        """For each field a buffer of numbers, an array of texts, or the value that all rows have."""
+        for name in ITEM_FIELDS:
+            if name == "enqueue_at":
+                self._columns.append(0)
+                continue
+            column = table.column(name)
+            if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+                texts = column.combine_chunks()
+                size: int = pc.sum(pc.binary_length(texts)).as_py()
+                if name == "payload":
+                    self.payload_bytes = size
+                self._columns.append(texts if size else b"" if pa.types.is_binary(column.type) else "")
+            else:
+                self._columns.append(_numbers(column) if _has_number(column) else 0)
+
+    def seqs(self, start: int = 0) -> list[int]:
+        """The sequences from this row on."""
+        return self._seqs[start:].tolist()
+
+    def items(self, start: int, stop: int) -> list[Item]:
+        """The items of the rows from `start` up to `stop`."""
+        return list(map(Item, *[_piece(column, start, stop) for column in self._columns]))
+
+
+def _numbers(column: pa.ChunkedArray) -> memoryview:
+    """The numbers of a column, with 0 for NULL. Times are microseconds."""
+    import pyarrow as pa
+
+    array = column.combine_chunks()
+    if array.type != pa.int64():
+        array = array.view(pa.int64())
+    if array.null_count:
+        array = array.fill_null(0)
+    return memoryview(array.buffers()[1]).cast("q")[array.offset : array.offset + len(array)]
+
+
+def _has_number(column: pa.ChunkedArray) -> bool:
+    """Whether a value is neither NULL nor 0."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count == len(column):
+        return False
+    extremes: dict[str, int] = pc.min_max(column.cast(pa.int64())).as_py()
+    return any(extremes.values())
+
+
+def _piece(column: Any, start: int, stop: int) -> Iterable[Any]:
+    if isinstance(column, memoryview):
+        numbers: list[Any] = column[start:stop].tolist()
+        return numbers
+    if isinstance(column, int | bytes | str):
+        return repeat(column, stop - start)
+    texts: list[Any] = column.slice(start, stop - start).to_pylist()
+    return texts

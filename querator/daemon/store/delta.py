@@ -7,6 +7,7 @@ clear, the removal of an older item) is kept as an instruction.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ import msgspec
 
 from querator.daemon.store.batches import Batch, Rows, holds_of
 from querator.items import NOBODY, Hold, Item
-from querator.limits import KEY_BYTES
+from querator.limits import FREED_AT_ONCE_MAX, KEY_BYTES
 
 _seq_of = attrgetter("seq")
 _first_seq_of = attrgetter("first_seq")
@@ -49,6 +50,7 @@ class Delta:
         "lost",
         "record",
         "removed",
+        "removed_upto",
         "requests",
         "rows",
         "scheduled",
@@ -72,6 +74,8 @@ class Delta:
         """Items added in columnar form. `leases` and `removed` name those that were leased or removed since."""
         self.removed: dict[int, None] = {}
         """Removed items of the file and of `rows`, in the order of removal, which is nearly the order of the file."""
+        self.removed_upto = 0
+        """No removed item has a higher sequence."""
         self.leases: dict[int, tuple[int, int, Hold]] = {}
         """Attempts, deadline and hold of each leased item, by sequence."""
         self.scheduled: dict[int, Item] = {}
@@ -112,6 +116,7 @@ class Delta:
                 self._remove(remove[0])
             else:
                 _move_out(remove, self.added, self.removed)
+                self.removed_upto = max(self.removed_upto, max(remove))
                 if self.leases:
                     _consume(map(self.leases.pop, remove, repeat(None)))
             if self.rows:
@@ -134,6 +139,8 @@ class Delta:
             self.leases.update(zip(seqs, zip(attempts, deadlines, holds_of(batch), strict=False), strict=True))
 
     def _remove(self, seq: int) -> None:
+        if seq > self.removed_upto:
+            self.removed_upto = seq
         if seq in self.added:
             del self.added[seq]
         else:
@@ -149,6 +156,7 @@ class Delta:
             self._clear_rows()
         if batch.clear_leased:
             self.clear_leased = True
+            self.removed_upto = max(self.removed_upto, max(self.leases, default=0))
             _move_out(list(self.leases), self.added, self.removed)
             self.leases = {}
         if batch.clear_scheduled:
@@ -161,6 +169,7 @@ class Delta:
             seqs = range(rows.first_seq, rows.last_seq + 1)
             if not self.leases.keys().isdisjoint(seqs):
                 self.removed.update(dict.fromkeys(filterfalse(self.leases.__contains__, seqs)))
+                self.removed_upto = max(self.removed_upto, rows.last_seq)
                 kept.append(rows)
         self.rows = kept
 
@@ -193,7 +202,9 @@ class Delta:
     def removed_from_file(self) -> Iterable[int]:
         """The removed items of the file, without those of `rows`."""
         came_and_went: set[int] = set()
-        for rows in self.rows if self.removed else ():
+        for rows in self.rows:
+            if rows.first_seq > self.removed_upto:
+                break
             came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
         return filterfalse(came_and_went.__contains__, self.removed) if came_and_went else self.removed
 
@@ -221,9 +232,11 @@ class Delta:
 
 
 def _empty(entries: dict[int, Any]) -> None:
-    """Frees entries one by one, so that other threads can run. Freeing a million at once would hold them up."""
-    for _ in range(len(entries)):
+    """Frees entries in steps, so that other threads can run. Freeing a million at once would hold them up."""
+    for done in range(1, len(entries) + 1):
         entries.popitem()
+        if done % FREED_AT_ONCE_MAX == 0:
+            time.sleep(0)  # compiled code does not give up the interpreter's lock by itself
 
 
 _NOTHING = Item(seq=0, created_at=0, expire_deadline=0)

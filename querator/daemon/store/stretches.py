@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LAST_SEQ: Final = (1 << 63) - 1
 VECTOR_ROWS: Final = 2_048
 """DuckDB reads rows in vectors of this size. Measuring fewer rows than this unpacks just as much."""
+VETTED_READS: Final = 16
+"""One look at the sequences of waiting items is good for this many reads."""
 _SIZE: Final = "octet_length(payload) + parts_bytes + octet_length(history) + strlen(kind) + strlen(encoding)"
 """The columns that have no limit of their own."""
 _SIZE_MAX: Final = " + ".join(
@@ -51,6 +53,26 @@ class Stretch(NamedTuple):
         return f"seq > {self.after:d} AND seq <= {self.last:d}"
 
 
+class Vetted(NamedTuple):
+    """The items with after < seq <= last can be read from the first one on, without looking at the rest of the file:
+    they have the order of their sequences in the file, and none of them is leased.
+    """
+
+    after: int
+    last: int
+    rows: int
+    """There are at most this many."""
+    size_max: int
+    """No item is larger."""
+
+
+class InOrder(Readable, Protocol):
+    """A partition file whose waiting items are read one after the other."""
+
+    vetted: Vetted | None
+    """What is known about the items behind the last read of `small_items`."""
+
+
 def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
     """The lowest sequences of `source`, which is a FROM clause that ends in a WHERE clause; ascending.
 
@@ -67,27 +89,53 @@ def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
     return seqs
 
 
-def small_items(
-    file: Readable, columns: str, after: int, before: int, rows_max: int, bytes_max: int
-) -> pa.Table | None:
-    """The first items with after < seq < before, if they need neither measuring nor sorting and none of them is leased.
+def small_items(file: InOrder, columns: str, after: int, before: int, rows_max: int, bytes_max: int) -> pa.Table | None:
+    """The first items with after < seq < before, ascending, if they need neither measuring nor sorting and none of them
+    is leased. None if one of this does not hold, or if there are no such items.
 
-    None if one of this does not hold, or if there are no such items. A partition reads this way while consumers wait,
-    so there are as few queries as possible: each looks at the statistics of every row group.
+    A partition reads this way while consumers wait, so most reads are one query that stops at its last row. A query
+    that cannot stop looks at the statistics of every row group behind it.
     """
-    chosen = f"SELECT seq FROM {{file}}.items WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d}"
-    ((last, count),) = file.rows(f"SELECT max(seq), count(*) FROM ({chosen})")
-    if not count:
+    vetted = file.vetted
+    if vetted is None or vetted.after != after or vetted.last <= after:
+        vetted = _vet(file, after, before, rows_max * VETTED_READS) or _vet(file, after, before, rows_max)
+    file.vetted = None
+    if vetted is None or vetted.size_max * min(vetted.rows, rows_max) > bytes_max:
         return None
-    stretch = Stretch(after, last)
-    ((leased,),) = file.rows(f"SELECT count(*) FROM {{file}}.leases WHERE {stretch.condition}")
-    if leased:
+    stretch = Stretch(after, min(vetted.last, before - 1))
+    rows = file.select(f"SELECT {columns} FROM {{file}}.items WHERE {stretch.condition} LIMIT {rows_max:d}")
+    if not _is_ascending(rows.column(0)):
         return None
-    ((size_max,),) = file.rows(f"SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1")
-    if size_max is None or size_max * count > bytes_max:
+    last: int = rows.column(0)[-1].as_py()
+    file.vetted = Vetted(last, vetted.last, vetted.rows, vetted.size_max)
+    return rows
+
+
+def _vet(file: Readable, after: int, before: int, rows_max: int) -> Vetted | None:
+    """What is vetted stays so: an apply only removes rows from these sequences, and adds rows behind all others."""
+    seqs = file.select(
+        f"SELECT seq FROM {{file}}.items WHERE seq > {after:d} AND seq < {before:d} LIMIT {rows_max:d}"
+    ).column(0)
+    if not _is_ascending(seqs):
         return None
-    rows = file.select(f"SELECT {columns} FROM {{file}}.items WHERE {stretch.condition} LIMIT {count + 1:d}")
-    return None if rows.num_rows > count else rows
+    last: int = seqs[-1].as_py()
+    condition = Stretch(after, last).condition
+    ((present, leased, size_max),) = file.rows(
+        f"SELECT (SELECT count(*) FROM {{file}}.items WHERE {condition}),"
+        f" (SELECT count(*) FROM {{file}}.leases WHERE {condition}),"
+        f" (SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1)"
+    )
+    if present > len(seqs) or leased or size_max is None:
+        return None
+    return Vetted(after, last, len(seqs), size_max)
+
+
+def _is_ascending(seqs: pa.ChunkedArray) -> bool:
+    """False also if there are none."""
+    import pyarrow.compute as pc
+
+    found = seqs.combine_chunks()
+    return len(found) == 1 or (len(found) > 1 and bool(pc.all(pc.less(found[:-1], found[1:])).as_py()))
 
 
 def _seqs(rows: pa.Table) -> list[int]:

@@ -168,6 +168,10 @@ class UnappliedStore:
                 removed.update(filter(delta.removed.__contains__, seqs))
         return removed
 
+    def has_removed_from(self, seq: int) -> bool:
+        deltas = self.unapplied.deltas()
+        return any(delta.removed_upto >= seq or delta.clear_ready or delta.clear_leased for delta in deltas)
+
     @property
     def has_staged(self) -> bool:
         return bool(self.unapplied.staged)

@@ -29,7 +29,7 @@ def apply(file: PartitionFile, delta: Delta) -> None:
 
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
-        for table in arrow_rows.tables_of(delta.rows, delta.removed):
+        for table in arrow_rows.tables_of(delta.rows, delta.removed, delta.removed_upto):
             _insert(file, cursor, "items", table)
         _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases", "parts")
         _delete(file, cursor, delta.unscheduled, "seq", "scheduled", "parts")

@@ -227,6 +227,7 @@ class DuckStore(UnappliedStore):
     free_share = _of_file(PartitionFile.free_share)
     _summary = _of_file(reading.summary)
     ready = _of_file(reading.ready)
+    ready_ahead = _of_file(reading.ready_ahead)
     leased = _of_file(reading.leased)
     scheduled = _of_file(reading.scheduled)
     expired = _of_file(reading.expired)

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
@@ -22,13 +22,17 @@ ROW_GROUP_ROWS: Final = 2_048
 """The smallest size that DuckDB takes. A checkpoint writes the last row group of a table again from its first row, and
 a transaction that adds whole row groups writes them to the file at once, without writing them to the log first."""
 
+_THREADS: Final = max(1, (os.cpu_count() or 1) - 1)
+"""DuckDB would use every processor, also the one on which the event loop runs."""
+
 
 class Instance:
     """A DuckDB instance that can reach the files of one directory and nothing else."""
 
     def __init__(self, directory: Path, trust_torn_logs: bool = False, is_brief: bool = False) -> None:
         """`is_brief` is for an instance that one job uses and then closes. It may use more memory from the start."""
-        self._database = priority.at_low_priority(lambda: duckdb.connect(":memory:"))
+        config: dict[str, Any] = {} if is_brief else {"threads": _THREADS}
+        self._database = priority.at_low_priority(lambda: duckdb.connect(":memory:", config=config))
         self._cursors = threading.local()
         self.memory_bytes = limits.DUCKDB_MEMORY_BYTES
         if is_brief:

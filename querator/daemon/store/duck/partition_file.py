@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.daemon.store.duck import tables
 from querator.daemon.store.duck.database import Cursor, with_room
-from querator.daemon.store.stretches import Stretch
+from querator.daemon.store.stretches import Stretch, Vetted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,7 @@ class PartitionFile:
         self.name = name
         self.instance = instance
         self.cursor = instance.cursor
+        self.vetted: Vetted | None = None
 
     def select(self, query: str, *parameters: object, wanted: Sequence[int] = ()) -> pa.Table:
         """The rows of a query as columns; for many rows. The query can read the table `wanted`, whose column is seq."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from querator import limits
 from querator.daemon.store.base import Due, Found, Leased, Summary
+from querator.daemon.store.columnar import ItemColumns
 from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.fingerprints import FINGERPRINT_SQL, Fingerprints, ascending
@@ -49,10 +50,20 @@ def summary(file: PartitionFile) -> Summary:
 
 
 def ready(file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item]:
+    found = ready_ahead(file, after, before, items_max, bytes_max)
+    return found if isinstance(found, list) else found.items(0, found.count)
+
+
+def ready_ahead(
+    file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int
+) -> list[Item] | ItemColumns:
     before = LAST_SEQ if before is None else before
     rows = small_items(file, tables.ITEM, after, before, items_max, bytes_max)
-    if rows is not None and (items := _items_of(file, "items", rows)):
-        return items
+    if rows is not None:
+        if not parts.lengths_in(rows.column(0), rows.column(tables.ITEM_COLUMNS - 1)):
+            return ItemColumns(rows)
+        if items := _items_of(file, "items", rows):
+            return items
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     while seqs := first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max):
         if items := _first_items(file, "items", seqs, bytes_max):
