@@ -174,6 +174,7 @@ above.
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
+PARTS_BYTES_PER_INSERT_MAX = 32_000_000
 """An apply with more rows, bytes or keys takes several statements of one transaction."""
 CHECKPOINT_WAL_BYTES = 32_000_000
 """DuckDB's log of a partition file is merged into the file when it has this many bytes."""
