@@ -64,10 +64,9 @@ def _has_no_key_twice(body: bytes, message: Message) -> bool:
     belongs to a key or is part of a string, and a repeated key is encoded once. The message lacks explicit zeros, and
     its times are numbers. If the numbers differ, the body is decoded without types, encoded and compared again.
     """
-    if len(body) >= _LARGE_BODY_BYTES and isinstance(message, QueueProduceRequest):
-        if len(body) >= len(message.items) * _LARGE_ITEM_BYTES:
-            # To encode a large payload again would cost as much as to decode it.
-            message = _without_payloads(message)
+    if len(body) >= _LARGE_BODY_BYTES and type(message) is QueueProduceRequest:
+        # To encode large payloads again would cost as much as to decode them.
+        message = _without_large_payloads(message, len(body))
     encoded = _encode(message)
     if encoded == body:
         return True
@@ -77,8 +76,10 @@ def _has_no_key_twice(body: bytes, message: Message) -> bool:
     return colons == _colons(encoded) or colons == _colons(_encode(_decode_untyped(body)))
 
 
-def _without_payloads(request: QueueProduceRequest) -> QueueProduceRequest:
-    """A copy with short payloads, whose encoding has as many colons."""
+def _without_large_payloads(request: QueueProduceRequest, body_bytes: int) -> QueueProduceRequest:
+    """A copy with short payloads, whose encoding has as many colons. The request itself if its payloads are short."""
+    if body_bytes < len(request.items) * _LARGE_ITEM_BYTES:
+        return request
     items = []
     for item in request.items:
         if item.bytes_:

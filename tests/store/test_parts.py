@@ -115,7 +115,9 @@ def test_only_payloads_that_compress_well_are_packed(storage: DuckStorage, store
     random, text = os.urandom(200_000), b'{"customer": "somebody", "active": true}' * 5_000
     put(storage, store, batch_of(add=[item(1, payload=random)], last_seq=1))
     put(storage, store, batch_of(add=[item(2, payload=text)], last_seq=2))
-    sums = "SELECT seq, sum(octet_length(content)), sum(octet_length(packed)) FROM {file}.parts GROUP BY seq ORDER BY seq"
+    sums = (
+        "SELECT seq, sum(octet_length(content)), sum(octet_length(packed)) FROM {file}.parts GROUP BY ALL ORDER BY seq"
+    )
     assert store.file.rows(sums) == [(1, 200_000, 0), (2, 0, 200_000)]
     assert ready_payloads(store) == {1: random, 2: text}
     assert faults(store) == []

@@ -3,7 +3,7 @@
 Rows are added and deleted, never updated: an update makes the next checkpoint rewrite whole row groups. There are no
 indexes: sequences rise, so DuckDB's own statistics per row group say where to look. Texts are compressed with zstd,
 because DuckDB's own choice (dict_fsst) makes a checkpoint of payloads that do not compress well fifty times slower, and
-the payloads no smaller.
+the payloads no smaller. Parts of large payloads that do not compress well are not compressed.
 """
 
 from __future__ import annotations
