@@ -11,9 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch, Rows
-from querator.daemon.store.duck import parts, reading
+from querator.daemon.store.duck import reading
 from querator.daemon.store.duck.copies import contents, write_snapshot
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.parts import payloads
@@ -126,7 +127,7 @@ def test_only_payloads_that_compress_well_are_packed(storage: DuckStorage, store
 def test_payloads_of_several_inserts_come_back_whole(
     storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "PARTS_BYTES_PER_INSERT_MAX", 50_000)
+    monkeypatch.setattr(limits, "PARTS_BYTES_PER_INSERT_MAX", 50_000)
     payloads = {seq: os.urandom(20_000) for seq in range(1, 9)}
     items = [item(seq, payload=payload) for seq, payload in payloads.items()]
     put(storage, store, batch_of(add=items, last_seq=8))

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
+from querator import limits
 from querator.daemon.store.stretches import Readable
-from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES, PARTS_BYTES_PER_INSERT_MAX
+from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,7 @@ def rows_of(payloads: Iterable[tuple[int, bytes]]) -> Iterator[pa.Table]:
     for seq, payload in payloads:
         some.append((seq, payload))
         size += len(payload)
-        if size >= PARTS_BYTES_PER_INSERT_MAX:
+        if size >= limits.PARTS_BYTES_PER_INSERT_MAX:
             yield _views(some)
             some, size = [], 0
     if some:
