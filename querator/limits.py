@@ -176,6 +176,7 @@ above.
 APPLY_ROWS_PER_INSERT_MAX = 5_000
 APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
+PARTS_BYTES_PER_INSERT_MAX = 32_000_000
 """An apply with more rows, bytes or keys takes several statements of one transaction."""
 FREED_AT_ONCE_MAX = 10_000
 """Entries that a thread frees before it lets other threads run. They take half a millisecond."""

@@ -813,7 +813,7 @@ class TestFiles:
             for table in ("items", "scheduled"):
                 connection.execute(f"ALTER TABLE {table} DROP COLUMN imported_deadline")
             connection.execute("UPDATE meta SET schema_version = 2")
-        with pytest.raises(StorageError, match="has schema version 2, not 5"):
+        with pytest.raises(StorageError, match="has schema version 2, not 6"):
             storage.open(UUID, "orders")
 
     def test_the_version_belongs_to_these_columns(self, store: DuckStore, tmp_path: Path) -> None:
@@ -824,7 +824,7 @@ class TestFiles:
                 "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY ALL"
             ).fetchall()
         fingerprint = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-        assert (tables.SCHEMA_VERSION, fingerprint) == (5, "d0a6560e38bc3ee8")
+        assert (tables.SCHEMA_VERSION, fingerprint) == (6, "a6fbb44c7886775b")
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000])
     def test_garbage_is_refused(self, storage: DuckStorage, store: DuckStore, tmp_path: Path, garbage: bytes) -> None:

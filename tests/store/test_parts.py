@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.duck import reading
@@ -102,6 +103,35 @@ def test_scans_have_the_payload_and_its_text(storage: DuckStorage, store: DuckSt
     batch = store.slice(Scan(table, ("payload", "text"), 0, 3), 0).batch
     assert batch.column("payload").to_pylist() == list(sent.values())
     assert batch.column("text").to_pylist() == list(texts.values())
+
+
+@pytest.mark.parametrize("rest", [1, 12, 13, PART_BYTES])
+def test_the_last_part_may_have_any_length(storage: DuckStorage, store: DuckStore, rest: int) -> None:
+    payload = os.urandom(4 * PART_BYTES + rest)
+    put(storage, store, batch_of(add=[item(1, payload=payload)], last_seq=1))
+    assert ready_payloads(store) == {1: payload}
+
+
+def test_only_payloads_that_compress_well_are_packed(storage: DuckStorage, store: DuckStore) -> None:
+    random, text = os.urandom(200_000), b'{"customer": "somebody", "active": true}' * 5_000
+    put(storage, store, batch_of(add=[item(1, payload=random)], last_seq=1))
+    put(storage, store, batch_of(add=[item(2, payload=text)], last_seq=2))
+    sums = (
+        "SELECT seq, sum(octet_length(content)), sum(octet_length(packed)) FROM {file}.parts GROUP BY ALL ORDER BY seq"
+    )
+    assert store.file.rows(sums) == [(1, 200_000, 0), (2, 0, 200_000)]
+    assert ready_payloads(store) == {1: random, 2: text}
+    assert faults(store) == []
+
+
+def test_payloads_of_several_inserts_come_back_whole(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTS_BYTES_PER_INSERT_MAX", 50_000)
+    payloads = {seq: os.urandom(20_000) for seq in range(1, 9)}
+    items = [item(seq, payload=payload) for seq, payload in payloads.items()]
+    put(storage, store, batch_of(add=items, last_seq=8))
+    assert ready_payloads(store) == payloads
 
 
 def test_parts_leave_with_their_items(storage: DuckStorage, store: DuckStore) -> None:

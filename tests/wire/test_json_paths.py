@@ -62,9 +62,23 @@ def twice(first: str, second: str) -> str:
         pytest.param(twice('"bytes":"YQ=="', '"bytes":"Yg=="'), id="in bytes"),
     ],
 )
-def test_a_key_that_comes_twice_is_always_found(text: str) -> None:
+@pytest.mark.parametrize("payload", ["", "x" * 100_000, "x:" * 50_000], ids=["short", "long", "long with colons"])
+def test_a_key_that_comes_twice_is_always_found(text: str, payload: str) -> None:
+    text = text.replace("[", f'[{{"utf8":"{payload}"}},', 1)
     with pytest.raises(ContentError, match="duplicate field"):
         json.decode(QueueProduceRequest, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param('"utf8":"' + "x" * 100_000 + '"', '"utf8":"y"', id="text"),
+        pytest.param('"bytes":"YQ=="', '"bytes":"' + "Y" * 100_000 + '"', id="bytes"),
+    ],
+)
+def test_a_long_payload_that_comes_twice_is_found(first: str, second: str) -> None:
+    with pytest.raises(ContentError, match="duplicate field"):
+        json.decode(QueueProduceRequest, twice(first, second).encode())
 
 
 def test_the_keys_of_a_map_may_hold_anything_but_come_once() -> None:
@@ -89,6 +103,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         '{\n  "queue_name" : "q : r",\n  "items" : [ {} ]\n}\n',
         '{"queue_name":"q","items":[{"kind":"","enqueue_at":null,"utf8":"x"}],"request_id":""}',
         '{"items":[{"utf8":"é\\u00e9\\n","enqueue_at":"2030-01-02T03:04:05.123456+05:30"}]}',
+        '{"items": [{"utf8": "' + "x" * 100_000 + '"}, {"utf8": "' + "a:b" * 30_000 + '"}]}',
+        '{"items": [{"bytes": "' + "eHh4" * 30_000 + '", "kind": "a:b"}]}',
     ],
 )
 def test_ordinary_bodies_never_need_the_strict_reader(text: str, asked: list[bytes]) -> None:

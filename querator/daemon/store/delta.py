@@ -111,7 +111,7 @@ class Delta:
         if batch.unschedule:
             _move_out(batch.unschedule, self.scheduled, self.unscheduled)
         remove = batch.remove
-        if remove is not None:
+        if remove:
             if len(remove) == 1:
                 self._remove(remove[0])
             else:

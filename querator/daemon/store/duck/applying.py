@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
 
 from querator import limits
 from querator.daemon.store.delta import Delta
@@ -11,9 +11,7 @@ from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.reading import count_leases
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from querator.items import Item
 
 _ORPHANED_PARTS: Final = (
     "DELETE FROM {file}.parts"
@@ -30,13 +28,13 @@ def apply(file: PartitionFile, delta: Delta) -> None:
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
         for table in arrow_rows.tables_of(delta.rows, delta.removed, delta.removed_upto):
-            _insert(file, cursor, "items", table)
+            table, large = parts.cut(table)
+            file.insert(cursor, "items", table)
+            _insert_parts(file, cursor, large)
         _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases", "parts")
         _delete(file, cursor, delta.unscheduled, "seq", "scheduled", "parts")
-        for chunk in tables.chunks(delta.added.values()):
-            _insert(file, cursor, "items", pa.table(arrow_rows.item_rows(chunk)))
-        for chunk in tables.chunks(delta.scheduled.values()):
-            _insert(file, cursor, "scheduled", pa.table(arrow_rows.scheduled_rows(chunk)))
+        _insert(file, cursor, "items", delta.added.values())
+        _insert(file, cursor, "scheduled", delta.scheduled.values())
         _delete(file, cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
         for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
             file.insert(cursor, "leases", pa.table(arrow_rows.lease_rows(leases)))
@@ -53,12 +51,22 @@ def apply(file: PartitionFile, delta: Delta) -> None:
         cursor.execute(f"DELETE FROM {file.name}.meta WHERE applied <> ?", [delta.record])
 
 
-def _insert(file: PartitionFile, cursor: Cursor, name: str, rows: pa.Table) -> None:
+def _insert(file: PartitionFile, cursor: Cursor, name: str, items: Collection[Item]) -> None:
     """Adds items to `items` or `scheduled`, and their large payloads to `parts`."""
-    rows, in_parts = parts.cut(rows)
-    file.insert(cursor, name, rows)
-    if in_parts is not None:
-        file.insert(cursor, "parts", in_parts)
+    import pyarrow as pa
+
+    from querator.daemon.store.duck import arrow_rows
+
+    rows_of = arrow_rows.item_rows if name == "items" else arrow_rows.scheduled_rows
+    for chunk in tables.chunks(items):
+        file.insert(cursor, name, pa.table(rows_of(chunk)))
+    large = ((item.seq, item.payload) for item in items if len(item.payload) > limits.LARGE_PAYLOAD_BYTES)
+    _insert_parts(file, cursor, large)
+
+
+def _insert_parts(file: PartitionFile, cursor: Cursor, payloads: Iterable[tuple[int, bytes]]) -> None:
+    for rows in parts.rows_of(payloads):
+        file.insert(cursor, "parts", rows)
 
 
 def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:

@@ -26,11 +26,14 @@ def _times(values: Sequence[int]) -> pa.Array:
 
 
 def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
+    """Rows of the items table, without the payloads that are kept in parts."""
+    large = [len(item.payload) if len(item.payload) > limits.LARGE_PAYLOAD_BYTES else 0 for item in items]
+    payloads = [b"" if parts_bytes else item.payload for item, parts_bytes in zip(items, large, strict=True)]
     return {
         "seq": pa.array([item.seq for item in items], pa.int64()),
         "created_at": _times([item.created_at for item in items]),
         "expire_deadline": _times([item.expire_deadline for item in items]),
-        "payload": pa.array([item.payload for item in items], pa.binary()),
+        "payload": pa.array(payloads, pa.binary()),
         "kind": pa.array([item.kind for item in items], pa.string()),
         "reference": pa.array([item.reference for item in items], pa.string()),
         "encoding": pa.array([item.encoding for item in items], pa.string()),
@@ -40,6 +43,7 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
         "birth": pa.array([item.birth for item in items], pa.int64()),
         "history": pa.array([item.history for item in items], pa.binary()),
         "imported_deadline": pa.array([item.imported_deadline or None for item in items], _MICROSECONDS),
+        "parts_bytes": pa.array(large, pa.int64()),
     }
 
 

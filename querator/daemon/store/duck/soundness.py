@@ -69,7 +69,8 @@ def faults(cursor: Cursor, name: str) -> list[str]:
     ((incomplete,),) = cursor.execute(
         f"SELECT count(*) FROM (SELECT seq, parts_bytes FROM {name}.items UNION ALL"
         f" SELECT seq, parts_bytes FROM {name}.scheduled)"
-        f" LEFT JOIN (SELECT seq, sum(octet_length(content)) AS present, count(*) - count(DISTINCT number) AS twice"
+        f" LEFT JOIN (SELECT seq, sum(octet_length(content) + octet_length(packed)) AS present,"
+        f" count(*) - count(DISTINCT number) AS twice"
         f" FROM {name}.parts GROUP BY seq) USING (seq)"
         " WHERE parts_bytes <> coalesce(present, 0) OR twice > 0"
     ).fetchall()

@@ -3,7 +3,7 @@
 Rows are added and deleted, never updated: an update makes the next checkpoint rewrite whole row groups. There are no
 indexes: sequences rise, so DuckDB's own statistics per row group say where to look. Texts are compressed with zstd,
 because DuckDB's own choice (dict_fsst) makes a checkpoint of payloads that do not compress well fifty times slower, and
-the payloads no smaller.
+the payloads no smaller. Parts of large payloads that do not compress well are not compressed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Raise it with every change of SCHEMA: a file of another version is refused instead of failing in some query."""
 TABLES: Final[tuple[str, ...]] = ("items", "leases", "scheduled", "lost", "requests", "parts")
 MEASURED_TABLES: Final = ("items", "scheduled")
@@ -54,7 +54,8 @@ SCHEMA: Final = (
     "CREATE TABLE {file}.lost (seq BIGINT NOT NULL, birth BIGINT NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.requests (request_id VARCHAR USING COMPRESSION zstd NOT NULL, until TIMESTAMP NOT NULL)",
     "CREATE TABLE {file}.parts (seq BIGINT NOT NULL, number BIGINT NOT NULL,"
-    " content BLOB USING COMPRESSION zstd NOT NULL)",
+    " content BLOB USING COMPRESSION uncompressed NOT NULL DEFAULT ''::BLOB,"
+    " packed BLOB USING COMPRESSION zstd NOT NULL DEFAULT ''::BLOB)",
     "CREATE TABLE {file}.meta (uuid VARCHAR NOT NULL, queue VARCHAR NOT NULL, schema_version BIGINT NOT NULL,"
     " applied UBIGINT NOT NULL, last_seq BIGINT NOT NULL)",
 )
@@ -116,12 +117,13 @@ def batches_of(values: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The same for items, which may have large payloads."""
+    """The same for items. Payloads that are kept in parts do not count."""
     chunk: list[Item] = []
     size = 0
     for item in items:
         chunk.append(item)
-        size += len(item.payload)
+        if len(item.payload) <= limits.LARGE_PAYLOAD_BYTES:
+            size += len(item.payload)
         if len(chunk) >= limits.APPLY_ROWS_PER_INSERT_MAX or size >= limits.APPLY_BYTES_PER_INSERT_MAX:
             yield chunk
             chunk, size = [], 0
