@@ -28,7 +28,8 @@ def lower() -> None:
 
 def lowest() -> None:
     """Gives the calling process the lowest priority: it runs when a processor is idle, and hardly otherwise."""
-    os.nice(LOWEST)
+    with contextlib.suppress(OSError):
+        os.nice(LOWEST)
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
