@@ -23,7 +23,8 @@ from tests.waiting import until
 
 ROUNDS = int(os.environ.get("QUERATOR_LOST_ROUNDS", "5"))
 ROUND_SECONDS_MAX = 120
-"""A round takes about ten seconds. A test may take this long for each of its rounds, however many there are."""
+"""A test may take this long for each of its rounds, however many there are. The first rounds take eight seconds. Each
+new standby replays the log from its beginning, so later rounds take longer."""
 REQUEST_SECONDS_MAX = 3.0
 """A client repeats a request for this long after its machine is lost, so most of a round is this."""
 
