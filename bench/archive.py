@@ -141,6 +141,8 @@ def shipping(directory: Path, options: argparse.Namespace) -> Iterator[Line]:
     ]
     try:
         for batch, clients in SHAPES:
+            if options.shapes and f"{batch}x{clients}" not in options.shapes.split(","):
+                continue
             cells = {
                 cell.system: cell
                 for cell in measure_shape(systems, batch, clients, options, directory, FsyncCounter(directory))
@@ -183,6 +185,8 @@ def wait(directory: Path, options: argparse.Namespace) -> Iterator[Line]:
     goals = {(1, 32): 4_000, (100, 4): 60_000}
     try:
         for (batch, clients), goal in goals.items():
+            if options.shapes and f"{batch}x{clients}" not in options.shapes.split(","):
+                continue
             (cell,) = measure_shape(
                 [System("wait", Waiting, "unix")], batch, clients, options, directory, FsyncCounter(directory)
             )
@@ -254,6 +258,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="which parts to measure, separated by commas")
+    parser.add_argument("--shapes", default="", help="only these of shipping and wait, such as 1x1,100x4")
     parser.add_argument("--rounds", type=int, default=8, help="per system and shape")
     parser.add_argument("--round-seconds", type=float, default=3.0, help="for producing and consuming")
     parser.add_argument("--items", type=int, default=1_000_000, help="that wait at a take-over and are restored")

@@ -405,6 +405,12 @@ ARCHIVE_CONNECT_SECONDS = 3
 """A request to the object store that takes longer counts as failed. It is tried again."""
 ARCHIVE_RETRY_SECONDS_MAX = 5.0
 """A put that fails is tried again after a wait that doubles up to this."""
+ARCHIVE_PACKING_BYTES_MIN = 1_000_000
+"""A log object with at least this much of journals is made by a process of low priority."""
+ARCHIVE_PACKING_SECONDS_MAX = 2.0
+"""If that process does not answer for so long, because the processors are busy, the daemon makes the object itself."""
+ARCHIVE_PACKING_IDLE_SECONDS = 60.0
+"""The process ends when it had nothing to do for so long. After a failure, it is started again after so long."""
 ARCHIVE_INDEX_EVERY = 64
 """After this many log objects an index is written, so that readers begin there."""
 ARCHIVE_BASE_LOG_BYTES = 256_000_000

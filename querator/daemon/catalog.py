@@ -383,28 +383,38 @@ def _connected_after_crash(path: Path) -> duckdb.DuckDBPyConnection:
     try:
         return _connected(path)
     except duckdb.Error as error:
-        if not any(text in str(error) for text in _TORN) or not _is_whole_before_its_end(path):
+        changes = _log_path(path)
+        log_bytes = changes.read_bytes() if changes.exists() else b""
+        # After a power cut, a file may be as long as it was to become, and have zeros where nothing was written yet.
+        is_cut_off = log_bytes.endswith(b"\0") or any(text in str(error) for text in _TORN)
+        whole = (
+            log_bytes[: log_bytes.rfind(_END_OF_CHANGE) + len(_END_OF_CHANGE)] if _END_OF_CHANGE in log_bytes else b""
+        )
+        if not is_cut_off or not _can_be_opened(path, whole):
             raise
         kept = path.with_name(path.name + ".wal.torn")
-        shutil.copyfile(_log_path(path), kept)
+        shutil.copyfile(changes, kept)
         log.warning(
             "a crash interrupted the last change of the catalog, which is left out",
             extra={"log": str(kept), "reason": str(error)},
         )
-        connection = _connected(path, trust_torn_log=True)
-        connection.execute("checkpoint")  # nothing may be appended to a log whose end is torn
+        if whole:
+            os.truncate(changes, len(whole))
+        else:
+            changes.unlink()
+        connection = _connected(path)
+        connection.execute("checkpoint")
         return connection
 
 
-def _is_whole_before_its_end(path: Path) -> bool:
-    """Whether all changes in a log are whole but the last one. Otherwise the log was damaged, not cut off, and changes
-    behind the damage were acknowledged. Tried with a copy, because DuckDB writes a log into its file."""
-    log = _log_path(path).read_bytes()
+def _can_be_opened(path: Path, log_bytes: bytes) -> bool:
+    """Whether a catalog can be opened with the whole changes of its log. If not, the log was damaged, not cut off, and
+    changes behind the damage were acknowledged. Tried with a copy, because DuckDB writes a log into its file."""
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         copy = Path(place) / path.name
         shutil.copyfile(path, copy)
-        if (last := log.rfind(_END_OF_CHANGE)) >= 0:
-            _log_path(copy).write_bytes(log[: last + len(_END_OF_CHANGE)])
+        if log_bytes:
+            _log_path(copy).write_bytes(log_bytes)
         try:
             _connected(copy).close()
         except duckdb.Error:
@@ -412,10 +422,10 @@ def _is_whole_before_its_end(path: Path) -> bool:
     return True
 
 
-def _connected(path: Path, trust_torn_log: bool = False) -> duckdb.DuckDBPyConnection:
+def _connected(path: Path) -> duckdb.DuckDBPyConnection:
     # With this setting a damaged log is an error, instead of a catalog that silently lost its last changes.
     # One thread: with more of them, DuckDB takes half as long again for statements as small as these.
-    return duckdb.connect(str(path), config={"debug_abort_on_wal_failure": not trust_torn_log, "threads": 1})
+    return duckdb.connect(str(path), config={"debug_abort_on_wal_failure": True, "threads": 1})
 
 
 def _log_path(path: Path) -> Path:

@@ -15,12 +15,21 @@ STEP: Final = 5
 """How much nicer a worker thread is. A larger step would starve threads that hold the interpreter's lock."""
 
 
+LOWEST: Final = 19
+
+
 def lower() -> None:
     """Lowers the priority of the calling thread and of threads it starts later. Does nothing except on Linux."""
     if sys.platform == "linux":
         own = threading.get_native_id()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + STEP)
+
+
+def lowest() -> None:
+    """Gives the calling process the lowest priority: it runs when a processor is idle, and hardly otherwise."""
+    with contextlib.suppress(OSError):
+        os.nice(LOWEST)
 
 
 def at_low_priority(make: Callable[[], T]) -> T:

@@ -22,6 +22,13 @@ from tests.daemons import Daemon, querator
 from tests.waiting import until
 
 ROUNDS = int(os.environ.get("QUERATOR_LOST_ROUNDS", "5"))
+ROUND_SECONDS_MAX = 120
+"""A test may take this long for each of its rounds, however many there are. The first rounds take eight seconds. Each
+new standby replays the log from its beginning, so later rounds take longer."""
+REQUEST_SECONDS_MAX = 3.0
+"""A client repeats a request for this long after its machine is lost, so most of a round is this."""
+
+pytestmark = pytest.mark.timeout(ROUNDS * ROUND_SECONDS_MAX)
 
 
 class Site:
@@ -86,7 +93,7 @@ class Clients:
             texts = [f"{next(self.numbers)}" for _ in range(self.chance.choice((1, 3)))]
             self.begun.update(texts)
             try:
-                client.produce("q", texts, timeout=20)
+                client.produce("q", texts, timeout=REQUEST_SECONDS_MAX)
             except QueratorError:
                 continue  # on a slow machine, the archive may not have it in time
             self.acknowledged += texts
@@ -109,7 +116,7 @@ class Clients:
     def work_until_lost(self, site: Site) -> None:
         over = threading.Event()
         work = (self.produce, self.produce, self.consume)
-        clients = [Client(f"unix:{site.owner.socket}", timeout=20, patient=False) for _ in work]
+        clients = [Client(f"unix:{site.owner.socket}", timeout=REQUEST_SECONDS_MAX, patient=False) for _ in work]
         threads = [threading.Thread(target=one, args=(client, over)) for one, client in zip(work, clients, strict=True)]
         target = len(self.acknowledged) + self.chance.randint(5, 60)
         for thread in threads:
@@ -191,7 +198,7 @@ def test_without_wait_only_the_tail_is_lost(site: Site, proxy: FaultyProxy) -> N
     def produce(client: Client) -> None:
         for number in numbers:
             try:
-                client.produce("q", f"{number}", timeout=20)
+                client.produce("q", f"{number}", timeout=REQUEST_SECONDS_MAX)
             except QueratorError:
                 if site.owner.process.poll() is not None:
                     return
@@ -200,7 +207,7 @@ def test_without_wait_only_the_tail_is_lost(site: Site, proxy: FaultyProxy) -> N
 
     for _ in range(ROUNDS):
         site.add_standby()
-        with Client(f"unix:{site.owner.socket}", timeout=20, patient=False) as client:
+        with Client(f"unix:{site.owner.socket}", timeout=REQUEST_SECONDS_MAX, patient=False) as client:
             producer = threading.Thread(target=produce, args=(client,))
             producer.start()
             target = len(witness.acknowledged) + chance.randint(10, 300)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, shipped, shipper_of
+from tests.daemons import Daemon
 from tests.maintenance.house import OPERATOR, SECOND, WAIT_SECONDS, House
+from tests.waiting import until
 
 OpenHouse = Callable[..., House]
 
@@ -194,3 +198,17 @@ def test_a_directory_that_is_no_standby_is_refused(live: House, open_house: Open
     other.close()
     with pytest.raises(Conflict, match="is not the directory of a standby"):
         open_house("other", archive=archive, standby=True)
+
+
+def test_the_first_line_of_a_daemon_says_what_it_is_to_which_archive(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'archive'}"
+    roles = {}
+    with ExitStack() as daemons:
+        for name, options in (("owner", []), ("standby", ["--standby"])):
+            (tmp_path / name).mkdir()
+            daemon = daemons.enter_context(Daemon(tmp_path / name, "--archive", url, *options))
+            until(lambda daemon=daemon: " started" in daemon.output)  # type: ignore[misc]
+            lines = [json.loads(line) for line in daemon.output.splitlines()]
+            (started,) = [line for line in lines if line["message"].endswith(" started")]
+            roles[name] = started["archive"]
+    assert roles == {"owner": f"owner of {url}", "standby": f"standby of {url}"}

@@ -123,6 +123,52 @@ class TestLogAfterACrash:
             again.close()
         catalog.close()
 
+    @pytest.mark.parametrize("zeros", [1, 8, 13, 4_096])
+    def test_zeros_at_the_end_after_a_power_cut_are_left_out(
+        self, zeros: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = tmp_path / "catalog.duckdb"
+        log = tmp_path / "catalog.duckdb.wal"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        before = log.stat().st_size
+        catalog.add(queue("b"), [])
+        whole = log.read_bytes()
+        for size in (before, before + 8, before + 50, len(whole) - 10):
+            caplog.clear()
+            there = copied(path, tmp_path / str(size), whole[:size] + bytes(zeros))
+            with contextlib.closing(Catalog(there)) as after:
+                assert [one.name for one in after.queues()] == ["a"]
+            assert "a crash interrupted the last change of the catalog" in caplog.text
+            assert there.with_name("catalog.duckdb.wal.torn").read_bytes() == whole[:size] + bytes(zeros)
+        catalog.close()
+
+    def test_a_log_of_zeros_alone_is_left_out(self, tmp_path: Path) -> None:
+        path = tmp_path / "catalog.duckdb"
+        with contextlib.closing(Catalog(path)) as catalog:
+            catalog.add(queue("a"), [])
+        with contextlib.closing(Catalog(copied(path, tmp_path / "there", bytes(512)))) as after:
+            assert [one.name for one in after.queues()] == ["a"]
+
+    def test_zeros_before_a_change_end_the_start(self, tmp_path: Path) -> None:
+        """The change behind the zeros was acknowledged, and so was the one that they replace."""
+        path = tmp_path / "catalog.duckdb"
+        log = tmp_path / "catalog.duckdb.wal"
+        catalog = Catalog(path)
+        catalog.add(queue("a"), [])
+        begin = log.stat().st_size
+        catalog.add(queue("b"), [])
+        end = log.stat().st_size
+        catalog.add(queue("c"), [])
+        whole = log.read_bytes()
+        for tail in (b"", bytes(100)):
+            damaged = whole[:begin] + bytes(end - begin) + whole[end:] + tail
+            there = copied(path, tmp_path / f"there-{len(tail)}", damaged)
+            with pytest.raises(CatalogError, match="cannot be opened"):
+                Catalog(there)
+            assert there.with_name("catalog.duckdb.wal").read_bytes() == damaged
+        catalog.close()
+
     def test_a_change_that_was_altered_ends_the_start(self, tmp_path: Path) -> None:
         path = tmp_path / "catalog.duckdb"
         catalog = Catalog(path)

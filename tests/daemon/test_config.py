@@ -273,3 +273,12 @@ def test_a_token_in_a_variable_comes_after_files_that_are_named_and_before_a_con
     assert "from-variable" not in repr(settings)
     assert config.client_settings(token_file=str(token), environ=environ).token() == "from-file"
     assert config.client_settings(environ={**environ, "QUERATOR_TOKEN_FILE": str(token)}).token() == "from-file"
+
+
+@pytest.mark.parametrize("setting", ['keep = "-1d"', 'keep = "0s"', 'interval = "-1s"', 'heartbeat = "0s"'])
+def test_durations_of_an_archive_are_more_than_zero(setting: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """With a negative `keep`, everything in the archive would count as too old."""
+    file = write(tmp_path, f'[archive]\nurl = "file:///srv/archive"\n{setting}\n')
+    name, _, value = setting.partition(" = ")
+    with pytest.raises(ConfigError, match=f"'archive.{name}' must be more than 0, not '{value.strip(chr(34))}'"):
+        config.daemon_config(config=file, environ=environ)

@@ -7,16 +7,16 @@ small and has one piece. After an outage of the object store it may have many. A
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from querator import limits
 from querator.clock import Clock
 from querator.daemon.archive.ledger import Ledger
-from querator.daemon.archive.objects import LOG, Base, JournalPart, LogHead, LogObject, Owner, sealed_log
+from querator.daemon.archive.objects import LOG, Base, JournalPart, LogHead, Owner
 from querator.daemon.catalog import Catalog, leftovers_in, placements_in
-from querator.daemon.store import FeedChunk, HoldLost, News, Opening, Position, Storage, survey, take_together
+from querator.daemon.store import FeedChunk, HoldLost, News, Opening, Position, Storage, Survey, take_together
 
 log = logging.getLogger("querator.archive")
 
@@ -115,7 +115,7 @@ class Cutter:
                 news[name] = News([], openings)
         return news
 
-    def _start_over(self, name: str, reason: Exception) -> None:
+    def _start_over(self, name: str, reason: object) -> None:
         """The archive gets no more of this storage's journal until now, and new bases of its partitions instead."""
         log.error("archive starts over from fresh bases", extra={"storage": name, "reason": str(reason)})
         self._lost.add(name)
@@ -123,22 +123,22 @@ class Cutter:
         self._positions[name] = feed.end()
         feed.hold(self._positions[name])
 
-    def made(self, piece: Piece, ledger: Ledger, owner: Owner) -> tuple[LogObject, bytes]:
-        """Blocking. The next log object, and its bytes.
+    def headed(
+        self, piece: Piece, surveys: Sequence[Survey | str], ledger: Ledger, owner: Owner
+    ) -> tuple[LogHead, list[int]]:
+        """The head of the next log object, and which of the chunks are in its body.
 
-        A segment may be gone by now, if the archive was away for long enough since the cut.
+        `surveys` tells what is in each chunk, or why it cannot be read. A segment may be gone by now, if the archive
+        was away for long enough since the cut.
         """
-        body: list[bytes] = []
+        taken: list[int] = []
         parts: list[JournalPart] = []
         records: dict[str, int] = {}
-        for name, chunk in piece.chunks:
+        for at, ((name, chunk), found) in enumerate(zip(piece.chunks, surveys, strict=True)):
             if name in self._lost:
                 continue
-            try:
-                data = chunk.read()
-                found = survey(chunk.segment, data)
-            except (OSError, ValueError) as error:
-                self._start_over(name, error)
+            if isinstance(found, str):
+                self._start_over(name, found)
                 continue
             for partition, last in found.numbers.items():
                 uuid = str(UUID(bytes=partition))
@@ -151,8 +151,8 @@ class Cutter:
                     self._gaps.add(uuid)
                 records[uuid] = last
             self._closed |= {str(UUID(bytes=uuid)) for uuid in found.closed}
-            body.append(data)
-            parts.append(JournalPart(name, chunk.segment, chunk.begin, len(data)))
+            taken.append(at)
+            parts.append(JournalPart(name, chunk.segment, chunk.begin, chunk.end - chunk.begin))
         closed: set[str] = set()
         void: list[str] = []
         born: list[Base] = []
@@ -161,8 +161,6 @@ class Cutter:
             gaps, self._gaps = self._gaps, set()
             void, born = self._judge(piece, ledger, closed, gaps)
             closed -= {opening.uuid for opening in piece.openings}
-            if piece.catalog:
-                body.append(piece.catalog)
         gone: list[str] = []
         if piece.catalog:
             known = self.placements.keys() | leftovers_in(piece.catalog)
@@ -184,7 +182,7 @@ class Cutter:
             gone=gone,
             catalog_bytes=len(piece.catalog),
         )
-        return sealed_log(head, body[0] if len(body) == 1 else b"".join(body))
+        return head, taken
 
     def _judge(self, piece: Piece, ledger: Ledger, closed: set[str], gaps: set[str]) -> tuple[list[str], list[Base]]:
         """Which partitions need new bases after this cut, and which are new and need none."""

@@ -155,14 +155,13 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 def sealed(head: object, body: bytes) -> bytes:
     """The bytes of an object."""
-    return _sealed(head, body)[0]
+    return sealed_bytes(msgspec.json.encode(head), body)[0]
 
 
-def _sealed(head: object, body: bytes) -> tuple[bytes, str]:
+def sealed_bytes(head: bytes, body: bytes) -> tuple[bytes, str]:
     """The bytes of an object, and their hash. Large bodies are hashed and copied once."""
-    text = msgspec.json.encode(head)
     packed = _zstd().compress(body, asbytes=True) if body else b""
-    pieces = [_START.pack(_MAGIC, len(text), len(body)), text, packed]
+    pieces = [_START.pack(_MAGIC, len(head), len(body)), head, packed]
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -173,7 +172,7 @@ def _sealed(head: object, body: bytes) -> tuple[bytes, str]:
 
 def sealed_log(head: LogHead, body: bytes) -> tuple[LogObject, bytes]:
     """A log object, and its bytes."""
-    data, sha256 = _sealed(head, body)
+    data, sha256 = sealed_bytes(msgspec.json.encode(head), body)
     return LogObject(head, body, sha256, len(data)), data
 
 

@@ -37,6 +37,7 @@ from querator.daemon.archive.ownership import (
     read_identity,
     save_identity,
 )
+from querator.daemon.archive.packing import Packers
 from querator.daemon.catalog import Catalog
 from querator.daemon.store import Storage
 from querator.errors import QueratorError, Replaced
@@ -92,6 +93,7 @@ class Shipper:
         """Whether this directory was not made from what the archive has."""
         self._unchanged: set[str] = set()
         self._cutter: Cutter | None = None
+        self._packers = Packers(is_urgent=config.wait)
         self._bases: list[Base] = []
         self._placed: tuple[str, ...] = ()
         """The partitions of the last cut that is wholly in the archive. The ledger knows all of them."""
@@ -146,8 +148,8 @@ class Shipper:
         self._wake.set()
         self._thread.join(limits.ARCHIVE_STOP_SECONDS_MAX)
         if self._refusal is None and self._cutter is not None:
-            stats = {uuid: self._stat(uuid) for uuid in self._cutter.placements}
-            self._identity.closed = {uuid: stat for uuid, stat in stats.items() if stat is not None}
+            uuids = self._cutter.placements
+            self._identity.closed = {uuid: stat for uuid in uuids if (stat := self._stat(uuid)) is not None}
             save_identity(self._data, self._identity)
 
     def _stat(self, uuid: str) -> tuple[int, int, int] | None:
@@ -184,6 +186,7 @@ class Shipper:
                 self._failed(self._refusal)
         finally:
             self._claimed.set()
+            self._packers.close()
 
     def _patiently(self, work: Callable[[], object]) -> None:
         """Repeats work until the object store has taken it."""
@@ -259,15 +262,14 @@ class Shipper:
         if not at_once and time.monotonic() < self._beat_at:
             return
         self._beat_at = time.monotonic() + self.config.heartbeat
-        now_us, every = self._clock.now_us(), self.config.heartbeat
         self._beats += 1
         beat = Heartbeat(
             epoch=self.ledger.epoch,
             owner=self.owner,
-            time=now_us,
+            time=self._clock.now_us(),
             number=self.ledger.number,
             beats=self._beats,
-            every=every,
+            every=self.config.heartbeat,
             complete_to=self.shipped_us,
             is_waiting=self.config.wait,
         )
@@ -278,8 +280,7 @@ class Shipper:
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
             self._note_back()
         except Away as error:
-            # Noted because nothing else may be put for a long time. The next heartbeat tries again.
-            self._note_away(error)
+            self._note_away(error)  # nothing else may be put for a long time
 
     # Shipping.
 
@@ -343,7 +344,7 @@ class Shipper:
             self._cuts_begun += 1
         time_us = self._clock.now_us()
         for piece in cutter.take(self.ledger, bases, must_put):
-            one, data = cutter.made(piece, self.ledger, self.owner)
+            one, data = self._packers.made(cutter, piece, self.ledger, self.owner)
             self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
             self.ledger.advance(one)
             cutter.shipped(piece)
