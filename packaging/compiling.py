@@ -53,6 +53,8 @@ COMPILED = (
     "querator/ids.py",
     "querator/wire/content.py",
     "querator/wire/json.py",
+    "querator/wire/leased.py",
+    "querator/wire/wireformat.py",
     "querator/daemon/metrics.py",
     "querator/daemon/service.py",
     "querator/daemon/validation.py",

@@ -42,6 +42,7 @@ from querator.errors import Conflict, InternalError, InvalidRequest, QueratorErr
 from querator.items import Placement, Room, State
 from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
+from querator.wire.leased import LeaseReply
 
 log = logging.getLogger("querator.service")
 
@@ -249,7 +250,10 @@ class Service:
         completes = Complete(_ignore, 0, complete_ids) if complete_ids else None
 
         def delivered(result: Delivery | QueratorError) -> None:
-            respond(_lease_reply(request.queue_name, result) if isinstance(result, Delivery) else result)
+            if isinstance(result, Delivery):
+                respond(LeaseReply(request.queue_name, result.partition, result.leases))
+            else:
+                respond(result)
 
         lease = LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
         logical.submit(lease)
@@ -381,26 +385,6 @@ def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Sh
 
 def _ignore(result: Any) -> None:
     pass
-
-
-def _lease_reply(queue_name: str, delivery: Delivery) -> messages.QueueLeaseResponse:
-    make = messages.QueueLeaseItem
-    return messages.QueueLeaseResponse(
-        queue_name,
-        delivery.partition,
-        [
-            make(
-                (item := lease.item).encoding,
-                item.kind,
-                item.reference,
-                lease.id,
-                lease.attempts,
-                lease.deadline,
-                item.payload,
-            )
-            for lease in delivery.leases
-        ],
-    )
 
 
 # -- the test clock

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from querator.errors import ContentError
-from querator.wire import json, protobuf
+from querator.wire import json, leased, protobuf
+from querator.wire.leased import LeaseReply
 from querator.wire.messages import Message
 
 
@@ -18,6 +19,7 @@ class Codec(NamedTuple):
     content_type: str
     decode: Callable[[type[Any], bytes], Any]
     encode: Callable[[Message], bytes]
+    encode_leases: Callable[[LeaseReply], bytes]
     between_parts: bytes = b""
     end_of_parts: bytes = b""
 
@@ -33,8 +35,8 @@ class Codec(NamedTuple):
         return (b"" if is_first else self.between_parts) + encoded[start : -len(self.end_of_parts)]
 
 
-JSON: Final = Codec("application/json", json.decode, json.encode, b",", b"]}")
-PROTOBUF: Final = Codec("application/protobuf", protobuf.decode, protobuf.encode)
+JSON: Final = Codec("application/json", json.decode, json.encode, leased.as_json, b",", b"]}")
+PROTOBUF: Final = Codec("application/protobuf", protobuf.decode, protobuf.encode, leased.as_protobuf)
 
 _CODECS: Final = {
     "": JSON,

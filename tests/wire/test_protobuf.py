@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querator.errors import ContentError
-from querator.wire import json, protobuf, schema
+from querator.wire import json, protobuf, schema, wireformat
 from querator.wire.messages import (
     ClockSetRequest,
     Message,
+    QueueCompleteRequest,
     QueueLeaseItem,
     QueueLeaseRequest,
     QueueLeaseResponse,
+    QueueProduceItem,
+    QueueProduceRequest,
     QueuesInfoRequest,
     StorageItem,
 )
@@ -104,3 +107,47 @@ def test_a_long_list_with_long_texts_survives_the_round_trip() -> None:
     items = [QueueLeaseItem(id=f"{size}", attempts=size, bytes_=bytes(size)) for size in sizes * 2]
     sent = QueueLeaseResponse(queue_name="q", items=items)
     assert protobuf.decode(QueueLeaseResponse, protobuf.encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x0a",
+        b"\x0a\x05abc",
+        b"\x0a\x80",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x1a\x03\x32\x05a",
+        b"\x80",
+        b"\x0b",
+        b"\x0a\x01\xff",
+    ],
+    ids=["no length", "cut text", "cut length", "endless length", "cut in an item", "cut tag", "group", "no UTF-8"],
+)
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(ContentError):
+        protobuf.decode(QueueProduceRequest, body)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_body_is_read_as_the_generated_class_reads_it(data: st.DataObject) -> None:
+    """Whatever order its fields have, however often they come, and wherever it breaks off."""
+    kind = data.draw(st.sampled_from([QueueProduceRequest, QueueLeaseRequest, QueueCompleteRequest]))
+    parts = [protobuf.encode(one) for one in data.draw(st.lists(message(kind), max_size=3))]
+    body = b"".join(parts)
+    body = body[: data.draw(st.integers(0, len(body)))] + data.draw(st.binary(max_size=4))
+    try:
+        expected = protobuf._decoder(kind)(body)
+    except ContentError:
+        expected = None
+    assert wireformat.read(protobuf._prepare(kind), body) in (None, expected)
+
+
+@pytest.mark.parametrize("kind", [QueueProduceRequest, QueueLeaseRequest, QueueCompleteRequest])
+def test_a_usual_request_needs_no_generated_class(kind: type[Message]) -> None:
+    usual = {
+        QueueProduceRequest: QueueProduceRequest("q", "1m", [QueueProduceItem(kind="k", utf8="é"), QueueProduceItem()]),
+        QueueLeaseRequest: QueueLeaseRequest("q", 1_000, "c", "1m", ["a" * 27, "b" * 200]),
+        QueueCompleteRequest: QueueCompleteRequest("q", 7, "1m", ["a" * 27]),
+    }[kind]
+    assert wireformat.read(protobuf._prepare(kind), protobuf.encode(usual)) == usual

@@ -25,6 +25,7 @@ from querator.errors import (
 )
 from querator.wire import content
 from querator.wire.content import Codec
+from querator.wire.leased import LeaseReply
 from querator.wire.messages import Reply
 
 log = logging.getLogger("querator.transport")
@@ -210,6 +211,8 @@ def encode(codec: Codec, result: Any) -> tuple[int, bytes]:
     if isinstance(result, QueratorError):
         return _encode_error(codec, result)
     try:
+        if isinstance(result, LeaseReply):
+            return 200, codec.encode_leases(result)
         return 200, codec.encode(DONE if result is None else result)
     except QueratorError as error:
         return _encode_error(codec, error)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby, repeat
+from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Final
 
@@ -26,7 +25,6 @@ TO_MOVE_US: Final = ZERO_TIME_US + 2
 _seq_of = attrgetter("seq")
 _attempts_of = attrgetter("attempts")
 _hold_of = attrgetter("hold")
-_leased_seq_of = attrgetter("item.seq")
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -105,18 +103,20 @@ class Leases:
         """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
         if len(items) == 1:
             return [[self._deal_one(batch, items[0], holds[0], deadline)]]
-        seqs = list(map(_seq_of, items))
-        texts = ids.encode_many(self._prefix, seqs)
-        attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, items)]
-        leases = list(map(Lease, texts, items, attempts, repeat(deadline), repeat(holds[0])))
-        self.by_id.update(zip(texts, leases, strict=True))
-        self._expect_end(deadline, seqs[0], texts)
-        hands = distribution.deal(leases, sizes)
-        if len(hands) > 1:
-            for hand, hold in zip(hands, holds, strict=True):
-                deque(map(setattr, hand, repeat("hold"), repeat(hold)), maxlen=0)
-            leases = list(chain.from_iterable(hands))
-            seqs, attempts = list(map(_leased_seq_of, leases)), list(map(_attempts_of, leases))
+        texts = ids.encode_many(self._prefix, list(map(_seq_of, items)))
+        seqs: list[int] = []
+        attempts: list[int] = []
+        hands: list[list[Lease]] = []
+        for own_texts, own, hold in zip(
+            distribution.deal(texts, sizes), distribution.deal(items, sizes), holds, strict=True
+        ):
+            own_attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, own)]
+            hand = list(map(Lease, own_texts, own, own_attempts, repeat(deadline), repeat(hold)))
+            self.by_id.update(zip(own_texts, hand, strict=True))
+            hands.append(hand)
+            seqs += map(_seq_of, own)
+            attempts += own_attempts
+        self._expect_end(deadline, items[0].seq, texts)
         _write(batch, seqs, attempts, [deadline] * len(seqs), holds, list(map(len, hands)))
         return hands
 
