@@ -178,13 +178,12 @@ def compile_in_place() -> None:
         raise SystemExit(f"error: cannot compile: {reason}")
     remove()
     cache = _cache() / _key()
-    if cache.is_dir():
-        cache.touch()
-    else:
+    if not cache.is_dir():
         started = time.monotonic()
         _compile(cache)
         print(f"compiled {len(sources())} modules in {time.monotonic() - started:.0f} s", file=sys.stderr)
-        _trim(cache.parent)
+    cache.touch()  # an entry has the times of build/ until then, and would be removed as the oldest
+    _trim(cache.parent)
     shutil.copytree(cache / "querator", ROOT / "querator", dirs_exist_ok=True, copy_function=shutil.copy)
 
 

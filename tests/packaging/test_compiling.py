@@ -84,3 +84,24 @@ def test_a_source_that_was_edited_after_it_was_compiled_is_stale(tmp_path):
     assert list(build.stale_sources(package)) == []  # an installation: no pyproject.toml beside it
     (tmp_path / "pyproject.toml").touch()
     assert list(build.stale_sources(package)) == [package / "clock.py"]
+
+
+def test_what_was_just_compiled_stays_in_a_full_cache(monkeypatch, tmp_path):
+    """However old the files of its build are."""
+    cache, checkout = tmp_path / "cache", tmp_path / "checkout"
+    for number in range(backend.CACHED_MAX):
+        (cache / str(number)).mkdir(parents=True)
+
+    def compiles(target: Path) -> None:
+        (target / "querator").mkdir(parents=True)
+        (target / "querator" / "clock.so").touch()
+        os.utime(target, (1, 1))
+
+    (checkout / "querator").mkdir(parents=True)
+    monkeypatch.setenv("QUERATOR_COMPILED_CACHE", str(cache))
+    monkeypatch.setattr(backend, "ROOT", checkout)
+    monkeypatch.setattr(backend, "_key", lambda: "new")
+    monkeypatch.setattr(backend, "_compile", compiles)
+    monkeypatch.setattr(backend, "reason_for_plain", lambda: "")
+    backend.compile_in_place()
+    assert (checkout / "querator" / "clock.so").is_file() and len(list(cache.iterdir())) == backend.CACHED_MAX
