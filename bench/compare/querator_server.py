@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 import subprocess
 from importlib import metadata
@@ -27,7 +28,8 @@ class Querator(Server):
         root = Path(__file__).resolve().parents[2]
         command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
-        return f"{metadata.version('querator')} ({build.name()}, {commit or 'no git'})"
+        python = f"Python {platform.python_version()}"
+        return f"{metadata.version('querator')} ({build.name()}, {commit or 'no git'}, {python})"
 
     def start(self) -> None:
         path, port = self.directory / "d.sock", free_port()

@@ -86,16 +86,20 @@ class PackingProcess:
         self._memory = os.memfd_create("querator-archive", os.MFD_CLOEXEC)
         """The process puts an object here. Through a pipe, the object would come in hundreds of pieces."""
         # It gets no environment, because ours may hold secrets, and its own session, so that Ctrl-C spares it.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "querator.daemon.archive.packing_process", str(self._memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            cwd="/",
-            env={"PYTHONPATH": str(Path(querator.__file__).parent.parent)},
-            pass_fds=[self._memory],
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "querator.daemon.archive.packing_process", str(self._memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                cwd="/",
+                env={"PYTHONPATH": str(Path(querator.__file__).parent.parent)},
+                pass_fds=[self._memory],
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._memory)
+            raise
         self._is_ready = False
         self.pid = self._process.pid
         self.used_at = time.monotonic()
