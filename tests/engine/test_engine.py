@@ -199,6 +199,23 @@ def test_requests_that_arrive_during_a_slow_write_share_the_next_one(tmp_path: P
     run(lambda: Bench(tmp_path, IN_THREAD), test)
 
 
+def test_a_queue_that_is_removed_during_its_write_stays_busy_until_the_write_has_ended(tmp_path: Path) -> None:
+    """Whoever deletes a queue must not remove its files before that."""
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.storage.may_write.clear()
+        bench.produce(logical)
+        await bench.until(lambda: bench.turns.disks["one"].writing)
+        bench.turns.remove(logical)
+        assert bench.turns.is_busy(logical)
+        bench.storage.may_write.set()
+        await bench.until(lambda: not bench.turns.is_busy(logical))
+        assert len(bench.answers) == 1
+
+    run(lambda: Bench(tmp_path, IN_THREAD), test)
+
+
 @both_ways
 def test_a_write_leaves_nothing_to_the_garbage_collector(tmp_path: Path, way: str) -> None:
     """The collector runs rarely. What a write leaves to it would keep all payloads of the write in memory."""

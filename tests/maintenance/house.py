@@ -19,6 +19,7 @@ from querator.daemon.queue.partition import Partition
 from querator.daemon.service import Service
 from querator.errors import QueratorError
 from querator.items import Role
+from querator.wire import json, leased
 from querator.wire import messages as m
 
 SECOND = 1_000_000
@@ -133,7 +134,8 @@ class House:
         return self.begin("queue.produce", request)
 
     def lease(self, count: int = 1, queue: str = "q", client: str = "me") -> list[m.QueueLeaseItem]:
-        return list(self.begin_lease(count, queue, client).result(WAIT_SECONDS).items)
+        reply = self.begin_lease(count, queue, client).result(WAIT_SECONDS)
+        return json.decode(m.QueueLeaseResponse, leased.as_json(reply)).items
 
     def begin_lease(self, count: int = 1, queue: str = "q", client: str = "me", timeout: str = "1m") -> Future:
         request = m.QueueLeaseRequest(queue_name=queue, batch_size=count, client_id=client, request_timeout=timeout)

@@ -27,7 +27,7 @@ class TestPause:
         assert (stats.produce_waiting, stats.lease_waiting) == (5, 3)
         house.ask("resume")
         assert all(produce.result(5) is None for produce in produces)
-        assert [[item.bytes_ for item in lease.result(5).items] for lease in leases] == [
+        assert [[one.item.payload for one in lease.result(5).leases] for lease in leases] == [
             [b"0", b"3"],
             [b"1", b"4"],
             [b"2"],

@@ -72,7 +72,7 @@ def test_a_list_that_no_memory_is_left_for_is_refused_and_the_queue_goes_on(
         house.produce(*["x" * 40_000] * 100)
     house.ask("reload")  # applies everything to the file
     instance = house.registry.storages.opened("default")._files.instance  # type: ignore[attr-defined]
-    monkeypatch.setattr(instance, "make_room", lambda had_bytes: False)
+    monkeypatch.setattr(instance, "make_room", lambda had_bytes, forgotten: False)
     monkeypatch.setattr(instance, "memory_bytes", 10_000_000)
     instance.forget_blocks()
     refused = house.refusal("storage/items.list", LIST)

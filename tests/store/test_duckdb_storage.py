@@ -463,6 +463,25 @@ class TestApplying:
         store.flush()
         assert ready_seqs(store) == [1]
 
+    def test_a_file_is_attached_again_after_a_transaction_that_could_not_be_undone(
+        self, storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(storage, store, added(1, 2))
+        store.flush()
+        write(storage, store, batch_of(remove=[1]))
+        file = store.file
+        with monkeypatch.context() as patched:
+
+            def conflicting(file: PartitionFile, delta: object) -> None:
+                raise duckdb.TransactionException("Conflict on tuple deletion!")
+
+            patched.setattr(applying, "apply", conflicting)
+            with pytest.raises(StorageError, match="Conflict"):
+                store.flush()
+        assert store.file is not file
+        store.flush()
+        assert ready_seqs(store) == [2]
+
     def test_commits_while_another_thread_applies(self, storage: DuckStorage, store: DuckStore) -> None:
         is_over = threading.Event()
 

@@ -154,6 +154,25 @@ class TestCompressiblePayloads:
     def test_what_another_thread_has_got_is_not_asked_for_again(self, tight: None, tmp_path: Path) -> None:
         instance = Instance(tmp_path)
         had = instance.memory_bytes
-        assert instance.make_room(had) and instance.make_room(had)
+        assert instance.make_room(had, 0) and instance.make_room(had, 0)
         assert instance.memory_bytes == 2 * had
+        instance.close()
+
+    def test_blocks_are_not_forgotten_while_a_file_changes(self, tmp_path: Path) -> None:
+        """DuckDB has little memory for that moment, and an apply that runs out of memory cannot always be undone."""
+        instance = Instance(tmp_path)
+        file = instance.attach("p", tmp_path / "p.duckdb")
+        file.create_tables()
+        with file.transaction():
+            instance.forget_blocks()
+            assert instance.forgotten == 0
+        instance.forget_blocks()
+        assert instance.forgotten == 1
+        instance.close()
+
+    def test_a_read_that_lacked_memory_while_blocks_were_forgotten_is_only_repeated(self, tmp_path: Path) -> None:
+        instance = Instance(tmp_path)
+        had, forgotten = instance.memory_bytes, instance.forgotten
+        instance.forget_blocks()
+        assert instance.make_room(had, forgotten) and instance.memory_bytes == had
         instance.close()

@@ -58,6 +58,8 @@ class Turns:
         self._gathered = 0
         self._writing = 0
         """The number of passes that wait for their disks, or for the gate."""
+        self._leaving: set[Logical] = set()
+        """Removed queues of which such a pass is left."""
         self.on_growth: Callable[[Disk], None] = lambda disk: None
         """Called after a write, when the storage has taken much since upkeep looked at it."""
         self.gate: Turnstile | None = None
@@ -82,6 +84,8 @@ class Turns:
             flight.stop_timer()
             flight.is_dirty = False
             self._dirty = [one for one in self._dirty if one is not flight]
+            if flight.is_writing:
+                self._leaving.add(logical)
 
     def partitions_on(self, disk: Disk) -> Iterator[tuple[Logical, Partition]]:
         for logical in self.logicals:
@@ -207,6 +211,8 @@ class Turns:
     def _end_writing(self, flight: Flight) -> None:
         flight.is_writing = False
         self._writing -= 1
+        if self._leaving:
+            self._leaving.discard(flight.logical)
 
     def _write(self, disk: Disk) -> None:
         """Makes everything staged for this storage durable. While a write runs, the next one gathers."""
@@ -235,7 +241,7 @@ class Turns:
     ) -> None:
         disk.writing = False
         if error is not None:
-            self._write_failed(disk, flights, error)
+            _write_failed(self, disk, flights, error)
         landed: list[Flight] = []
         behind, storage = disk.behind, disk.storage.name
         try:
@@ -264,21 +270,6 @@ class Turns:
             self._write(disk)
         self._changed.set()
 
-    def _write_failed(self, disk: Disk, flights: list[Flight], error: BaseException) -> None:
-        log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
-        concerned = error.uuids if isinstance(error, StorageError) else frozenset()
-        for flight in flights:
-            for partition in flight.plan.touched:
-                is_here = partition.storage == disk.storage.name
-                if is_here and (not concerned or partition.placement.uuid in concerned):
-                    flight.failed[partition] = str(error)
-        if disk.storage.failure:
-            # The storage as a whole can no longer be trusted, so every partition in it must be read again.
-            for logical, partition in self.partitions_on(disk):
-                if partition.store is not None:
-                    logical.files.fail(partition, str(error))
-        disk.report_room([partition for _, partition in self.partitions_on(disk)], self.clock.now_us())
-
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
         logical, plan = flight.logical, flight.plan
@@ -292,30 +283,7 @@ class Turns:
         if flight.is_dirty:
             self.wake(logical)
         if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
-            self._arm_timer(flight)
-
-    # -- time
-
-    def _arm_timer(self, flight: Flight) -> None:
-        """Wakes the queue at its next event that needs no request."""
-        logical = flight.logical
-        due_ns, due_us = logical.next_event_ns(), NEVER
-        if not isinstance(self.clock, ManualClock):
-            due_us = flight.plan.agenda.event_us = logical.next_event_us()
-            if due_us < NEVER:
-                due_ns = min(due_ns, time.monotonic_ns() + (due_us + 1 - self.clock.now_us()) * 1_000)
-        if due_ns >= flight.timer_ns or logical not in self.logicals:
-            # The earlier timer fires first, and the pass after it arms a new one.
-            flight.timer_us = min(flight.timer_us, due_us)
-            return
-        flight.stop_timer()
-        delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
-        flight.timer = self.loop.call_later(delay, self._timer_fired, flight)
-        flight.timer_ns, flight.timer_us = due_ns, due_us
-
-    def _timer_fired(self, flight: Flight) -> None:
-        flight.stop_timer()
-        flight.logical.wake()
+            _arm_timer(self, flight)
 
     # -- waiting
 
@@ -343,7 +311,7 @@ class Turns:
     def is_busy(self, logical: Logical) -> bool:
         """Whether a write or blocking work for this queue is under way."""
         flight = self.logicals.get(logical)
-        is_writing = flight is not None and flight.is_writing
+        is_writing = flight.is_writing if flight is not None else logical in self._leaving
         return is_writing or any(map(self.threads.is_busy, logical.partitions))
 
     async def drain(self) -> None:
@@ -367,3 +335,43 @@ def _settle(flight: Flight) -> None:
     if failed:
         flight.failed = {}
     flight.logical.settle(flight.plan, failed)
+
+
+def _write_failed(turns: Turns, disk: Disk, flights: list[Flight], error: BaseException) -> None:
+    """Notes which partitions failed, so that their passes are settled with the error."""
+    log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
+    concerned = error.uuids if isinstance(error, StorageError) else frozenset()
+    for flight in flights:
+        for partition in flight.plan.touched:
+            is_here = partition.storage == disk.storage.name
+            if is_here and (not concerned or partition.placement.uuid in concerned):
+                flight.failed[partition] = str(error)
+    if disk.storage.failure:
+        # The storage as a whole can no longer be trusted, so every partition in it must be read again.
+        for logical, partition in turns.partitions_on(disk):
+            if partition.store is not None:
+                logical.files.fail(partition, str(error))
+    disk.report_room([partition for _, partition in turns.partitions_on(disk)], turns.clock.now_us())
+
+
+def _arm_timer(turns: Turns, flight: Flight) -> None:
+    """Wakes the queue at its next event that needs no request."""
+    logical = flight.logical
+    due_ns, due_us = logical.next_event_ns(), NEVER
+    if not isinstance(turns.clock, ManualClock):
+        due_us = flight.plan.agenda.event_us = logical.next_event_us()
+        if due_us < NEVER:
+            due_ns = min(due_ns, time.monotonic_ns() + (due_us + 1 - turns.clock.now_us()) * 1_000)
+    if due_ns >= flight.timer_ns or logical not in turns.logicals:
+        # The earlier timer fires first, and the pass after it arms a new one.
+        flight.timer_us = min(flight.timer_us, due_us)
+        return
+    flight.stop_timer()
+    delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+    flight.timer = turns.loop.call_later(delay, _timer_fired, flight)
+    flight.timer_ns, flight.timer_us = due_ns, due_us
+
+
+def _timer_fired(flight: Flight) -> None:
+    flight.stop_timer()
+    flight.logical.wake()

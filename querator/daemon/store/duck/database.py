@@ -20,11 +20,11 @@ def with_room(instance: Instance, work: Callable[[], T]) -> T:
     `work` must change nothing when it fails.
     """
     while True:
-        had_bytes = instance.memory_bytes
+        had_bytes, forgotten = instance.memory_bytes, instance.forgotten
         try:
             return work()
         except duckdb.Error as error:
-            if not is_lack_of_memory(error) or not instance.make_room(had_bytes):
+            if not is_lack_of_memory(error) or not instance.make_room(had_bytes, forgotten):
                 raise
 
 

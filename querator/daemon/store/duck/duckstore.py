@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+import duckdb
+
 from querator import limits
 from querator.daemon.store.base import StorageError, Summary
 from querator.daemon.store.delta import Delta
@@ -117,7 +119,14 @@ class DuckStore(UnappliedStore):
         if self.record_applied < delta.record:
             self.is_blank = False
             self._is_doubtful = True
-            applying.apply(self.file, delta)
+            try:
+                applying.apply(self.file, delta)
+            except duckdb.TransactionException:
+                # Nobody else changes this file. So an earlier transaction failed and could not be undone, and all
+                # further ones would conflict with it, until the file is attached again.
+                self._check_in_place()
+                self._file = self._files.attach_again(self.uuid)
+                raise
             self._is_doubtful = False
             self.record_applied = delta.record
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,10 @@ class Instance:
             # Otherwise closing the instance would merge a damaged log into its file, and remove the log.
             self._database.execute("PRAGMA disable_checkpoint_on_shutdown")
         self._raising = threading.Lock()
+        """Held while the memory limit changes."""
+        self._changes = 0
+        self.forgotten = 0
+        """How often `forget_blocks` has lowered the limit for a moment."""
         place = str(directory).replace("'", "''")
         for setting in (
             f"memory_limit = '{self.memory_bytes} B'",
@@ -75,15 +80,27 @@ class Instance:
         with_room(self, lambda: self.cursor().execute(f"ATTACH '{place}' AS {name} ({listed})"))
         return PartitionFile(name, self)
 
-    def make_room(self, had_bytes: int) -> bool:
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keeps `forget_blocks` away. A transaction or checkpoint that runs out of memory cannot always be undone."""
+        with self._raising:
+            self._changes += 1
+        try:
+            yield
+        finally:
+            with self._raising:
+                self._changes -= 1
+
+    def make_room(self, had_bytes: int, forgotten: int) -> bool:
         """Doubles the memory that DuckDB may use, up to its share of the machine. False if it has its share already.
+        The arguments are `memory_bytes` and `forgotten` as they were when the work began that ran out of memory.
 
         DuckDB unpacks the payloads of 2,048 neighbouring rows at once, however large they are. Most payloads are small,
         and with a high limit from the start DuckDB would fill its memory with blocks that it does not need.
         """
         with self._raising:
-            if self.memory_bytes > had_bytes:
-                return True  # another thread has raised the limit meanwhile
+            if self.memory_bytes > had_bytes or self.forgotten != forgotten:
+                return True  # another thread has raised the limit meanwhile, or had lowered it for a moment
             wanted = min(2 * had_bytes, _memory_bytes_max())
             if wanted <= had_bytes:
                 return False
@@ -95,6 +112,9 @@ class Instance:
     def forget_blocks(self) -> None:
         """Makes DuckDB free the blocks that it keeps in memory in case it needs them again."""
         with self._raising:
+            if self._changes:
+                return
+            self.forgotten += 1
             for allowed in (limits.DUCKDB_RESTING_BYTES, self.memory_bytes):
                 # A statement that runs meanwhile keeps the blocks that it needs.
                 with contextlib.suppress(duckdb.Error):

@@ -63,15 +63,16 @@ class PartitionFile:
     def transaction(self) -> Iterator[Cursor]:
         """All or nothing. The thread's cursor serves other files too, so no transaction may stay open."""
         cursor = self.cursor()
-        cursor.execute("BEGIN")
-        try:
-            yield cursor
-            cursor.execute("COMMIT")
-        except BaseException:
-            # A failed commit has rolled back already. Its own error matters, not that of the rollback.
-            with contextlib.suppress(Exception):
-                cursor.execute("ROLLBACK")
-            raise
+        with self.instance.changing():
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                # A failed commit has rolled back already. Its own error matters, not that of the rollback.
+                with contextlib.suppress(Exception):
+                    cursor.execute("ROLLBACK")
+                raise
 
     def insert(self, cursor: Cursor, table: str, rows: pa.Table) -> None:
         cursor.register("fresh", rows)
@@ -111,7 +112,8 @@ class PartitionFile:
         return bool(self.rows(_ANY_ROW))
 
     def checkpoint(self) -> None:
-        self.cursor().execute(f"CHECKPOINT {self.name}")
+        with self.instance.changing():
+            self.cursor().execute(f"CHECKPOINT {self.name}")
 
     def free_share(self) -> float:
         """The share of the file that unused blocks and deleted items take up, between 0 and 1."""

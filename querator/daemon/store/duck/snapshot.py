@@ -81,11 +81,11 @@ class FileSnapshot:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Every read runs inside of this. A lack of memory ends the transaction, so a statement cannot be repeated."""
-        had_bytes = self._instance.memory_bytes
+        had_bytes, forgotten = self._instance.memory_bytes, self._instance.forgotten
         try:
             yield
         except duckdb.Error as error:
-            if is_lack_of_memory(error) and self._instance.make_room(had_bytes):
+            if is_lack_of_memory(error) and self._instance.make_room(had_bytes, forgotten):
                 raise SnapshotLost("DuckDB needed more memory") from error
             raise
 
