@@ -23,8 +23,10 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 def step(house: House, by: str = "10s") -> None:
+    trends = house.registry.trends
+    house.until(lambda: trends.is_open)
     house.advance(by)
-    house.run(house.registry.trends.look(house.registry))
+    house.run(trends.look(house.registry))
 
 
 def history(house: House, last: str = "", queue: str = "q") -> list[m.HistorySample]:

@@ -71,6 +71,8 @@ class Trends:
         self.standings: dict[str, LatestSample] = {}
         self._past_deaths: dict[str, tuple[tuple[int, int], ...]] = {}
         """The deaths before the daemon started, of queues that were not sampled since."""
+        self.is_open = False
+        """Whether the past was read. Samples taken earlier would not know it."""
         self._began_us = clock.now_us()
         self._step = self._began_us // US_PER_SECOND // FINE.step_seconds
         """The step of the last round. The first round waits for the next step, because an earlier process may have
@@ -84,6 +86,7 @@ class Trends:
         """Samples for as long as the daemon runs."""
         await registry.blocking(self._open)
         await self._recall_deaths(registry)
+        self.is_open = True
         while True:
             try:
                 await self.look(registry)
