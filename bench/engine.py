@@ -108,7 +108,7 @@ class Loop:
         placement = Placement(queue="q", number=0, uuid=str(uuid4()), storage="bench")
         self.storage.create(placement.uuid, "q")
         queue = Queue(name="q", lease_timeout_ns=60 * 10**9, expire_timeout_ns=86_400 * 10**9)
-        self.logical = Logical(queue, [placement], self._open, lambda: None)
+        self.logical = Logical(queue, [placement], self._open, lambda logical: None)
         self.answers: list[Any] = []
         self.turn()
 

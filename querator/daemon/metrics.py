@@ -17,7 +17,7 @@ from querator.items import Room
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
 OTHER_PATHS: Final = "(other)"
-SECONDS_BOUNDS: Final = (
+SECONDS_BOUNDS: Final[Sequence[float]] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 

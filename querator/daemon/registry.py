@@ -101,7 +101,7 @@ class Registry:
             queue,
             placements,
             self.storages.open_store,
-            lambda: self.turns.wake(logical),
+            self.turns.wake,
             partial(_log_death, queue.name),
             self.storages.release_store,
             lambda placement: self._pause_ended(logical.partitions[placement.number], placement),

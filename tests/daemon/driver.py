@@ -109,7 +109,7 @@ class Driver:
             queue,
             placements,
             lambda placement: self.storage.open(placement.uuid, placement.queue),
-            lambda: self._woken.setdefault(logical),
+            lambda logical: self._woken.setdefault(logical),
             self.deaths.append,
             bounds=self.bounds,
         )

@@ -85,7 +85,7 @@ class Bench:
             queue,
             placements,
             lambda placement: self.storages[placement.storage].open(placement.uuid, name),
-            lambda: self.turns.wake(logical),
+            self.turns.wake,
             bounds=bounds,
         )
         self.turns.add(logical)

@@ -16,7 +16,6 @@ from querator.daemon.engine.flights import Flight
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.store import Storage, Store
 from querator.items import Room
-from querator.limits import INLINE_WRITE_SECONDS_MAX
 
 log = logging.getLogger("querator.daemon.engine")
 
@@ -123,7 +122,7 @@ class Disk:
 
     @property
     def is_slow(self) -> bool:
-        return self.seconds_mean > INLINE_WRITE_SECONDS_MAX
+        return self.seconds_mean > limits.INLINE_WRITE_SECONDS_MAX
 
     def report_room(self, partitions: Iterable[Partition], now_us: int) -> None:
         """Tells the log and the storage's partitions when the storage is full or nearly full, and when it no longer

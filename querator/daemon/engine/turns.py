@@ -46,8 +46,9 @@ class Turns:
         self.logicals: dict[Logical, Flight] = {}
         self.loop = asyncio.get_running_loop()
         self._deliver = deliver
-        self._changed = asyncio.Event()
-        self.threads = PartitionThreads(self.disks, self._changed.set)
+        self._waiters: list[asyncio.Future[None]] = []
+        """Futures of `until`, which the next change resolves."""
+        self.threads = PartitionThreads(self.disks, self._tell_waiters)
         self._dirty: list[Flight] = []
         """The queues that get a pass in the next turn."""
         self._turn_scheduled = False
@@ -198,7 +199,8 @@ class Turns:
         for disk in touched.values():
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
-        self._changed.set()
+        if self._waiters:
+            self._tell_waiters()
 
     def _pass_gate(self, flight: Flight, doubt: str) -> None:
         """Settles a pass that wrote nothing and waited for the gate."""
@@ -206,7 +208,8 @@ class Turns:
         flight.doubt = doubt
         _settle(flight)
         self._follow_up(flight)
-        self._changed.set()
+        if self._waiters:
+            self._tell_waiters()
 
     def _end_writing(self, flight: Flight) -> None:
         flight.is_writing = False
@@ -268,7 +271,8 @@ class Turns:
         COMMIT_SECONDS.observe(disk.seconds)
         if disk.flights:
             self._write(disk)
-        self._changed.set()
+        if self._waiters:
+            self._tell_waiters()
 
     def _follow_up(self, flight: Flight) -> None:
         """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
@@ -290,8 +294,15 @@ class Turns:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits for a condition that only turns and blocking work can change."""
         while not holds():
-            self._changed.clear()
-            await self._changed.wait()
+            change: asyncio.Future[None] = self.loop.create_future()
+            self._waiters.append(change)
+            await change
+
+    def _tell_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for change in waiters:
+            if not change.done():  # a waiter that was cancelled
+                change.set_result(None)
 
     async def until_idle(self) -> None:
         """After the test clock moved: waits until everything that was due, and its consequences, are done."""

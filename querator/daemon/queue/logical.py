@@ -38,7 +38,7 @@ class Logical:
         queue: Queue,
         placements: list[Placement],
         open_store: Callable[[Placement], Store],
-        wake: Callable[[], None],
+        wake: Callable[[Logical], None],
         died: Callable[[Death], None] = lambda death: None,
         release_store: Callable[[Placement], None] = lambda placement: None,
         resumed: Callable[[Placement], None] = lambda placement: None,
@@ -68,7 +68,7 @@ class Logical:
             request.answer(RetryRequest(OVERLOADED))
         else:
             self._pass.inbox.append(request)
-            self._wake()
+            self._wake(self)
 
     def abandon(self, request: LeaseItems) -> None:
         """Called when the client has disconnected. Frees its parked lease and its client id, and takes back items
@@ -118,7 +118,7 @@ class Logical:
                 this.touched.append(partition)
         agenda.changed.clear()
         if self._parked.waiting and any(p.allows.lease and p.contents.window.has_next() for p in self._partitions):
-            self._wake()
+            self._wake(self)
         if self._remembered.is_used:
             self._remembered.forget(now_us)
         return this
@@ -262,7 +262,7 @@ class Logical:
     def wake(self) -> None:
         """Asks for a pass that looks at all partitions, because something happened that is no request."""
         self._agenda.look_at_all = True
-        self._wake()
+        self._wake(self)
 
     def configure(self, queue: Queue) -> None:
         """Uses these settings from the next pass on."""

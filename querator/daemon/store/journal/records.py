@@ -132,8 +132,8 @@ def encode(magic: int, append: int, records: Iterable[NewRecord]) -> list[bytes]
 
 
 def encode_tail(magic: int, append: int, at: int) -> bytes:
-    head = _HEAD.pack(magic, 0, 0, at, _NOBODY, _TAIL, append)
-    return head + _CRC.pack(crc32(head))
+    head = _pack_head(magic, 0, 0, at, _NOBODY, _TAIL, append)
+    return head + _pack_crc(_crc32(head))
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
