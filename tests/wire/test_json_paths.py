@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from querator.errors import ContentError
 from querator.wire import json, strict
-from querator.wire.messages import Message, QueueProduceRequest, QueuesInfoRequest, Reply
+from querator.wire.messages import Message, QueueCompleteRequest, QueueProduceRequest, QueuesInfoRequest, Reply
 from tests.wire.strategies import HOT, KINDS, body, damaged, message
 
 
@@ -79,6 +79,22 @@ def test_a_key_that_comes_twice_is_always_found(text: str, payload: str) -> None
 def test_a_long_payload_that_comes_twice_is_found(first: str, second: str) -> None:
     with pytest.raises(ContentError, match="duplicate field"):
         json.decode(QueueProduceRequest, twice(first, second).encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"queue_name":"q","ids":["a"],"ids":["b"]}',
+        '{"queue_name":"q","queue_name":"r","ids":["b"],"request_timeout":"5s"}',
+        '{"queue_name":"q","ids":["a"],"partition":0,"partition":1}',
+        '{"ids":["a"],"ids":[],"partition":0,"queue_name":""}',
+    ],
+)
+@pytest.mark.parametrize("others", [0, 100], ids=["short", "long"])
+def test_a_key_that_comes_twice_in_a_complete_is_found(text: str, others: int) -> None:
+    text = text.replace('["a"', '["a"' + ',"x234567890123456789012345"' * others)
+    with pytest.raises(ContentError, match="duplicate field"):
+        json.decode(QueueCompleteRequest, text.encode())
 
 
 def test_the_keys_of_a_map_may_hold_anything_but_come_once() -> None:
