@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +21,10 @@ import msgspec
 from querator import limits, times
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
-from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
+from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
-from querator.daemon.archive.ledger import Ledger, read_log
+from querator.daemon.archive.ledger import Ledger, Line, needed_logs, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
 from querator.daemon.archive.ownership import check_end, claim, noted_behind, owner_of, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, point_at, records_in
@@ -86,6 +86,8 @@ class Standby:
         self.owner: Owner = owner_of(self._identity, address)
         self._ledger = Ledger()
         self._pending: list[LogObject] = []
+        self._ahead: Iterator[LogObject] = iter(())
+        """The log objects that the owner's last heartbeat knows of and that come after those in `_pending`."""
         self._placements: dict[str, tuple[str, str]] = {}
         self.storages: dict[str, Storage] = {}
         self.stores: dict[str, Store] = {}
@@ -173,8 +175,7 @@ class Standby:
             with self.files:
                 self._bring_up_to_date()
             self._is_torn = False
-        last = self._pending[-1] if self._pending else None
-        one = read_log(self.bucket, (last.head.number if last else self._ledger.number) + 1)
+        one = self._next_object()
         if one is None:
             return False
         self._pending.append(one)
@@ -189,31 +190,45 @@ class Standby:
                 self._is_torn = False
         return True
 
+    def _next_object(self) -> LogObject | None:
+        number = self._ledger.number + len(self._pending) + 1
+        one = next(self._ahead, None)
+        if one is None or one.head.number != number:
+            # All of them were read, or reading or taking one has failed.
+            beat = self.heartbeats.last
+            last = max(number, beat.number if beat else 0)
+            if last == number:
+                return read_log(self.bucket, number)
+            self._ahead = read_logs(self.bucket, number, last)
+            one = next(self._ahead, None)
+        return one
+
     def _take(self, objects: Sequence[LogObject]) -> None:
         """Takes in objects that the ledger has already."""
         if any(one.catalog for one in objects):
             self._take_catalog()
         for one in objects:
             self._take_records(one)
-        after = self._ledger.number + 1
-        for uuid in self._open_missing():
-            for number in range(self._ledger.lines[uuid].replay_from or after, after):
-                self._take_records(self._read_log(number), uuid)
+        if any(one.catalog or one.head.bases for one in objects):
+            after = self._ledger.number + 1
+            for uuid in self._open_missing():
+                for one in needed_logs(self.bucket, self._ledger.lines[uuid].replay_from or after, after - 1):
+                    self._take_records(one, uuid)
         self._has_news = True
 
     def _bring_up_to_date(self) -> None:
         """Brings the files to where the ledger is, whatever they have. A file skips the records that it has."""
         self._take_catalog()
         self._open_missing()
-        for number in range(self._ledger.oldest_needed(), self._ledger.number + 1):
-            self._take_records(self._read_log(number))
+        # A standby that was restarted has most records in its files, and need not read their objects.
+        lagging = [line for uuid, line in self._ledger.lines.items() if self._lacks_records(uuid, line)]
+        first = min([line.replay_from for line in lagging], default=self._ledger.number + 1)
+        for one in needed_logs(self.bucket, first, self._ledger.number):
+            self._take_records(one)
         self._has_news = True
 
-    def _read_log(self, number: int) -> LogObject:
-        one = read_log(self.bucket, number)
-        if one is None:
-            raise ArchiveError(f"log object {number} is missing from the archive {self.bucket.url}")
-        return one
+    def _lacks_records(self, uuid: str, line: Line) -> bool:
+        return line.base is not None and uuid in self.stores and self.stores[uuid].record_written < line.last
 
     def _take_catalog(self) -> None:
         self.catalog.load(self._ledger.catalog)
