@@ -1,4 +1,4 @@
-"""An object store in memory whose puts and gets take a given time: as much of S3 as an archive uses, for its benchmarks.
+"""An object store in memory whose puts and gets take a given time: as much of S3 as an archive uses. For benchmarks.
 
 python -m bench.slow_store --port 9000 --put-ms 5 --get-ms 20
 """

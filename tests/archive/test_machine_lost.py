@@ -129,7 +129,6 @@ class Clients:
         for client in clients:
             client.close()
 
-
     def check(self, there: list[str]) -> None:
         """Compares what a new owner has with the answers so far."""
         assert len(there) == len(set(there)), "something is stored twice"

@@ -106,7 +106,9 @@ class Standby:
         self._unmerged: dict[str, int] = {}
         """About how many bytes of each partition are only in DuckDB's log."""
         self._has_news = False
-        self._saved_at = time.monotonic()
+        self._looked_after_at = time.monotonic()
+        self._forgot_at: dict[str, float] = {}
+        """When expired request ids were last deleted from each attached file, or when it was first seen attached."""
         self.heartbeats = Heartbeats(self.bucket, clock)
         self._following = threading.RLock()
         """Held by the thread that reads the log: ours, or the one that promotes."""
@@ -158,7 +160,7 @@ class Standby:
                 with self._following:
                     while not (self._stopping.is_set() or self._is_promoting.is_set()) and self._follow_one():
                         pass
-                    self._save_now_and_then()
+                    self._look_after_files()
                 self._watch_owner()
                 self.trouble = ""
             except Away as error:
@@ -267,6 +269,7 @@ class Standby:
         self.stores.pop(uuid, None)
         self._homes.pop(uuid, None)
         self._unmerged.pop(uuid, None)
+        self._forgot_at.pop(uuid, None)
         self._lineages.pop(uuid, None)
         for storage in self.storages.values():
             storage.delete(uuid)
@@ -281,10 +284,30 @@ class Standby:
                 self._homes[uuid].replay(uuid, number, payload)
                 self._unmerged[uuid] = self._unmerged.get(uuid, 0) + len(payload)
 
-    def _save_now_and_then(self) -> None:
-        if self._has_news and time.monotonic() - self._saved_at >= limits.STANDBY_SAVE_SECONDS:
-            with self.files:
-                self._save()
+    def _look_after_files(self) -> None:
+        """Saves, and does the upkeep that a daemon does on its files, now and then."""
+        if time.monotonic() - self._looked_after_at >= limits.STANDBY_SAVE_SECONDS:
+            if self._has_news:
+                with self.files:
+                    self._save()
+            self._forget_old_keys()
+            self._looked_after_at = time.monotonic()
+
+    def _forget_old_keys(self) -> None:
+        """Deletes expired request ids from files, and detaches files without rows until they are needed again."""
+        until_us = self.replayed().until_us
+        now, every = time.monotonic(), limits.FORGET_EVERY_US / limits.US_PER_SECOND
+        for uuid, store in tuple(self.stores.items()):
+            if store.is_resting:
+                self._forgot_at.pop(uuid, None)
+            elif store.is_blank or now - self._forgot_at.setdefault(uuid, now) >= every:
+                if self._stopping.is_set() or self._is_promoting.is_set():
+                    return
+                with self.files:  # for one file at a time: readers wait
+                    store.flush()
+                    # The owner's clock has reached this time, so the owner has forgotten these keys too, or soon will.
+                    store.forget(until_us)
+                self._forgot_at[uuid] = now
 
     def _save(self) -> None:
         """Makes everything durable that was replayed, and notes the last log object."""
@@ -302,7 +325,7 @@ class Standby:
             lineages={uuid: number for uuid, number in self._lineages.items() if number},
         )
         save_identity(self._data, self._identity)
-        self._has_news, self._saved_at = False, time.monotonic()
+        self._has_news = False
 
     # The owner.
 
