@@ -16,6 +16,7 @@ from querator.clock import SystemClock
 from querator.config import ArchiveConfig
 from querator.daemon import server
 from querator.daemon.archive import clock_behind_us
+from querator.daemon.archive.bucket import Away
 from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
@@ -112,6 +113,26 @@ def test_taking_over_needs_no_new_bases(live: House, standby: House, archive: Ar
     shipped(standby)
     assert shipper_of(standby).ledger.epoch == 2
     assert not list(bucket_of(archive).entries("base/"))
+
+
+def test_a_claim_that_arrived_although_it_looked_like_a_failure_continues_the_archive(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    followed(live, standby)
+    bucket = follower(standby).bucket
+    create, tries = bucket.create, []
+
+    def create_and_fail(name: str, data: bytes) -> object:
+        tries.append(name)
+        found = create(name, data)
+        if len(tries) == 1:
+            raise Away("the answer was lost")
+        return found
+
+    monkeypatch.setattr(bucket, "create", create_and_fail)
+    monkeypatch.setattr(limits, "PROMOTION_RETRY_SECONDS", 0.0)
+    promoted(standby)
+    assert len(tries) == 1 and "does not continue it" not in caplog.text
 
 
 def test_a_standby_that_was_restarted_goes_on(

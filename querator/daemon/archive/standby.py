@@ -389,7 +389,8 @@ class Standby:
                 pass
             last = self._pending[-1].head if self._pending else self._ledger
             if self._before and last.owner == self.owner:
-                return self._before  # an earlier attempt has succeeded, although it looked like a failure
+                # An earlier attempt has succeeded, although it looked like a failure. We may have taken it in as well.
+                return self._before._replace(number=self._ledger.number, sha256=self._ledger.sha256)
             if last.epoch != epoch:
                 raise Conflict(f"{last.owner} was faster: it owns the archive now")
             end = _end_of_log(self._ledger, self._pending)
