@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from querator import __version__, build
 from querator.daemon.access import Access, Caller, Peer, Right
@@ -24,12 +25,15 @@ from querator.daemon.http.routes import LEASE, PAGES, PREFIX
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
 from querator.daemon.tls import ServerTls
-from querator.errors import InternalError, QueratorError, RequestFailed, Unauthorized
+from querator.errors import BY_CODE, InternalError, QueratorError, RequestFailed, Unauthorized
 from querator.limits import LARGE_BODY_BYTES, LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content
 from querator.wire.content import Codec
 
 log = logging.getLogger("querator.transport")
+
+# uvicorn does not know our codes. Answers of the app and of our protocol class begin with the same line.
+STATUS_LINE.update({code: f"HTTP/1.1 {code} {error.code_text}\r\n".encode() for code, error in BY_CODE.items()})
 
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 STANDBY_OF: Final = b"querator-standby-of"
