@@ -214,6 +214,17 @@ REMEMBERED_HEADS_MAX = 1_024
 REMEMBERED_HEAD_BYTES_MAX = 2_048
 """Request heads that need no parsing when they are repeated. Beyond the first bound old heads are forgotten. A head
 that is longer than the second is always parsed."""
+LARGE_BODY_BYTES = 65_536
+"""A longer body needs room in memory while it arrives. A shorter one never waits."""
+ARRIVING_BYTES_MAX = 256_000_000
+"""Large bodies that arrive at a time. The daemon does not read from the connections of further ones until others are
+complete."""
+ARRIVING_SECONDS_MAX = 60.0
+"""While bodies wait for that room, the connection of a large body that takes longer than this is closed."""
+UNREAD_BYTES_MAX = 256_000_000
+UNREAD_CROWDED_SECONDS_MAX = 5.0
+"""While clients have left more bytes of answers unread than the first, a client that reads nothing for the second loses
+its connection."""
 PIPELINED_BYTES_MAX = 65_536
 """The daemon stops reading from a client that sends this much ahead of its answers."""
 TCP_CONNECTIONS_MAX = 50_000

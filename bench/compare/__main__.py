@@ -52,6 +52,7 @@ SYSTEMS = (
     System("redis unix", Redis, "unix"),
     System("querator unix, asyncio client", Querator, "unix", is_asyncio=True),
     System("redis unix, asyncio client", Redis, "unix", is_asyncio=True),
+    System("querator unix, asyncio client, plain build", Querator, "unix", is_asyncio=True, is_plain=True),
     System("querator unix, 8 partitions", Querator, "unix", partitions=8),
     System("querator tcp, 8 partitions", Querator, "tcp", partitions=8),
     System("querator unix, 1 partition, protobuf", Querator, "unix", dialect="protobuf"),

@@ -6,15 +6,16 @@ cannot express. Unknown fields are ignored, as usual with protobuf.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from keyword import iskeyword
 from typing import Any, Final, TypeVar
 
 from querator.errors import ContentError
-from querator.limits import NS_PER_US, US_PER_SECOND
+from querator.limits import BATCH_ITEMS_MAX, NS_PER_US, US_PER_SECOND
 from querator.wire import schema, wireformat
-from querator.wire.messages import Message
+from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
 from querator.wire.wireformat import sized
 
 M = TypeVar("M", bound=Message)
@@ -23,6 +24,11 @@ INVALID_DATA: Final = "proto: cannot parse invalid wire-format data"
 INVALID_TEXT: Final = "string field contains invalid UTF-8"
 _IS_COMPILED: Final = not (wireformat.__file__ or "").endswith(".py")
 """In plain Python, reading byte by byte would cost more than the generated classes."""
+_BATCHED: Final = (QueueProduceItem, QueueRetryItem)
+"""A request with more than BATCH_ITEMS_MAX of these is refused, and the answer says how many there were. So a list of
+them has all messages up to the bound, and repeats the last one of these in place of each further one: a body can have
+millions of empty messages.
+"""
 
 
 def decode(kind: type[M], body: bytes) -> M:
@@ -96,7 +102,8 @@ def _prepare(kind: type[Message]) -> wireformat.MessageRule:
             continue
         wire_type = wireformat.VARINT if form in (wireformat.NUMBER, wireformat.FLAG) else wireformat.LENGTH
         child = None if field.child is None else _prepare(field.child)
-        fields[number << 3 | wire_type] = wireformat.FieldRule(position, form, child)
+        most = BATCH_ITEMS_MAX if field.child in _BATCHED else sys.maxsize
+        fields[number << 3 | wire_type] = wireformat.FieldRule(position, form, child, most)
     empty = kind()
     defaults = [getattr(empty, field.attribute) for field in schema.fields(kind)]
     rule = _RULES[kind] = wireformat.MessageRule(kind, defaults, fields)
@@ -110,7 +117,7 @@ def _prepare(kind: type[Message]) -> wireformat.MessageRule:
 @cache
 def _reader(kind: type[Message]) -> Callable[[Any], Any]:
     """A function that turns an object of the generated class into a struct."""
-    names: dict[str, Any] = {"kind": kind, "time": _time_to_us}
+    names: dict[str, Any] = {"kind": kind, "time": _time_to_us, "batch": _batch}
     arguments = []
     for position, field in enumerate(schema.fields(kind)):
         name = schema.proto_names(kind)[field.json_name]
@@ -118,7 +125,8 @@ def _reader(kind: type[Message]) -> Callable[[Any], Any]:
         if field.child is not None:
             names[f"child{position}"] = _reader(field.child)
             inner = f"child{position}"
-            value = f"list(map({inner}, {value}))" if field.repeated else f"{inner}({value})"
+            many = f"batch({inner}, {value})" if field.child in _BATCHED else f"list(map({inner}, {value}))"
+            value = many if field.repeated else f"{inner}({value})"
         elif field.repeated:
             value = f"list({value})"
         elif field.kind == "map":
@@ -129,6 +137,13 @@ def _reader(kind: type[Message]) -> Callable[[Any], Any]:
             value = f"{value} if m.HasField({name!r}) else None"
         arguments.append(value)
     return eval(f"lambda m: kind({', '.join(arguments)})", names)  # type: ignore[no-any-return]
+
+
+def _batch(read: Callable[[Any], Any], generated: Any) -> list[Any]:
+    if len(generated) <= BATCH_ITEMS_MAX:
+        return list(map(read, generated))
+    messages = list(map(read, generated[:BATCH_ITEMS_MAX]))
+    return messages + messages[-1:] * (len(generated) - BATCH_ITEMS_MAX)
 
 
 @cache

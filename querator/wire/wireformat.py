@@ -68,12 +68,14 @@ _SHIFT_MAX: Final = 21
 
 
 class FieldRule:
-    def __init__(self, position: int, form: int, child: MessageRule | None) -> None:
+    def __init__(self, position: int, form: int, child: MessageRule | None, most: int) -> None:
         self.position = position
         """The place of the field's value among the arguments of its struct."""
         self.form = form
         self.child = child
         """How to read each of its MESSAGES."""
+        self.most = most
+        """A request with more MESSAGES is refused, so further ones are only checked and counted."""
 
 
 class MessageRule:
@@ -89,12 +91,13 @@ class MessageRule:
 def read(table: MessageRule, body: bytes) -> Any:
     """The message in a body, or None if it is not valid or has something unusual."""
     try:
-        return _read(table, body, 0, len(body))
+        return _read(table, body, 0, len(body), None)
     except UnicodeDecodeError:
         return None
 
 
-def _read(table: MessageRule, body: bytes, at: int, end: int) -> Any:
+def _read(table: MessageRule, body: bytes, at: int, end: int, placeholder: Any) -> Any:
+    """The message in a part of a body, or the placeholder, if there is one, in place of a valid message."""
     values = table.defaults.copy()
     for position in table.repeated:
         values[position] = []
@@ -137,9 +140,10 @@ def _read(table: MessageRule, body: bytes, at: int, end: int) -> Any:
             values[field.position].append(body[at:stop].decode())
         else:
             assert field.child is not None
-            message = _read(field.child, body, at, stop)
+            messages: list[Any] = values[field.position]
+            message = _read(field.child, body, at, stop, messages[-1] if len(messages) >= field.most else None)
             if message is None:
                 return None
-            values[field.position].append(message)
+            messages.append(message)
         at = stop
-    return table.kind(*values)
+    return table.kind(*values) if placeholder is None else placeholder

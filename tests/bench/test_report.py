@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,9 +10,11 @@ import pytest
 
 from bench import scale
 from bench.compare import report
+from bench.compare.__main__ import SYSTEMS
 from bench.compare.backlog import Moment
 from bench.compare.cell import CellResult, Direction
 from bench.compare.chart import Bars, Line, bar_chart, line_chart, short
+from bench.compare.querator_server import Querator
 from bench.compare.results import Cell, Run, figures, round_ratios
 
 
@@ -191,3 +194,8 @@ def test_ratios_are_taken_round_by_round() -> None:
     theirs = Direction(rates=[10.0, 100.0])
     assert round_ratios(ours, theirs) == [2.0, 2.0]
     assert round_ratios(ours, Direction()) == []
+
+
+def test_both_clients_run_against_both_builds() -> None:
+    ours = [system for system in SYSTEMS if system.server is Querator and system.transport == "unix"]
+    assert {(system.is_asyncio, system.is_plain) for system in ours} == set(product((False, True), repeat=2))

@@ -114,6 +114,8 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+    reason: str
+    """The words behind the status."""
 
     @property
     def json(self) -> Any:
@@ -143,7 +145,8 @@ class Wire:
             assert name not in headers, f"{name} twice"
             headers[name] = value.strip()
         size = 0 if head_only else int(headers.get("content-length", "0"))
-        return Answer(int(status.split()[1]), headers, self.file.read(size))
+        _, code, reason = status.decode().rstrip("\r\n").split(" ", 2)
+        return Answer(int(code), headers, self.file.read(size), reason)
 
     def is_at_end(self) -> bool:
         try:

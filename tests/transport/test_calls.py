@@ -314,3 +314,19 @@ def test_metrics_count_every_path_on_both_ways(front: Front) -> None:
         "process_cpu_seconds_total",
     ):
         assert series in text
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (request("/v1/queue.produce", b"{"), "Client Content Error"),
+        (produce("boom"), "Internal Service Error"),
+        (produce("bad"), "Bad Request"),
+        (produce(), "OK"),
+    ],
+)
+def test_the_words_behind_the_status_are_the_same_on_both_paths(front: Front, data: bytes, reason: str) -> None:
+    wire = front.connect()
+    for _ in range(2):
+        wire.send(data)
+        assert wire.answer().reason == reason

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querator.errors import ContentError
+from querator.limits import BATCH_ITEMS_MAX
 from querator.wire import json, protobuf, schema, wireformat
 from querator.wire.messages import (
     ClockSetRequest,
@@ -20,6 +21,7 @@ from querator.wire.messages import (
     QueueProduceRequest,
     QueuesInfoRequest,
     StorageItem,
+    StorageItemsImportRequest,
 )
 from tests.wire.strategies import KINDS, message
 
@@ -151,3 +153,26 @@ def test_a_usual_request_needs_no_generated_class(kind: type[Message]) -> None:
         QueueCompleteRequest: QueueCompleteRequest("q", 7, "1m", ["a" * 27]),
     }[kind]
     assert wireformat.read(protobuf._prepare(kind), protobuf.encode(usual)) == usual
+
+
+@pytest.mark.parametrize("first", [b"\x1a\x00", b"\x1a\x02\x22\x00"], ids=["usual", "with a time"])
+def test_items_beyond_the_bound_are_counted_but_not_made(first: bytes) -> None:
+    many = protobuf.decode(QueueProduceRequest, first + b"\x1a\x03\x12\x01a" * 3_000 + b"\x0a\x01q")
+    assert (many.queue_name, len(many.items)) == ("q", 3_001)
+    assert len({id(item) for item in many.items}) == BATCH_ITEMS_MAX
+    assert many.items[0].kind == "" and {item.kind for item in many.items[1:]} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [(b"\x1a\x05ab", protobuf.INVALID_DATA), (b"\x1a\x03\x12\x01\xff", protobuf.INVALID_TEXT)],
+)
+def test_items_beyond_the_bound_are_still_checked(last: bytes, text: str) -> None:
+    with pytest.raises(ContentError, match=text):
+        protobuf.decode(QueueProduceRequest, b"\x1a\x00" * 3_000 + last)
+
+
+def test_lists_without_a_bound_are_read_in_full() -> None:
+    items = [StorageItem(id=str(number)) for number in range(BATCH_ITEMS_MAX + 2)]
+    body = protobuf.encode(StorageItemsImportRequest(items=items))
+    assert protobuf.decode(StorageItemsImportRequest, body).items == items

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from querator import __version__, build
 from querator.daemon.access import Access, Caller, Peer, Right
@@ -24,12 +25,15 @@ from querator.daemon.http.routes import LEASE, PAGES, PREFIX
 from querator.daemon.metrics import CONTENT_TYPE, Metrics
 from querator.daemon.queue import AnswerInParts
 from querator.daemon.tls import ServerTls
-from querator.errors import InternalError, QueratorError, RequestFailed, Unauthorized
-from querator.limits import LINGER_SECONDS, UNREAD_SECONDS_MAX
+from querator.errors import BY_CODE, InternalError, QueratorError, RequestFailed, Unauthorized
+from querator.limits import LARGE_BODY_BYTES, LINGER_SECONDS, UNREAD_SECONDS_MAX
 from querator.wire import content
 from querator.wire.content import Codec
 
 log = logging.getLogger("querator.transport")
+
+# uvicorn does not know our codes. Answers of the app and of our protocol class begin with the same line.
+STATUS_LINE.update({code: f"HTTP/1.1 {code} {error.code_text}\r\n".encode() for code, error in BY_CODE.items()})
 
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 STANDBY_OF: Final = b"querator-standby-of"
@@ -203,20 +207,31 @@ async def hold_back(access: Access, scope: Scope, error: QueratorError) -> None:
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int, codec: Codec = content.JSON) -> bytes:
     """The whole body. Raises Refused as soon as the body is known to be too long."""
+    expected = 0
     for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > bytes_max:
-            raise over_limit(bytes_max, codec)
-    chunks, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > bytes_max:
-            raise over_limit(bytes_max, codec)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+        if name == b"content-length":
+            expected = int(value)
+    if expected > bytes_max:
+        raise over_limit(bytes_max, codec)
+    connection = scope["state"].get("body_room")  # None for a body that the console has in memory already
+    chunks, size, has_room = [], 0, connection is None
+    try:
+        while True:
+            if not has_room and max(size, expected) > LARGE_BODY_BYTES:
+                has_room = True
+                await connection.wait_for_room(expected or bytes_max)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > bytes_max:
+                raise over_limit(bytes_max, codec)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+    finally:
+        if has_room and connection is not None:
+            connection.leave_room()
 
 
 async def send_reply(send: Send, codec: Codec, result: Any, *, close: bool = False) -> None:

@@ -35,7 +35,7 @@ Abandon = Callable[[], None]
 
 DONE: Final = Reply(code=200)
 _NOTHING: Final[frozenset[str]] = frozenset()
-LARGE_BODY_BYTES: Final = 65_536
+LARGE_ANSWER_BYTES: Final = 65_536
 """Longer bodies get a write of their own, because copying them behind their head costs more than a second write."""
 
 

@@ -8,9 +8,11 @@ from collections import defaultdict
 from typing import Final, Protocol
 
 from querator import limits
+from querator.daemon import allocators
 from querator.daemon.access import UNIX, Caller, Peer
 from querator.daemon.http.dispatch import DONE, Calls
 from querator.daemon.http.heads import RememberedHeads
+from querator.daemon.http.memory import BodyRoom, UnreadAnswers
 from querator.errors import BY_CODE
 from querator.wire.content import Codec
 
@@ -64,7 +66,7 @@ class ReplyHeads:
 
 
 class Gate:
-    """The state that all connections share. It also ends idle connections."""
+    """The state that all connections share. It also ends idle connections, and returns memory after a peak."""
 
     def __init__(self, calls: Calls, tcp_connections_max: int = limits.TCP_CONNECTIONS_MAX) -> None:
         self.calls = calls
@@ -77,6 +79,8 @@ class Gate:
         """
         calls.access.on_ended.append(self._forget_callers)
         self.reply_heads = ReplyHeads()
+        self.bodies = BodyRoom()
+        self.unread_answers = UnreadAnswers()
         self.sweeps = 0
         """The number of sweeps so far. It serves as a coarse clock, because a timer per request would be too slow."""
         self._is_sweeping = False
@@ -109,6 +113,14 @@ class Gate:
         self.sweeps += 1
         for connection in list(connections):
             connection.end_if_idle()
+        self._give_back(loop)
         self._is_sweeping = False
         if connections:
             self.keep_sweeping(loop, connections)
+
+    def _give_back(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Returns free memory to the system when a peak is over."""
+        bodies, unread = self.bodies, self.unread_answers
+        if (bodies.had_peak or unread.had_peak) and not bodies.bytes and not unread.bytes:
+            bodies.had_peak = unread.had_peak = False
+            loop.run_in_executor(None, allocators.give_back)

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from querator import limits
 from querator.daemon.http.chunked import ChunkedEnd, TooMuchFraming
-from querator.daemon.http.dispatch import LARGE_BODY_BYTES, Call, Refused, encode, reply_codec
+from querator.daemon.http.dispatch import LARGE_ANSWER_BYTES, Call, Refused, encode, reply_codec
 from querator.daemon.http.gate import Gate
 from querator.daemon.http.peers import peer_of
 from querator.errors import TransportError
@@ -67,6 +67,9 @@ class ParsingConnection(HttpToolsProtocol):
         """The hot call that is under way."""
         self._missing = 0
         """Bytes of the body that are still to come."""
+        self._waits_for_room = False
+        self._room: asyncio.Future[None] | None = None
+        """Done when the parsed body that waits for room may enter."""
         self._head = b""
         self._original_method = b""
         self._in_head = False
@@ -152,6 +155,7 @@ class ParsingConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self.scope["state"]["cut_off"] = self.cut_off
         self.scope["state"]["peer"] = self._peer
+        self.scope["state"]["body_room"] = self
         if b"transfer-encoding" in names:
             self._chunked_end = ChunkedEnd()
         elif b"content-length" in names:
@@ -168,6 +172,35 @@ class ParsingConnection(HttpToolsProtocol):
         except Refused:
             return
         self._heads.learn(self._head, self.headers, call)
+
+    # Memory (the methods that `memory` calls, and the room for a body that the ASGI app reads)
+
+    async def wait_for_room(self, size: int) -> None:
+        """Returns when a large body may be read, or when the connection is gone. The caller must call `leave_room`."""
+        if not self.gate.bodies.ask(self, size):
+            self._waits_for_room = True
+            self._room = self.loop.create_future()
+            await self._room
+
+    def leave_room(self) -> None:
+        self._waits_for_room = False
+        self.gate.bodies.leave(self)
+
+    def enter_room(self) -> None:
+        self._waits_for_room = False
+        self._last_sweep = self.gate.sweeps
+        room, self._room = self._room, None
+        if room is not None:
+            if not room.done():
+                room.set_result(None)
+        elif not self._raw.is_closing():
+            self.flow.resume_reading()
+
+    def unread_bytes(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def cut(self) -> None:
+        self._raw.abort()
 
     def on_body(self, body: bytes) -> None:
         if self._phase == PARSED_BODY:
@@ -206,6 +239,7 @@ class ParsingConnection(HttpToolsProtocol):
         # If we closed with unread bytes, the kernel would send a reset, and the client might never see our answer.
         self._phase = LINGER
         self._held = b""
+        self.leave_room()
         self._linger_bytes = limits.OVER_LIMIT_DRAIN_BYTES_MAX
         if self._raw.is_closing():
             return
@@ -250,7 +284,7 @@ class ParsingConnection(HttpToolsProtocol):
             return
         status, body = encode(codec, result)
         start = reply_heads.start(status, codec, len(body), close=close)
-        if len(body) < LARGE_BODY_BYTES:
+        if len(body) < LARGE_ANSWER_BYTES:
             self._raw.write(start + body)
         else:
             self._raw.write(start)

@@ -73,6 +73,10 @@ class QueratorProtocol(ParsingConnection):
         abandon, self._abandon = self._abandon, None
         self._held = b""
         self._chunks = []
+        self.gate.unread_answers.remove(self)
+        self.leave_room()
+        if self._room is not None:
+            self.enter_room()  # the app learns that the client is gone when it reads the body
         super().connection_lost(exc)
         if abandon is not None:
             abandon()
@@ -111,6 +115,8 @@ class QueratorProtocol(ParsingConnection):
         if self._phase == HEAD and self._held and not self.flow.write_paused:
             since = min(since, self._head_sweep)
         seconds = (self.gate.sweeps - since) * SWEEP_SECONDS
+        if self._waits_for_room:
+            return
         if seconds > self.timeout_keep_alive and self._phase in (HEAD, HOT_BODY, PARSED_BODY):
             self._raw.abort()  # close() would wait for a client that does not read
 
@@ -130,8 +136,13 @@ class QueratorProtocol(ParsingConnection):
             self._write(call.codec, Unauthorized(call.caller.ended), close=True)
             self._linger()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.gate.unread_answers.add(self)
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.gate.unread_answers.remove(self)
         self._resume_held()
 
     # Bytes in
@@ -192,6 +203,9 @@ class QueratorProtocol(ParsingConnection):
                 self._call = known.call
                 self._chunks = [data[end:]]
                 self._missing = at - size
+                if known.length > limits.LARGE_BODY_BYTES and not self.gate.bodies.ask(self, known.length):
+                    self._waits_for_room = True
+                    self.flow.pause_reading()
 
     def _collect(self, data: bytes) -> None:
         """Adds bytes to the body of a hot call. The pieces are joined once, at the end."""
@@ -203,6 +217,7 @@ class QueratorProtocol(ParsingConnection):
             return
         chunks.append(data[:missing])
         self._chunks = []
+        self.leave_room()
         self._answer(call, b"".join(chunks))
         self._advance(data, missing)
 
@@ -245,7 +260,9 @@ class QueratorProtocol(ParsingConnection):
             data, at = self._held, self._held_at
             self._held, self._held_at = b"", 0
             self._advance(data, at)
-        if len(self._held) - self._held_at <= limits.PIPELINED_BYTES_MAX and not self._raw.is_closing():
+        if self._waits_for_room or self._raw.is_closing():
+            return
+        if len(self._held) - self._held_at <= limits.PIPELINED_BYTES_MAX:
             self.flow.resume_reading()
 
     # Hot calls
