@@ -1,5 +1,6 @@
 # What can be made here: `make help`. Everything happens in this checkout: the virtual environment is .venv, pip's
-# downloads go to .cache, and what runs keeps its data in a temporary directory that is removed afterwards.
+# downloads go to .cache, and what runs keeps its data in a temporary directory that is removed afterwards. Only compiled
+# modules are kept elsewhere: in ~/.cache/querator/compiled, which all checkouts share, or in QUERATOR_COMPILED_CACHE.
 
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -100,7 +100,7 @@ def sources() -> list[str]:
 
 def reason_for_plain() -> str:
     """Why this machine builds plain Python. Empty if it compiles."""
-    if os.environ.get("QUERATOR_PURE", "0") not in ("", "0"):
+    if os.environ.get("QUERATOR_PURE", "").lower() not in ("", "0", "false", "no"):
         return "QUERATOR_PURE is set"
     if sys.implementation.name != "cpython":
         return f"mypyc does not compile for {sys.implementation.name}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "Client", "ClientTls", "__version__"]
 __version__ = "0.1.0"
 
-if os.environ.get("QUERATOR_PURE", "0") not in ("", "0"):
+if os.environ.get("QUERATOR_PURE", "").lower() not in ("", "0", "false", "no"):
     from querator import build
 
     build.use_plain_modules()

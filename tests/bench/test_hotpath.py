@@ -31,7 +31,7 @@ BYTECODES = {
 }
 """Per request of the plain build with Python 3.11, by items per request and clients."""
 COMPILED_SHARE_MAX = 0.85
-"""The compiled build's instructions per request, of the plain build's; 0.62 to 0.74 when this was written."""
+"""The compiled build's instructions per request, of the plain build's; 0.56 to 0.60 when this was written."""
 REFERENCES_MAX = {"produce": 1.2, "lease": 1.65, "complete": 1.2, "in one": 1.8}
 """The compiled build's processor time per request, in units of `hotpath.reference_work`, and two thirds more: 0.72,
 0.99, 0.71 and 1.09 were measured with Python 3.11."""

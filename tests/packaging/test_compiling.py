@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,19 @@ def test_a_plain_build_needs_nothing_but_setuptools(variable, value, reason, mon
     monkeypatch.setenv(variable, value)
     assert reason in backend.reason_for_plain()
     assert backend.get_requires_for_build_wheel() == []
+
+
+@pytest.mark.parametrize("value", ["", "0", "no", "False"])
+def test_a_word_for_no_does_not_ask_for_plain_python(value, monkeypatch):
+    usual = build_of_a_process()
+    monkeypatch.setenv("QUERATOR_PURE", value)
+    assert backend.reason_for_plain() != "QUERATOR_PURE is set"
+    assert build_of_a_process() == usual
+
+
+def build_of_a_process() -> str:
+    command = [sys.executable, "-c", "from querator import build; print(build.name())"]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(bool(backend.reason_for_plain()), reason="nothing to compile with on this machine")
