@@ -427,6 +427,8 @@ ARCHIVE_DELETES_MAX = 1_000
 """Objects that are deleted with one request."""
 ARCHIVE_BASE_CHECK_SECONDS = 0.5
 """The time between two looks for partitions that need a new base."""
+ARCHIVE_BASE_SECONDS_MAX = 60.0
+"""While a partition has no base, the lag grows. Health has a warning when the lag is longer than this."""
 ARCHIVE_PRUNE_SECONDS = 3_600.0
 """The time between two prunings of the archive."""
 ARCHIVE_WAIT_SECONDS_MAX = 5.0

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from querator import limits
 from querator.clock import ManualClock, SetBackClock
 from querator.daemon.archive.bucket import Away
-from querator.daemon.archive.standby import Promotion, Standby
+from querator.daemon.archive.standby import Doubt, Promotion, Standby
 from querator.daemon.archive.standby_reads import StandbyReads
 from querator.daemon.metrics import ArchiveLag
 from querator.daemon.registry import Registry
@@ -18,6 +19,9 @@ from querator.daemon.store import StorageError
 from querator.errors import ConfigError, InternalError, QueratorError
 
 log = logging.getLogger("querator.archive")
+
+FORCE_HINT: Final = "--force takes over anyway"
+"""Ends a refusal that --force overrules. `querator daemon promote` shows it as a hint."""
 
 
 class StandingBy:
@@ -72,7 +76,7 @@ class StandingBy:
         try:
             promotion = await registry.blocking(self.standby.promote, force)
         except (QueratorError, StorageError, Away) as error:
-            self.standby.refusal = str(error)
+            self.standby.refusal = f"{error}" + (f"; {FORCE_HINT}" if isinstance(error, Doubt) else "")
             log.error("standby was not promoted", extra={"reason": str(error)})
             return
         registry.is_promoting = True
@@ -108,4 +112,8 @@ class StandingBy:
 
     def health(self) -> tuple[bool, str]:
         trouble = self.standby.trouble
-        return True, f"the archive cannot be followed: {trouble}" if trouble else ""
+        if trouble:
+            return True, f"the archive cannot be followed: {trouble}"
+        if self.lag().seconds > limits.ARCHIVE_BASE_SECONDS_MAX and self.standby.incomplete:
+            return True, f"the archive is not complete: {', '.join(self.standby.incomplete)}"
+        return True, ""

@@ -97,6 +97,10 @@ class Shipper:
         self._bases: list[Base] = []
         self._placed: tuple[str, ...] = ()
         """The partitions of the last cut that is wholly in the archive. The ledger knows all of them."""
+        self._without_base: list[str] = []
+        """The partitions in use that could not be restored after the last cut."""
+        self.base_failures: dict[str, str] = {}
+        """Why the base of a partition was not taken."""
         self._many_objects: frozenset[str] = frozenset()
         """Partitions that need new bases because the log since their last ones has many objects."""
         self._lock = threading.Lock()
@@ -299,6 +303,16 @@ class Shipper:
             f" {self.lag_seconds():.1f}s behind"
         )
 
+    def lack(self) -> str:
+        """Which partitions the archive lacks although they should have been copied by now; empty if it lacks none."""
+        missing, cutter = self._without_base, self._cutter
+        reasons = [self.base_failures[uuid] for uuid in missing if uuid in self.base_failures]
+        if cutter is None or not missing or not (reasons or self.lag_seconds() > limits.ARCHIVE_BASE_SECONDS_MAX):
+            return ""
+        queues = sorted({cutter.placements[uuid][0] for uuid in missing if uuid in cutter.placements})
+        text = f"the archive has no copy of {len(missing)} partitions ({', '.join(queues)})"
+        return f"{text}: {reasons[0]}" if reasons else text
+
     def ask(self, must_put: bool = False) -> int:
         """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
         number that this returns. With `must_put`, this also proves that this daemon is still the owner.
@@ -367,13 +381,22 @@ class Shipper:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
                 self._find_many_objects()
             self._is_stranger = False
-        self.shipped_us = time_us
         self._placed = tuple(cutter.placements)
-        if not (self.config.wait and cutter.lacks_bases(self.ledger)):
+        self._without_base = cutter.without_base(self.ledger)
+        self._note_shipped(time_us)
+        if not (self.config.wait and self._without_base):
             self.cuts_done = self._cuts_begun
             self.confirmed()
         with self._done:
             self._done.notify_all()
+
+    def _note_shipped(self, time_us: int) -> None:
+        """A partition without a base would be lost with this machine, so the time stands still until it has one."""
+        if self._without_base:
+            lines = [self.ledger.lines.get(uuid) for uuid in self._without_base]
+            known = [self.shipped_us, *(line.complete_to for line in lines if line is not None)]
+            time_us = min([one for one in known if one], default=0)
+        self.shipped_us = time_us
 
 
 def _has_many_objects(line: Line, ledger: Ledger) -> bool:

@@ -36,6 +36,10 @@ from querator.errors import Conflict, QueratorError
 log = logging.getLogger("querator.archive")
 
 
+class Doubt(Conflict):
+    """Taking over may break a promise, so somebody has to force it."""
+
+
 class Replayed(NamedTuple):
     """How far a standby is."""
 
@@ -86,6 +90,10 @@ class Standby:
         self.owner: Owner = owner_of(self._identity, address)
         self._ledger = Ledger()
         self._pending: list[LogObject] = []
+        self._complete_to: dict[str, int] = {}
+        """The partitions whose bases the archive lacks, and up to which time each one is complete."""
+        self.incomplete: list[str] = []
+        """The same for a person."""
         self._ahead: Iterator[LogObject] = iter(())
         """The log objects that the owner's last heartbeat knows of and that come after those in `_pending`."""
         self._placements: dict[str, tuple[str, str]] = {}
@@ -216,6 +224,7 @@ class Standby:
             for uuid in self._open_missing():
                 for one in needed_logs(self.bucket, self._ledger.lines[uuid].replay_from or after, after - 1):
                     self._take_records(one, uuid)
+        self._note_incomplete()
         self._has_news = True
 
     def _bring_up_to_date(self) -> None:
@@ -227,6 +236,7 @@ class Standby:
         first = min([line.replay_from for line in lagging], default=self._ledger.number + 1)
         for one in needed_logs(self.bucket, first, self._ledger.number):
             self._take_records(one)
+        self._note_incomplete()
         self._has_news = True
 
     def _lacks_records(self, uuid: str, line: Line) -> bool:
@@ -341,7 +351,21 @@ class Standby:
         last, number, owner = self.heartbeats.last, self._ledger.number, str(self._ledger.owner or "")
         objects = max(0, last.number - number) if last else 0
         complete_to = last.complete_to if last is not None and not objects else 0
-        return Replayed(owner, max(self._ledger.time, complete_to), objects)
+        until_us = max(self._ledger.time, complete_to)
+        return Replayed(owner, min([until_us, *self._complete_to.values()]), objects)
+
+    def _note_incomplete(self) -> None:
+        """Notes which partitions could not be taken over whole, because the archive has no base of them."""
+        missing = self._ledger.without_base(self._placements)
+        names = {one.uuid: f"{one.queue}/{one.number}" for one in self.catalog.placements()} if missing else {}
+        found, texts = {}, []
+        for uuid in missing:
+            line = self._ledger.lines.get(uuid)
+            found[uuid] = (line.complete_to if line else 0) or self._complete_to.get(uuid, self._ledger.time)
+            # A file that we have ends at that moment. If we have none, the partition is lost with the owner.
+            until = f"complete up to {times.text(found[uuid])}" if uuid in self.stores else "no copy"
+            texts.append(f"{names.get(uuid, uuid)} ({until})")
+        self._complete_to, self.incomplete = found, texts
 
     # Taking over.
 
@@ -368,20 +392,26 @@ class Standby:
         self.heartbeats.look(self._ledger.epoch)
         skew_us = self.heartbeats.skew_us()
         if not force and (doubt := _doubt_about_clocks(skew_us)):
-            self.refusal = doubt
-            raise Conflict(doubt, hint="--force takes over anyway; leases may end too early")
+            raise Doubt(doubt)
         behind_us = max(0, skew_us or 0)
         with self._following:
             # Noted before the claim: if the daemon dies after it, its next start must set the clock back as well.
             self._identity = noted_behind(self._data, self._identity, self._clock, behind_us)
-            before = self._claim(epoch)
+            try:
+                before = self._claim(epoch, force)
+            except QueratorError:
+                self._identity = noted_behind(self._data, self._identity, self._clock, 0)
+                raise
+            for one in self.incomplete:
+                log.warning("a partition is not complete", extra={"partition": one})
             self._stopping.set()
             self._close()
-        extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(self._ledger.time)}
+        complete_to = min([self._ledger.time, *self._complete_to.values()])
+        extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(complete_to)}
         log.warning("standby takes over", extra=extra)
-        return Promotion(self.owner, before, behind_us, self._ledger.time)
+        return Promotion(self.owner, before, behind_us, complete_to)
 
-    def _claim(self, epoch: int) -> Before:
+    def _claim(self, epoch: int, force: bool) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""
         check_end(self.bucket, self._ledger.number + len(self._pending))
         while True:
@@ -392,6 +422,8 @@ class Standby:
                 return self._before  # an earlier attempt has succeeded, although it looked like a failure
             if last.epoch != epoch:
                 raise Conflict(f"{last.owner} was faster: it owns the archive now")
+            if self.incomplete and not force:
+                raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(self.incomplete)}")
             end = _end_of_log(self._ledger, self._pending)
             self._before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
