@@ -449,8 +449,17 @@ PROMOTION_SECONDS_MAX = 30.0
 PROMOTION_RETRY_SECONDS = 0.1
 """A promotion that fails because the object store does is tried again after the second time, and given up after the
 first one."""
-SKEW_SAMPLES_MAX = 32
-"""The clock of the owner is compared with ours at this many of its last heartbeats."""
+HEARTBEAT_LOOK_SECONDS = 1.0
+"""A standby looks for a new heartbeat at least this often."""
+SKEW_LOOK_SECONDS = 0.05
+SKEW_ERROR_SECONDS_MAX = 0.2
+"""It looks as often as the first says until it has seen one within the second after it was there."""
+SKEW_SECONDS_KEPT = 60.0
+"""The clock of the owner is compared with ours at its heartbeats of the last minute."""
+SKEW_PUT_SECONDS = 2.0
+"""A heartbeat whose put takes longer makes it look as if the owner's clock had moved."""
+CLOCK_SLEW_US_PER_SECOND = 500
+"""A clock that was set back by a take-over catches up with the system's clock by this much in a second."""
 SKEW_SECONDS_MAX = 10
 """A standby whose clock differs by more from the owner's takes over only if it is forced to."""
 ARCHIVE_STOP_SECONDS_MAX = 3.0

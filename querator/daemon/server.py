@@ -85,6 +85,12 @@ def _clock(config: DaemonConfig) -> Clock:
     return SetBackClock(behind_us) if config.standby or behind_us else SystemClock()
 
 
+def _slew(loop: asyncio.AbstractEventLoop, clock: SetBackClock) -> None:
+    """Lets a clock that was set back catch up, so slowly that leases hardly notice."""
+    clock.behind_us = max(0, clock.behind_us - limits.CLOCK_SLEW_US_PER_SECOND)
+    loop.call_later(1.0, _slew, loop, clock)
+
+
 def _archive_role(config: DaemonConfig) -> str:
     if config.archive is None:
         return "off"
@@ -109,6 +115,8 @@ async def _serve(
     loop.add_signal_handler(signal.SIGUSR1, service.archive.promote)
     loop.add_signal_handler(signal.SIGUSR2, service.archive.promote, True)
     loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
+    if isinstance(clock, SetBackClock):
+        _slew(loop, clock)
     try:
         await service.start(http)
     except QueratorError:

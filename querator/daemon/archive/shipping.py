@@ -269,20 +269,22 @@ class Shipper:
             return
         self._beat_at = time.monotonic() + self.config.heartbeat
         self._beats += 1
-        beat = Heartbeat(
-            epoch=self.ledger.epoch,
-            owner=self.owner,
-            time=self._clock.now_us(),
-            number=self.ledger.number,
-            beats=self._beats,
-            every=self.config.heartbeat,
-            complete_to=self.shipped_us,
-            is_waiting=self.config.wait,
-        )
+        number = self.ledger.number
         try:
             check_log(self.bucket, self.ledger)
             # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
-            self._check_owner(beat.number + 1, self.bucket.read(log_name(beat.number + 1)))
+            self._check_owner(number + 1, self.bucket.read(log_name(number + 1)))
+            # The time is taken last: what passes before the put ends counts as a difference of the clocks.
+            beat = Heartbeat(
+                epoch=self.ledger.epoch,
+                owner=self.owner,
+                time=self._clock.now_us(),
+                number=number,
+                beats=self._beats,
+                every=self.config.heartbeat,
+                complete_to=self.shipped_us,
+                is_waiting=self.config.wait,
+            )
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
             self._note_back()
         except Away as error:

@@ -9,6 +9,7 @@ Readers of the files and of the catalog hold `Standby.files`, and so does the th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -177,7 +178,16 @@ class Standby:
                 if self.trouble != str(error):
                     log.error("standby cannot follow", extra={"reason": str(error)})
                 self.trouble = str(error)
-            self._stopping.wait(self.config.interval)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Waits for one interval, and looks for heartbeats meanwhile: how often must not depend on the interval."""
+        end = time.monotonic() + self.config.interval
+        with contextlib.suppress(Away):  # the next turn notes it
+            while not (
+                self._stopping.wait(min(self.config.interval, self.heartbeats.pause())) or time.monotonic() >= end
+            ):
+                self._watch_owner()
 
     def _follow_one(self) -> bool:
         """Reads the next log object. False if there is none yet."""
