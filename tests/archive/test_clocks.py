@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ class Machines:
         self.owner_us = self.standby_us = 0
         self.beats = 0
         monkeypatch.setattr(heartbeats, "_monotonic_us", lambda: self.now_us)
-        monkeypatch.setattr(heartbeats.time, "monotonic", lambda: self.now_us / SECOND)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_us / SECOND)
         self.seen = Heartbeats(self.bucket, _StandbyClock(self))
 
     def beat(self) -> None:

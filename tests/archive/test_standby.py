@@ -221,6 +221,15 @@ def test_a_silent_owner_is_replaced_by_itself(live: House, open_house: OpenHouse
     assert sorted(standby.contents()) == ["1", "2"]
 
 
+def test_an_owner_that_rarely_copies_still_sends_heartbeats(open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    live = open_house("live", archive=dataclasses.replace(archive, interval=3_600.0, heartbeat=0.05))
+    live.create()
+    shipped(live)
+    standby = open_house("standby", archive=archive, standby=True)
+    seen = follower(standby).heartbeats
+    standby.until(lambda: seen.last is not None and seen.last.beats > 3)
+
+
 def test_a_directory_that_is_no_standby_is_refused(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> None:
     other = open_house("other")
     other.create()

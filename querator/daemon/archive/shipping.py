@@ -180,8 +180,7 @@ class Shipper:
                 self._beat(is_last)
                 if is_last:
                     return
-                self._wake.wait(max(0.0, begun + self.config.interval - time.monotonic()))
-                self._wake.clear()
+                self._rest_until(begun + self.config.interval)
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
         except (QueratorError, DamagedObject) as error:
@@ -193,6 +192,12 @@ class Shipper:
         finally:
             self._claimed.set()
             self._packers.close()
+
+    def _rest_until(self, end: float) -> None:
+        """Waits until then, or until somebody asks for a cut. Heartbeats go on: they must not depend on `interval`."""
+        while not self._wake.wait(max(0.0, min(end, self._beat_at) - time.monotonic())) and time.monotonic() < end:
+            self._beat(at_once=False)
+        self._wake.clear()
 
     def _patiently(self, work: Callable[[], object]) -> None:
         """Repeats work until the object store has taken it."""
@@ -383,6 +388,7 @@ class Shipper:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
                 self._find_many_objects()
             self._is_stranger = False
+            self._beat(at_once=False)  # a cut after an outage may take long
         self._placed = tuple(cutter.placements)
         self._without_base = cutter.without_base(self.ledger)
         self._note_shipped(time_us)

@@ -351,8 +351,10 @@ class Standby:
 
     def _watch_owner(self) -> None:
         self.heartbeats.look(self._ledger.epoch)
-        silence = self.heartbeats.silence()
-        if self.config.takeover is not None and silence > self.config.takeover:
+        silence, last = self.heartbeats.silence(), self.heartbeats.last
+        # The owner may have another configuration than we have.
+        patience = max(self.config.takeover or 0.0, 3 * last.every if last is not None else 0.0)
+        if self.config.takeover is not None and silence > patience:
             log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
             self.heartbeats.forget_silence()
             self._take_over()
