@@ -465,4 +465,5 @@ SKEW_SECONDS_MAX = 10
 ARCHIVE_STOP_SECONDS_MAX = 3.0
 """A daemon that stops tries for this long to ship the rest."""
 ARCHIVE_CLAIM_SECONDS_MAX = 5.0
-"""A daemon that starts waits this long for the object store. Then it serves without the store, unless `wait` is set."""
+"""A daemon that starts waits this long for the object store. Then it serves without the store. With `wait`, requests
+get 454 until the store is back."""

@@ -113,6 +113,8 @@ class Shipper:
         self._done = threading.Condition()
         self._wake = threading.Event()
         self._claimed = threading.Event()
+        self._has_started = False
+        """Whether the daemon went on, so that it must be told if the archive is lost."""
         self._refusal: QueratorError | None = None
         self._stop_at = 0.0
         """While the daemon stops: the time after which nothing is tried again. 0 if it does not stop."""
@@ -127,19 +129,19 @@ class Shipper:
     def claim(self, address: str, may_take: bool) -> None:
         """Blocking. Claims the archive, before anything is opened. Raises Replaced if it belongs to another directory.
 
-        If the object store cannot be reached, and nobody must wait for it, the thread claims later.
+        If the object store cannot be reached, the thread claims later. With `wait`, nothing is acknowledged until then.
         """
         self._identity = read_identity(self._data)
         if self.before is None:
             self.owner = owner_of(self._identity, address)
         self._may_take = may_take
-        if self.config.wait:
-            self._patiently(lambda: try_store(self.bucket))
         self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
         self._thread.start()
-        self._claimed.wait(None if self.config.wait else limits.ARCHIVE_CLAIM_SECONDS_MAX)
-        if self._refusal is not None:
-            raise self._refusal
+        self._claimed.wait(limits.ARCHIVE_CLAIM_SECONDS_MAX)
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._has_started = True
 
     def begin(self, catalog: Catalog, storages: Mapping[str, Storage]) -> None:
         """Starts shipping. Called when the storages are open and nothing was written to them yet."""
@@ -171,6 +173,7 @@ class Shipper:
 
     def _run(self) -> None:
         try:
+            self._patiently(self._try_store)
             self._patiently(self._claim)
             self._claimed.set()
             while True:
@@ -184,11 +187,13 @@ class Shipper:
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
         except (QueratorError, DamagedObject) as error:
-            self._refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
-            self.trouble = str(self._refusal)
+            refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
+            self.trouble = str(refusal)
             log.critical("archive is lost", extra={"reason": self.trouble})
-            if self._claimed.is_set():
-                self._failed(self._refusal)
+            with self._lock:
+                self._refusal = refusal
+            if self._has_started:
+                self._failed(refusal)
         finally:
             self._claimed.set()
             self._packers.close()
@@ -230,6 +235,16 @@ class Shipper:
         return time.monotonic() - self._away_since if self.trouble else 0.0
 
     # Owning.
+
+    def _try_store(self) -> None:
+        if self.before is not None:
+            return  # the standby has tried the store
+        try:
+            try_store(self.bucket)
+        except ArchiveError as error:
+            if self.config.wait:
+                raise
+            log.warning("the archive is only a copy: two daemons could own it", extra={"reason": str(error)})
 
     def _claim(self) -> None:
         ledger = latest(self.bucket)
