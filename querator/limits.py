@@ -439,6 +439,8 @@ GATHER_ROUNDS_MAX = 5
 but for no more than this many times as long."""
 STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
+STANDBY_START_RETRY_SECONDS = 0.5
+"""A standby that starts before its archive can be read looks for it again after this time."""
 STANDBY_SAVE_SECONDS = 5.0
 """A standby notes how far it is after this time, and after a restart goes on from there."""
 STANDBY_MERGE_BYTES = 1_000_000

@@ -28,7 +28,7 @@ from querator import __version__, build, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs, unneeded
-from querator.daemon.archive import clock_behind_us
+from querator.daemon.archive import StoppedEarly, clock_behind_us
 from querator.daemon.bulk import bulk_routes
 from querator.daemon.console import console_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
@@ -121,6 +121,9 @@ async def _serve(
         await service.start(http)
     except QueratorError:
         raise
+    except StoppedEarly:
+        log.info("querator stopped")
+        return None
     except Exception:
         log.exception("the daemon could not start")
         raise
@@ -207,6 +210,7 @@ class DaemonServer(uvicorn.Server):
             return
         log.info("querator is stopping", extra={"reason": reason})
         self.should_exit = True
+        self._service.archive.stop_waiting()
         _exit_in_any_case()
 
     def give_up(self, error: QueratorError) -> None:

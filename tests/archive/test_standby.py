@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +18,15 @@ from querator import limits
 from querator.clock import SystemClock
 from querator.config import ArchiveConfig
 from querator.daemon import server
-from querator.daemon.archive import clock_behind_us
+from querator.daemon.archive import Away, Bucket, clock_behind_us
+from querator.daemon.archive import standby as standing_by
+from querator.daemon.archive.care import prune
+from querator.daemon.archive.restoring import place_base
 from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, shipped, shipper_of
-from tests.daemons import Daemon
+from tests.daemons import QUERATOR, Daemon, clean_environment
 from tests.maintenance.house import OPERATOR, SECOND, WAIT_SECONDS, House
 from tests.waiting import until
 
@@ -236,6 +242,71 @@ def test_a_directory_that_is_no_standby_is_refused(live: House, open_house: Open
     other.close()
     with pytest.raises(Conflict, match="is not the directory of a standby"):
         open_house("other", archive=archive, standby=True)
+
+
+def test_a_standby_waits_for_the_first_state_of_its_archive_and_can_be_stopped(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'archive'}"
+    words = [*QUERATOR, "daemon", "run", "--standby", "--archive", url, "--data", str(tmp_path / "second")]
+    log = tmp_path / "second.log"
+
+    def started() -> subprocess.Popen[bytes]:
+        with open(log, "wb") as file:
+            process = subprocess.Popen(words, env=clean_environment(tmp_path), stderr=file)
+        until(lambda: "standby waits for the archive" in log.read_text())
+        return process
+
+    process = started()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    process = started()
+    with Daemon(tmp_path, "--archive", url):
+        until(lambda: " started" in log.read_text())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_a_standby_waits_for_a_store_that_is_away(
+    live: House, open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([Away("closed"), Away("closed")])
+
+    def tried(bucket: Bucket) -> None:
+        for error in failures:
+            raise error
+
+    def placed(*words: Any) -> None:
+        monkeypatch.setattr(standing_by, "place_base", place_base)
+        raise Away("one 503")
+
+    monkeypatch.setattr(limits, "STANDBY_START_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(standing_by, "try_store", tried)
+    monkeypatch.setattr(standing_by, "place_base", placed)
+    standby = open_house("standby", archive=archive, standby=True)
+    followed(live, standby)
+    promoted(standby)
+    assert sorted(standby.contents()) == ["1", "2"]
+
+
+def test_a_standby_whose_archive_vanished_says_so(live: House, standby: House, archive: ArchiveConfig) -> None:
+    followed(live, standby)
+    live.close()
+    shutil.rmtree(archive.url.removeprefix("file://"))
+    standby.until(lambda: "is missing" in standby.service.health(OPERATOR)[1])
+
+
+def test_a_standby_that_was_down_for_too_long_needs_a_new_directory(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig
+) -> None:
+    followed(live, standby)
+    standby.close()
+    shipper = shipper_of(live)
+    while shipper.ledger.number < 2 * limits.ARCHIVE_INDEX_EVERY:
+        wanted = shipper.ask(must_put=True)
+        live.until(lambda wanted=wanted: shipper.cuts_done >= wanted)  # type: ignore[misc]
+    assert prune(bucket_of(archive), shipper.ledger.time + 1).objects > 0
+    with pytest.raises(Conflict, match="does not go back that far") as refused:
+        open_house("standby", archive=archive, standby=True)
+    assert "new data directory" in refused.value.hint
 
 
 def test_the_first_line_of_a_daemon_says_what_it_is_to_which_archive(tmp_path: Path) -> None:

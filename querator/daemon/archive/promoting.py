@@ -10,7 +10,7 @@ from typing import Final
 
 from querator import limits
 from querator.clock import ManualClock, SetBackClock
-from querator.daemon.archive.bucket import Away
+from querator.daemon.archive.bucket import Away, NothingYet
 from querator.daemon.archive.standby import Doubt, Promotion, Standby
 from querator.daemon.archive.standby_reads import StandbyReads
 from querator.daemon.metrics import ArchiveLag
@@ -22,6 +22,10 @@ log = logging.getLogger("querator.archive")
 
 FORCE_HINT: Final = "--force takes over anyway"
 """Ends a refusal that --force overrules. `querator daemon promote` shows it as a hint."""
+
+
+class StoppedEarly(Exception):
+    """The daemon was stopped while it waited for the archive."""
 
 
 class StandingBy:
@@ -49,17 +53,38 @@ class StandingBy:
         address = str(config.http or "")
         self.standby = Standby(config.archive, config.data, config.storages, registry.clock, address, take_over)
         self.reads = StandbyReads(registry, self.standby)
+        self._stopping = asyncio.Event()
         self.is_over = False
         """Whether the daemon was promoted and serves."""
 
     async def start(self, addresses: Sequence[str]) -> None:
         registry, standby = self._registry, self.standby
-        await registry.blocking(standby.start)
+        await self._start_standby()
         await registry.blocking(registry.access.load, standby.catalog)
         registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
         registry.owner = lambda: standby.replayed().owner
         self.reads.start()
         await self.reads.refresh()
+
+    async def _start_standby(self) -> None:
+        """Waits for the object store, and for the first state that the owner copies to the archive. Machines start in
+        any order. Raises StoppedEarly if the daemon is stopped meanwhile."""
+        reason = ""
+        while True:
+            try:
+                await self._registry.blocking(self.standby.start)
+                return
+            except (Away, NothingYet) as error:
+                if reason != str(error):
+                    reason = str(error)
+                    log.warning("standby waits for the archive", extra={"reason": reason})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), limits.STANDBY_START_RETRY_SECONDS)
+                raise StoppedEarly
+
+    def stop_waiting(self) -> None:
+        """Ends the wait for the archive, because the daemon is stopped."""
+        self._stopping.set()
 
     async def stop(self) -> None:
         await self.reads.close()

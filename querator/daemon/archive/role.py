@@ -30,6 +30,11 @@ class ArchiveRole:
         if self.standby is not None:
             self.standby.promote(force)
 
+    def stop_waiting(self) -> None:
+        """Ends a start that waits for the archive."""
+        if self.standing_by is not None:
+            self.standing_by.stop_waiting()
+
     async def catch_up(self) -> ArchiveLag | None:
         """On a standby: makes the next answers as new as they can be, and returns their lag."""
         if self.standby is not None and not self._registry.is_promoting:

@@ -22,12 +22,20 @@ import msgspec
 from querator import limits, times
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
-from querator.daemon.archive.bucket import Away, Bucket
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, NothingYet
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.ledger import Ledger, Line, needed_logs, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
-from querator.daemon.archive.ownership import check_end, claim, noted_behind, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import (
+    check_end,
+    check_log,
+    claim,
+    noted_behind,
+    owner_of,
+    read_identity,
+    save_identity,
+)
 from querator.daemon.archive.restoring import place_base, point_at, records_in
 from querator.daemon.archive.shipping import Before
 from querator.daemon.catalog import Catalog, placements_in
@@ -81,6 +89,7 @@ class Standby:
         """Why the archive cannot be read at present; empty if it works."""
         self.refusal = ""
         """Why the last promotion was refused; empty if none was."""
+        self._is_new = not (data / "catalog.duckdb").exists()
         self._before: Before | None = None
         """What was there before our last attempt to claim the archive."""
         self._data = data
@@ -115,6 +124,8 @@ class Standby:
         self._unmerged: dict[str, int] = {}
         """About how many bytes of each partition are only in DuckDB's log."""
         self._has_news = False
+        self._check_at = 0.0
+        """When to look next whether the archive still has its log."""
         self._looked_after_at = time.monotonic()
         self._forgot_at: dict[str, float] = {}
         """When expired request ids were last deleted from each attached file, or when it was first seen attached."""
@@ -129,21 +140,36 @@ class Standby:
     # Starting and stopping.
 
     def start(self) -> None:
-        """Blocking. Makes the files, or uses those of an earlier run. Raises QueratorError or StorageError."""
-        try_store(self.bucket)
-        is_new = not (self._data / "catalog.duckdb").exists()
-        if not is_new and not self._identity.number:
+        """Blocking. Makes the files, or uses those of an earlier run. Raises QueratorError or StorageError. After Away
+        and NothingYet, it can be called again.
+        """
+        if not self._is_new and not self._identity.number:
             raise Conflict(
                 f"{self._data} is not the directory of a standby", hint="a standby needs a directory of its own"
             )
+        try_store(self.bucket)
+        try:
+            self._ledger = point_at(self.bucket, None, None if self._is_new else self._identity.number)
+        except NothingYet:
+            raise
+        except ArchiveError as error:
+            if self._is_new:
+                raise
+            hint = "the standby was down for longer than the archive keeps; start it with a new data directory"
+            raise Conflict(str(error), hint=hint) from None
         self.catalog = Catalog(self._data / "catalog.duckdb")
-        self._ledger = point_at(self.bucket, None, None if is_new else self._identity.number)
-        for name, directory in self._directories.items():
-            self.storages[name] = open_storage(name, directory)
-        self._bring_up_to_date()
+        try:
+            for name, directory in self._directories.items():
+                self.storages[name] = open_storage(name, directory)
+            self._bring_up_to_date()
+        except Away:
+            self._close_files()
+            self.storages, self.stores, self._homes = {}, {}, {}
+            raise
         self._save()
         # Clocks are compared from the second heartbeat on, so an owner that stops after this moment was compared.
-        self.heartbeats.look(self._ledger.epoch)
+        with contextlib.suppress(Away):
+            self.heartbeats.look(self._ledger.epoch)
         self._thread.start()
 
     def stop(self) -> None:
@@ -157,9 +183,12 @@ class Standby:
         with self.files:
             self._save()
             self.is_closed = True
-            for storage in self.storages.values():
-                storage.close()
-            self.catalog.close()
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for storage in self.storages.values():
+            storage.close()
+        self.catalog.close()
 
     # The thread.
 
@@ -171,6 +200,7 @@ class Standby:
                         pass
                     self._look_after_files()
                 self._watch_owner()
+                self._check_archive()
                 self.trouble = ""
             except Away as error:
                 self.trouble = str(error)
@@ -358,6 +388,12 @@ class Standby:
             log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
             self.heartbeats.forget_silence()
             self._take_over()
+
+    def _check_archive(self) -> None:
+        """Raises Away if the archive has lost what we have read from it: then it has no news, but nothing is well."""
+        if self.trouble or time.monotonic() >= self._check_at:
+            check_log(self.bucket, self._ledger)
+            self._check_at = time.monotonic() + self.config.heartbeat
 
     def replayed(self) -> Replayed:
         last, number, owner = self.heartbeats.last, self._ledger.number, str(self._ledger.owner or "")
