@@ -116,7 +116,7 @@ complete -c querator -n '__querator_at '\''daemon stop'\''' -l debug -d 'Print a
 complete -c querator -n '__querator_at '\''daemon stop'\''' -l help -s h -d 'Show this message and exit.'
 complete -c querator -n '__querator_at '\''daemon promote'\''' -l config -r -F -d 'Read the settings from this TOML file.'
 complete -c querator -n '__querator_at '\''daemon promote'\''' -l data -r -F -d 'Keep all data in this directory.'
-complete -c querator -n '__querator_at '\''daemon promote'\''' -l force -d 'Take over even if the clocks of the two machines differ too much.'
+complete -c querator -n '__querator_at '\''daemon promote'\''' -l force -d 'Take over even if the clocks differ too much, or if the archive is not complete.'
 complete -c querator -n '__querator_at '\''daemon promote'\''' -l output -s o -x -a 'table json ndjson name' -d 'Print the answer in this format.'
 complete -c querator -n '__querator_at '\''daemon promote'\''' -l quiet -s q -d 'Print only ids if the command lists, and nothing if it changes something.'
 complete -c querator -n '__querator_at '\''daemon promote'\''' -l columns -x -d 'Print only these fields, in this order.'

@@ -438,6 +438,8 @@ ARCHIVE_DELETES_MAX = 1_000
 """Objects that are deleted with one request."""
 ARCHIVE_BASE_CHECK_SECONDS = 0.5
 """The time between two looks for partitions that need a new base."""
+ARCHIVE_BASE_SECONDS_MAX = 60.0
+"""While a partition has no base, the lag grows. Health has a warning when the lag is longer than this."""
 ARCHIVE_PRUNE_SECONDS = 3_600.0
 """The time between two prunings of the archive."""
 ARCHIVE_WAIT_SECONDS_MAX = 5.0
@@ -448,6 +450,8 @@ GATHER_ROUNDS_MAX = 5
 but for no more than this many times as long."""
 STANDSTILL_SECONDS = 2.0
 """A process that stood still for longer asks the archive for its owner before it answers."""
+STANDBY_START_RETRY_SECONDS = 0.5
+"""A standby that starts before its archive can be read looks for it again after this time."""
 STANDBY_SAVE_SECONDS = 5.0
 """A standby notes how far it is after this time, and after a restart goes on from there."""
 STANDBY_MERGE_BYTES = 1_000_000
@@ -458,11 +462,21 @@ PROMOTION_SECONDS_MAX = 30.0
 PROMOTION_RETRY_SECONDS = 0.1
 """A promotion that fails because the object store does is tried again after the second time, and given up after the
 first one."""
-SKEW_SAMPLES_MAX = 32
-"""The clock of the owner is compared with ours at this many of its last heartbeats."""
+HEARTBEAT_LOOK_SECONDS = 1.0
+"""A standby looks for a new heartbeat at least this often."""
+SKEW_LOOK_SECONDS = 0.05
+SKEW_ERROR_SECONDS_MAX = 0.2
+"""It looks as often as the first says until it has seen one within the second after it was there."""
+SKEW_SECONDS_KEPT = 60.0
+"""The clock of the owner is compared with ours at its heartbeats of the last minute."""
+SKEW_PUT_SECONDS = 2.0
+"""A heartbeat whose put takes longer makes it look as if the owner's clock had moved."""
+CLOCK_SLEW_US_PER_SECOND = 500
+"""A clock that was set back by a take-over catches up with the system's clock by this much in a second."""
 SKEW_SECONDS_MAX = 10
 """A standby whose clock differs by more from the owner's takes over only if it is forced to."""
 ARCHIVE_STOP_SECONDS_MAX = 3.0
 """A daemon that stops tries for this long to ship the rest."""
 ARCHIVE_CLAIM_SECONDS_MAX = 5.0
-"""A daemon that starts waits this long for the object store. Then it serves without the store, unless `wait` is set."""
+"""A daemon that starts waits this long for the object store. Then it serves without the store. With `wait`, requests
+get 454 until the store is back."""

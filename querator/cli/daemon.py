@@ -263,7 +263,10 @@ def promote(
     config: Config = None,
     data: Data = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Take over even if the clocks of the two machines differ too much.")
+        bool,
+        typer.Option(
+            "--force", help="Take over even if the clocks differ too much, or if the archive is not complete."
+        ),
     ] = False,
 ) -> None:
     """Make the standby on this data directory the owner of the archive, and wait until it serves.
@@ -285,7 +288,8 @@ def promote(
         os.kill(found.pid, signal.SIGUSR2 if force else signal.SIGUSR1)
         while notes := _standby_notes(client):
             if refused := [note for note in notes if note.startswith("not promoted")]:
-                raise QueratorError(refused[0], hint="--force takes over anyway")
+                reason, _, hint = refused[0].partition("; --force")
+                raise QueratorError(reason, hint=f"--force{hint}" if hint else "")
             if time.monotonic() > deadline:
                 raise TimedOut(f"the standby, PID {found.pid}, does not serve after {seconds:g}s")
             time.sleep(POLL_SECONDS)

@@ -28,7 +28,7 @@ from querator import __version__, build, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
 from querator.config import DaemonConfig, check_tls
 from querator.daemon import allocators, hangups, logs, unneeded
-from querator.daemon.archive import clock_behind_us
+from querator.daemon.archive import StoppedEarly, clock_behind_us
 from querator.daemon.bulk import bulk_routes
 from querator.daemon.console import console_routes
 from querator.daemon.http import Calls, Gate, Listeners, QueratorProtocol, application, routes_by_path
@@ -85,6 +85,12 @@ def _clock(config: DaemonConfig) -> Clock:
     return SetBackClock(behind_us) if config.standby or behind_us else SystemClock()
 
 
+def _slew(loop: asyncio.AbstractEventLoop, clock: SetBackClock) -> None:
+    """Lets a clock that was set back catch up, so slowly that leases hardly notice."""
+    clock.behind_us = max(0, clock.behind_us - limits.CLOCK_SLEW_US_PER_SECOND)
+    loop.call_later(1.0, _slew, loop, clock)
+
+
 def _archive_role(config: DaemonConfig) -> str:
     if config.archive is None:
         return "off"
@@ -109,10 +115,15 @@ async def _serve(
     loop.add_signal_handler(signal.SIGUSR1, service.archive.promote)
     loop.add_signal_handler(signal.SIGUSR2, service.archive.promote, True)
     loop.add_signal_handler(signal.SIGHUP, server.hang_up, ends_with_terminal)
+    if isinstance(clock, SetBackClock):
+        _slew(loop, clock)
     try:
         await service.start(http)
     except QueratorError:
         raise
+    except StoppedEarly:
+        log.info("querator stopped")
+        return None
     except Exception:
         log.exception("the daemon could not start")
         raise
@@ -199,6 +210,7 @@ class DaemonServer(uvicorn.Server):
             return
         log.info("querator is stopping", extra={"reason": reason})
         self.should_exit = True
+        self._service.archive.stop_waiting()
         _exit_in_any_case()
 
     def give_up(self, error: QueratorError) -> None:

@@ -15,7 +15,7 @@ import pytest
 from querator.config import ArchiveConfig
 from tests import ROOT
 from tests.archive.looking import bucket_of, shipped
-from tests.daemons import clean_environment
+from tests.daemons import clean_environment, querator
 from tests.maintenance.house import House
 from tests.waiting import until
 
@@ -30,11 +30,18 @@ def five_commands() -> list[str]:
     return block("Five commands", "sh").splitlines()
 
 
+def has_compared_clocks(data: Path) -> bool:
+    """True also if the daemon was promoted or has stopped."""
+    done = querator(data.parent, "daemon", "status", "--data", str(data))
+    return "not compared its clock" not in done.stdout
+
+
 def test_the_five_commands_work(tmp_path: Path) -> None:
     commands = five_commands()
     assert len(commands) == 5
     environment = clean_environment(tmp_path) | {"QUERATOR_ARCHIVE": f"file://{tmp_path / 'archive'}"}
     daemons: list[subprocess.Popen[bytes]] = []
+    logs: list[Path] = []
     outputs = []
     try:
         for command in commands:
@@ -43,10 +50,12 @@ def test_the_five_commands_work(tmp_path: Path) -> None:
                 log = tmp_path / f"daemon-{len(daemons)}.log"
                 with open(log, "wb") as file:
                     daemons.append(subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=file, stderr=file))
-                until(lambda log=log: "started" in log.read_text(), "the daemon does not serve")  # type: ignore[misc]
-                # The standby must have seen a heartbeat before it can be promoted without --force.
-                until(lambda: (tmp_path / "archive" / "heartbeat").exists())
+                logs.append(log)
             else:
+                # All daemons are started at once. The standby must have compared its clock before it can be promoted.
+                for log in logs:
+                    until(lambda log=log: " started" in log.read_text(), "the daemon does not serve")  # type: ignore[misc]
+                until(lambda: has_compared_clocks(tmp_path / "second"))
                 done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
                 assert done.returncode == 0, f"{command}: {done.stderr}"
                 outputs.append(done.stdout)

@@ -70,3 +70,23 @@ def test_a_store_that_ignores_conditional_puts_can_still_be_a_copy(
     with Daemon(tmp_path, "--config", str(config)) as daemon:
         daemon.client.create_queue("q")
         until(lambda: ", object " in daemon.client.health()["archive"][0])
+        assert "two daemons could own it" in daemon.output
+
+
+def test_a_daemon_that_waits_for_a_store_that_is_away_answers_454_and_can_be_stopped(
+    tmp_path: Path, configure: Configure, proxy: FaultyProxy
+) -> None:
+    config = configure("wait = true")
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        daemon.client.create_queue("q")
+        assert daemon.stop() == 0
+        proxy.fault = lambda handler, body: handler.refuse()
+        daemon.start()
+        produce = {"queue_name": "q", "request_timeout": "20s", "items": [{"utf8": "x"}]}
+        status, answer = daemon.call("/v1/queue.produce", produce)
+        assert (status, "the archive does not have it yet" in answer["message"]) == (454, True)
+        assert daemon.call("/health")[1]["status"] == "fail"
+        assert daemon.stop() == 0
+        proxy.fault = None
+        daemon.start()
+        daemon.client.produce("q", "y")

@@ -12,7 +12,7 @@ from querator.daemon.archive import bases, care, restoring, salvaging
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.failing import failures
 from querator.daemon.archive.ownership import clock_behind_us
-from querator.daemon.archive.promoting import StandingBy
+from querator.daemon.archive.promoting import StandingBy, StoppedEarly
 from querator.daemon.archive.role import ArchiveRole
 from querator.daemon.archive.shipping import Shipper
 from querator.daemon.archive.standby import Promotion
@@ -29,6 +29,7 @@ __all__ = [
     "Promotion",
     "Shipper",
     "StandingBy",
+    "StoppedEarly",
     "bases",
     "care",
     "clock_behind_us",

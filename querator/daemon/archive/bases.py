@@ -33,8 +33,7 @@ async def watch(registry: Registry, shipper: Shipper) -> None:
     directory = registry.config.data / DIRECTORY
     await registry.blocking(_make_empty, directory)
     pruned_at = time.monotonic()
-    failures: dict[str, str] = {}
-    """Why each base was not taken. A reason is logged once, however often it is met."""
+    failures = shipper.base_failures  # a reason is logged once, however often it is met
     while True:
         if time.monotonic() - pruned_at >= limits.ARCHIVE_PRUNE_SECONDS:
             pruned_at = time.monotonic()

@@ -28,6 +28,10 @@ class ArchiveError(QueratorError):
     """The archive cannot be used."""
 
 
+class NothingYet(ArchiveError):
+    """The archive has no complete state so far."""
+
+
 class StoredObject(NamedTuple):
     name: str
     size: int

@@ -71,10 +71,10 @@ class Cutter:
                 if position > start:
                     self._start_over(name, HoldLost("the directory is older than what it has shipped"))
 
-    def lacks_bases(self, ledger: Ledger) -> bool:
-        """Whether a partition that is in use cannot be restored yet."""
-        lines = [ledger.lines.get(uuid) for uuid in self._judged & self.placements.keys()]
-        return any(line is None or (line.base is None and not line.is_closed) for line in lines)
+    def without_base(self, ledger: Ledger) -> list[str]:
+        """The partitions that are in use and cannot be restored yet."""
+        found = ledger.without_base(self._judged & self.placements.keys())
+        return sorted(uuid for uuid in found if uuid not in ledger.lines or not ledger.lines[uuid].is_closed)
 
     def take(self, ledger: Ledger, bases: list[Base], must_put: bool = False) -> list[Piece]:
         """A new cut; empty if nothing is new, unless it `must_put` an object. Every piece must be shipped before the

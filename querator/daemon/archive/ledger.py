@@ -42,6 +42,8 @@ class Line(msgspec.Struct):
     """The log object that said that earlier bases no longer count."""
     is_closed: bool = False
     """Whether the partition was closed, so that its file may have changed without a record since."""
+    complete_to: int = 0
+    """Without a base: the archive has everything of the partition up to this time; 0 if that is not known."""
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -52,6 +54,8 @@ class Ledger(msgspec.Struct, kw_only=True):
     owner: Owner | None = None
     claimed_at: int = 0
     time: int = 0
+    point_time: int = 0
+    """When the last whole cut was made."""
     is_point: bool = True
     log_bytes: int = 0
     """Of all log objects so far."""
@@ -89,7 +93,9 @@ class Ledger(msgspec.Struct, kw_only=True):
             self.lines.setdefault(uuid, Line()).is_closed = True
         for uuid in head.void:
             # A base that is taken from now on has everything up to here.
-            self.lines[uuid] = Line(void_at=head.number)
+            old = self.lines.get(uuid, Line())
+            complete_to = self.point_time if old.base is not None else old.complete_to
+            self.lines[uuid] = Line(void_at=head.number, complete_to=complete_to)
         for base in head.bases:
             line = self.lines.setdefault(base.uuid, Line())
             if base.since <= line.void_at:
@@ -101,6 +107,7 @@ class Ledger(msgspec.Struct, kw_only=True):
         for uuid in head.gone:
             self.lines.pop(uuid, None)
         self.number, self.sha256, self.time, self.is_point = head.number, one.sha256, head.time, head.is_point
+        self.point_time = head.time if head.is_point else self.point_time
         self.log_bytes += one.size
         self.catalog = one.catalog or self.catalog
 

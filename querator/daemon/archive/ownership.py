@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from querator import __version__
-from querator.clock import Clock, SetBackClock
+from querator import __version__, limits
+from querator.clock import Clock, SetBackClock, SystemClock
 from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, indexes
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
@@ -33,8 +33,10 @@ class Identity(msgspec.Struct):
     closed: dict[str, tuple[int, int, int]] = {}
     """Size, time of the last change and inode of each partition file when the daemon last stopped in order."""
     behind_us: int = 0
-    """By how much the clock of a daemon on this directory is set back, because it was promoted on a machine whose clock
-    was ahead. For good: at every moment there may be leases that were given by that clock."""
+    """By how much the clock of a daemon on this directory was set back when it was promoted, because the clock of its
+    machine was ahead or may have been."""
+    behind_at: int = 0
+    """When that was, by the system's clock (µs). The daemon's clock has been catching up slowly since then."""
     lineages: dict[str, int] = {}
     """For a standby: the log object that last said that a partition needs a new base, for the file that is here."""
 
@@ -54,14 +56,18 @@ def read_identity(data: Path) -> Identity:
 
 
 def clock_behind_us(data: Path) -> int:
-    """Blocking. By how much the clock of a daemon on this directory is set back."""
-    return read_identity(data).behind_us if identity_path(data).exists() else 0
+    """Blocking. By how much the clock of a daemon on this directory is set back by now."""
+    if not identity_path(data).exists():
+        return 0
+    identity = read_identity(data)
+    elapsed_us = max(0, SystemClock().now_us() - identity.behind_at)
+    return max(0, identity.behind_us - elapsed_us * limits.CLOCK_SLEW_US_PER_SECOND // limits.US_PER_SECOND)
 
 
 def noted_behind(data: Path, identity: Identity, clock: Clock, behind_us: int) -> Identity:
     """Blocking. Notes that the clock is about to be set back by this much more."""
     already_us = clock.behind_us if isinstance(clock, SetBackClock) else 0
-    identity = msgspec.structs.replace(identity, behind_us=already_us + behind_us)
+    identity = msgspec.structs.replace(identity, behind_us=already_us + behind_us, behind_at=SystemClock().now_us())
     save_identity(data, identity)
     return identity
 

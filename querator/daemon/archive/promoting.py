@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from querator import limits
 from querator.clock import ManualClock, SetBackClock
-from querator.daemon.archive.bucket import Away
-from querator.daemon.archive.standby import Promotion, Standby
+from querator.daemon.archive.bucket import Away, NothingYet
+from querator.daemon.archive.standby import Doubt, Promotion, Standby
 from querator.daemon.archive.standby_reads import StandbyReads
 from querator.daemon.metrics import ArchiveLag
 from querator.daemon.registry import Registry
@@ -18,6 +19,13 @@ from querator.daemon.store import StorageError
 from querator.errors import ConfigError, InternalError, QueratorError
 
 log = logging.getLogger("querator.archive")
+
+FORCE_HINT: Final = "--force takes over anyway"
+"""Ends a refusal that --force overrules. `querator daemon promote` shows it as a hint."""
+
+
+class StoppedEarly(Exception):
+    """The daemon was stopped while it waited for the archive."""
 
 
 class StandingBy:
@@ -45,17 +53,38 @@ class StandingBy:
         address = str(config.http or "")
         self.standby = Standby(config.archive, config.data, config.storages, registry.clock, address, take_over)
         self.reads = StandbyReads(registry, self.standby)
+        self._stopping = asyncio.Event()
         self.is_over = False
         """Whether the daemon was promoted and serves."""
 
     async def start(self, addresses: Sequence[str]) -> None:
         registry, standby = self._registry, self.standby
-        await registry.blocking(standby.start)
+        await self._start_standby()
         await registry.blocking(registry.access.load, standby.catalog)
         registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
         registry.owner = lambda: standby.replayed().owner
         self.reads.start()
         await self.reads.refresh()
+
+    async def _start_standby(self) -> None:
+        """Waits for the object store, and for the first state that the owner copies to the archive. Machines start in
+        any order. Raises StoppedEarly if the daemon is stopped meanwhile."""
+        reason = ""
+        while True:
+            try:
+                await self._registry.blocking(self.standby.start)
+                return
+            except (Away, NothingYet) as error:
+                if reason != str(error):
+                    reason = str(error)
+                    log.warning("standby waits for the archive", extra={"reason": reason})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), limits.STANDBY_START_RETRY_SECONDS)
+                raise StoppedEarly
+
+    def stop_waiting(self) -> None:
+        """Ends the wait for the archive, because the daemon is stopped."""
+        self._stopping.set()
 
     async def stop(self) -> None:
         await self.reads.close()
@@ -72,7 +101,7 @@ class StandingBy:
         try:
             promotion = await registry.blocking(self.standby.promote, force)
         except (QueratorError, StorageError, Away) as error:
-            self.standby.refusal = str(error)
+            self.standby.refusal = f"{error}" + (f"; {FORCE_HINT}" if isinstance(error, Doubt) else "")
             log.error("standby was not promoted", extra={"reason": str(error)})
             return
         registry.is_promoting = True
@@ -108,4 +137,8 @@ class StandingBy:
 
     def health(self) -> tuple[bool, str]:
         trouble = self.standby.trouble
-        return True, f"the archive cannot be followed: {trouble}" if trouble else ""
+        if trouble:
+            return True, f"the archive cannot be followed: {trouble}"
+        if self.lag().seconds > limits.ARCHIVE_BASE_SECONDS_MAX and self.standby.incomplete:
+            return True, f"the archive is not complete: {', '.join(self.standby.incomplete)}"
+        return True, ""

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from querator import times
-from querator.daemon.archive.bucket import ArchiveError, Bucket
+from querator.daemon.archive.bucket import ArchiveError, Bucket, NothingYet
 from querator.daemon.archive.ledger import Ledger, Line, first_number, indexes, needed_logs, read_logs
 from querator.daemon.archive.objects import Base, DamagedObject, LogObject, log_name
 from querator.daemon.archive.ownership import Identity, save_identity
@@ -65,7 +65,7 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
     if ledger is None:
         first = first_number(bucket)
         if not first:
-            raise ArchiveError(f"there is nothing in the archive {bucket.url}")
+            raise NothingYet(f"there is nothing in the archive {bucket.url}")
         if first > 1:
             oldest = times.text(indexes(bucket)[0].time)
             raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}")
@@ -80,7 +80,7 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
                 ledger.advance(each)
             pending = []
     if not ledger.catalog:
-        raise ArchiveError("the archive has no complete state of that time", hint="querator archive status")
+        raise NothingYet("the archive has no complete state of that time", hint="querator archive status")
     return ledger
 
 

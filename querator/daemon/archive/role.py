@@ -30,6 +30,11 @@ class ArchiveRole:
         if self.standby is not None:
             self.standby.promote(force)
 
+    def stop_waiting(self) -> None:
+        """Ends a start that waits for the archive."""
+        if self.standing_by is not None:
+            self.standing_by.stop_waiting()
+
     async def catch_up(self) -> ArchiveLag | None:
         """On a standby: makes the next answers as new as they can be, and returns their lag."""
         if self.standby is not None and not self._registry.is_promoting:
@@ -50,9 +55,10 @@ class ArchiveRole:
         return [] if self._registry.shipper is None else [self._registry.shipper.note()]
 
     def trouble(self) -> tuple[bool, str]:
-        """Whether something can be acknowledged, and why the archive cannot be used; empty if it can."""
+        """Whether something can be acknowledged, and why the archive cannot be used or is not complete; empty if
+        neither is so."""
         shipper = self._registry.shipper
         if shipper is None or not shipper.trouble:
-            return True, ""
+            return True, "" if shipper is None else shipper.lack()
         is_blocked = shipper.config.wait and shipper.away_seconds() > limits.ARCHIVE_WAIT_SECONDS_MAX
         return not is_blocked, f"the archive cannot be reached: {shipper.trouble}"

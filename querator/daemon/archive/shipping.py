@@ -97,6 +97,10 @@ class Shipper:
         self._bases: list[Base] = []
         self._placed: tuple[str, ...] = ()
         """The partitions of the last cut that is wholly in the archive. The ledger knows all of them."""
+        self._without_base: list[str] = []
+        """The partitions in use that could not be restored after the last cut."""
+        self.base_failures: dict[str, str] = {}
+        """Why the base of a partition was not taken."""
         self._many_objects: frozenset[str] = frozenset()
         """Partitions that need new bases because the log since their last ones has many objects."""
         self._lock = threading.Lock()
@@ -109,6 +113,8 @@ class Shipper:
         self._done = threading.Condition()
         self._wake = threading.Event()
         self._claimed = threading.Event()
+        self._has_started = False
+        """Whether the daemon went on, so that it must be told if the archive is lost."""
         self._refusal: QueratorError | None = None
         self._stop_at = 0.0
         """While the daemon stops: the time after which nothing is tried again. 0 if it does not stop."""
@@ -123,19 +129,19 @@ class Shipper:
     def claim(self, address: str, may_take: bool) -> None:
         """Blocking. Claims the archive, before anything is opened. Raises Replaced if it belongs to another directory.
 
-        If the object store cannot be reached, and nobody must wait for it, the thread claims later.
+        If the object store cannot be reached, the thread claims later. With `wait`, nothing is acknowledged until then.
         """
         self._identity = read_identity(self._data)
         if self.before is None:
             self.owner = owner_of(self._identity, address)
         self._may_take = may_take
-        if self.config.wait:
-            self._patiently(lambda: try_store(self.bucket))
         self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
         self._thread.start()
-        self._claimed.wait(None if self.config.wait else limits.ARCHIVE_CLAIM_SECONDS_MAX)
-        if self._refusal is not None:
-            raise self._refusal
+        self._claimed.wait(limits.ARCHIVE_CLAIM_SECONDS_MAX)
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._has_started = True
 
     def begin(self, catalog: Catalog, storages: Mapping[str, Storage]) -> None:
         """Starts shipping. Called when the storages are open and nothing was written to them yet."""
@@ -167,6 +173,7 @@ class Shipper:
 
     def _run(self) -> None:
         try:
+            self._patiently(self._try_store)
             self._patiently(self._claim)
             self._claimed.set()
             while True:
@@ -176,19 +183,26 @@ class Shipper:
                 self._beat(is_last)
                 if is_last:
                     return
-                self._wake.wait(max(0.0, begun + self.config.interval - time.monotonic()))
-                self._wake.clear()
+                self._rest_until(begun + self.config.interval)
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
         except (QueratorError, DamagedObject) as error:
-            self._refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
-            self.trouble = str(self._refusal)
+            refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
+            self.trouble = str(refusal)
             log.critical("archive is lost", extra={"reason": self.trouble})
-            if self._claimed.is_set():
-                self._failed(self._refusal)
+            with self._lock:
+                self._refusal = refusal
+            if self._has_started:
+                self._failed(refusal)
         finally:
             self._claimed.set()
             self._packers.close()
+
+    def _rest_until(self, end: float) -> None:
+        """Waits until then, or until somebody asks for a cut. Heartbeats go on: they must not depend on `interval`."""
+        while not self._wake.wait(max(0.0, min(end, self._beat_at) - time.monotonic())) and time.monotonic() < end:
+            self._beat(at_once=False)
+        self._wake.clear()
 
     def _patiently(self, work: Callable[[], object]) -> None:
         """Repeats work until the object store has taken it."""
@@ -221,6 +235,16 @@ class Shipper:
         return time.monotonic() - self._away_since if self.trouble else 0.0
 
     # Owning.
+
+    def _try_store(self) -> None:
+        if self.before is not None:
+            return  # the standby has tried the store
+        try:
+            try_store(self.bucket)
+        except ArchiveError as error:
+            if self.config.wait:
+                raise
+            log.warning("the archive is only a copy: two daemons could own it", extra={"reason": str(error)})
 
     def _claim(self) -> None:
         ledger = latest(self.bucket)
@@ -265,20 +289,22 @@ class Shipper:
             return
         self._beat_at = time.monotonic() + self.config.heartbeat
         self._beats += 1
-        beat = Heartbeat(
-            epoch=self.ledger.epoch,
-            owner=self.owner,
-            time=self._clock.now_us(),
-            number=self.ledger.number,
-            beats=self._beats,
-            every=self.config.heartbeat,
-            complete_to=self.shipped_us,
-            is_waiting=self.config.wait,
-        )
+        number = self.ledger.number
         try:
             check_log(self.bucket, self.ledger)
             # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
-            self._check_owner(beat.number + 1, self.bucket.read(log_name(beat.number + 1)))
+            self._check_owner(number + 1, self.bucket.read(log_name(number + 1)))
+            # The time is taken last: what passes before the put ends counts as a difference of the clocks.
+            beat = Heartbeat(
+                epoch=self.ledger.epoch,
+                owner=self.owner,
+                time=self._clock.now_us(),
+                number=number,
+                beats=self._beats,
+                every=self.config.heartbeat,
+                complete_to=self.shipped_us,
+                is_waiting=self.config.wait,
+            )
             self.bucket.replace(HEARTBEAT, sealed(beat, b""))
             self._note_back()
         except Away as error:
@@ -298,6 +324,16 @@ class Shipper:
             f"archive {self.config.url}: epoch {self.ledger.epoch}, object {self.ledger.number},"
             f" {self.lag_seconds():.1f}s behind"
         )
+
+    def lack(self) -> str:
+        """Which partitions the archive lacks although they should have been copied by now; empty if it lacks none."""
+        missing, cutter = self._without_base, self._cutter
+        reasons = [self.base_failures[uuid] for uuid in missing if uuid in self.base_failures]
+        if cutter is None or not missing or not (reasons or self.lag_seconds() > limits.ARCHIVE_BASE_SECONDS_MAX):
+            return ""
+        queues = sorted({cutter.placements[uuid][0] for uuid in missing if uuid in cutter.placements})
+        text = f"the archive has no copy of {len(missing)} partitions ({', '.join(queues)})"
+        return f"{text}: {reasons[0]}" if reasons else text
 
     def ask(self, must_put: bool = False) -> int:
         """Asks for a cut at once. Everything that is durable now is in the archive when `cuts_done` has reached the
@@ -367,13 +403,23 @@ class Shipper:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
                 self._find_many_objects()
             self._is_stranger = False
-        self.shipped_us = time_us
+            self._beat(at_once=False)  # a cut after an outage may take long
         self._placed = tuple(cutter.placements)
-        if not (self.config.wait and cutter.lacks_bases(self.ledger)):
+        self._without_base = cutter.without_base(self.ledger)
+        self._note_shipped(time_us)
+        if not (self.config.wait and self._without_base):
             self.cuts_done = self._cuts_begun
             self.confirmed()
         with self._done:
             self._done.notify_all()
+
+    def _note_shipped(self, time_us: int) -> None:
+        """A partition without a base would be lost with this machine, so the time stands still until it has one."""
+        if self._without_base:
+            lines = [self.ledger.lines.get(uuid) for uuid in self._without_base]
+            known = [self.shipped_us, *(line.complete_to for line in lines if line is not None)]
+            time_us = min([one for one in known if one], default=0)
+        self.shipped_us = time_us
 
 
 def _has_many_objects(line: Line, ledger: Ledger) -> bool:

@@ -9,6 +9,7 @@ Readers of the files and of the catalog hold `Standby.files`, and so does the th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -21,12 +22,20 @@ import msgspec
 from querator import limits, times
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
-from querator.daemon.archive.bucket import Away, Bucket
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, NothingYet
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.ledger import Ledger, Line, needed_logs, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
-from querator.daemon.archive.ownership import check_end, claim, noted_behind, owner_of, read_identity, save_identity
+from querator.daemon.archive.ownership import (
+    check_end,
+    check_log,
+    claim,
+    noted_behind,
+    owner_of,
+    read_identity,
+    save_identity,
+)
 from querator.daemon.archive.restoring import place_base, point_at, records_in
 from querator.daemon.archive.shipping import Before
 from querator.daemon.catalog import Catalog, placements_in
@@ -34,6 +43,10 @@ from querator.daemon.store import Storage, StorageError, Store, open_storage
 from querator.errors import Conflict, QueratorError
 
 log = logging.getLogger("querator.archive")
+
+
+class Doubt(Conflict):
+    """Taking over may break a promise, so somebody has to force it."""
 
 
 class Replayed(NamedTuple):
@@ -76,6 +89,7 @@ class Standby:
         """Why the archive cannot be read at present; empty if it works."""
         self.refusal = ""
         """Why the last promotion was refused; empty if none was."""
+        self._is_new = not (data / "catalog.duckdb").exists()
         self._before: Before | None = None
         """What was there before our last attempt to claim the archive."""
         self._data = data
@@ -86,6 +100,10 @@ class Standby:
         self.owner: Owner = owner_of(self._identity, address)
         self._ledger = Ledger()
         self._pending: list[LogObject] = []
+        self._complete_to: dict[str, int] = {}
+        """The partitions whose bases the archive lacks, and up to which time each one is complete."""
+        self.incomplete: list[str] = []
+        """The same for a person."""
         self._ahead: Iterator[LogObject] = iter(())
         """The log objects that the owner's last heartbeat knows of and that come after those in `_pending`."""
         self._placements: dict[str, tuple[str, str]] = {}
@@ -106,6 +124,8 @@ class Standby:
         self._unmerged: dict[str, int] = {}
         """About how many bytes of each partition are only in DuckDB's log."""
         self._has_news = False
+        self._check_at = 0.0
+        """When to look next whether the archive still has its log."""
         self._looked_after_at = time.monotonic()
         self._forgot_at: dict[str, float] = {}
         """When expired request ids were last deleted from each attached file, or when it was first seen attached."""
@@ -120,21 +140,36 @@ class Standby:
     # Starting and stopping.
 
     def start(self) -> None:
-        """Blocking. Makes the files, or uses those of an earlier run. Raises QueratorError or StorageError."""
-        try_store(self.bucket)
-        is_new = not (self._data / "catalog.duckdb").exists()
-        if not is_new and not self._identity.number:
+        """Blocking. Makes the files, or uses those of an earlier run. Raises QueratorError or StorageError. After Away
+        and NothingYet, it can be called again.
+        """
+        if not self._is_new and not self._identity.number:
             raise Conflict(
                 f"{self._data} is not the directory of a standby", hint="a standby needs a directory of its own"
             )
+        try_store(self.bucket)
+        try:
+            self._ledger = point_at(self.bucket, None, None if self._is_new else self._identity.number)
+        except NothingYet:
+            raise
+        except ArchiveError as error:
+            if self._is_new:
+                raise
+            hint = "the standby was down for longer than the archive keeps; start it with a new data directory"
+            raise Conflict(str(error), hint=hint) from None
         self.catalog = Catalog(self._data / "catalog.duckdb")
-        self._ledger = point_at(self.bucket, None, None if is_new else self._identity.number)
-        for name, directory in self._directories.items():
-            self.storages[name] = open_storage(name, directory)
-        self._bring_up_to_date()
+        try:
+            for name, directory in self._directories.items():
+                self.storages[name] = open_storage(name, directory)
+            self._bring_up_to_date()
+        except Away:
+            self._close_files()
+            self.storages, self.stores, self._homes = {}, {}, {}
+            raise
         self._save()
         # Clocks are compared from the second heartbeat on, so an owner that stops after this moment was compared.
-        self.heartbeats.look(self._ledger.epoch)
+        with contextlib.suppress(Away):
+            self.heartbeats.look(self._ledger.epoch)
         self._thread.start()
 
     def stop(self) -> None:
@@ -148,9 +183,12 @@ class Standby:
         with self.files:
             self._save()
             self.is_closed = True
-            for storage in self.storages.values():
-                storage.close()
-            self.catalog.close()
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for storage in self.storages.values():
+            storage.close()
+        self.catalog.close()
 
     # The thread.
 
@@ -162,6 +200,7 @@ class Standby:
                         pass
                     self._look_after_files()
                 self._watch_owner()
+                self._check_archive()
                 self.trouble = ""
             except Away as error:
                 self.trouble = str(error)
@@ -169,7 +208,16 @@ class Standby:
                 if self.trouble != str(error):
                     log.error("standby cannot follow", extra={"reason": str(error)})
                 self.trouble = str(error)
-            self._stopping.wait(self.config.interval)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Waits for one interval, and looks for heartbeats meanwhile: how often must not depend on the interval."""
+        end = time.monotonic() + self.config.interval
+        with contextlib.suppress(Away):  # the next turn notes it
+            while not (
+                self._stopping.wait(min(self.config.interval, self.heartbeats.pause())) or time.monotonic() >= end
+            ):
+                self._watch_owner()
 
     def _follow_one(self) -> bool:
         """Reads the next log object. False if there is none yet."""
@@ -216,6 +264,7 @@ class Standby:
             for uuid in self._open_missing():
                 for one in needed_logs(self.bucket, self._ledger.lines[uuid].replay_from or after, after - 1):
                     self._take_records(one, uuid)
+        self._note_incomplete()
         self._has_news = True
 
     def _bring_up_to_date(self) -> None:
@@ -227,6 +276,7 @@ class Standby:
         first = min([line.replay_from for line in lagging], default=self._ledger.number + 1)
         for one in needed_logs(self.bucket, first, self._ledger.number):
             self._take_records(one)
+        self._note_incomplete()
         self._has_news = True
 
     def _lacks_records(self, uuid: str, line: Line) -> bool:
@@ -331,17 +381,39 @@ class Standby:
 
     def _watch_owner(self) -> None:
         self.heartbeats.look(self._ledger.epoch)
-        silence = self.heartbeats.silence()
-        if self.config.takeover is not None and silence > self.config.takeover:
+        silence, last = self.heartbeats.silence(), self.heartbeats.last
+        # The owner may have another configuration than we have.
+        patience = max(self.config.takeover or 0.0, 3 * last.every if last is not None else 0.0)
+        if self.config.takeover is not None and silence > patience:
             log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
             self.heartbeats.forget_silence()
             self._take_over()
+
+    def _check_archive(self) -> None:
+        """Raises Away if the archive has lost what we have read from it: then it has no news, but nothing is well."""
+        if self.trouble or time.monotonic() >= self._check_at:
+            check_log(self.bucket, self._ledger)
+            self._check_at = time.monotonic() + self.config.heartbeat
 
     def replayed(self) -> Replayed:
         last, number, owner = self.heartbeats.last, self._ledger.number, str(self._ledger.owner or "")
         objects = max(0, last.number - number) if last else 0
         complete_to = last.complete_to if last is not None and not objects else 0
-        return Replayed(owner, max(self._ledger.time, complete_to), objects)
+        until_us = max(self._ledger.time, complete_to)
+        return Replayed(owner, min([until_us, *self._complete_to.values()]), objects)
+
+    def _note_incomplete(self) -> None:
+        """Notes which partitions could not be taken over whole, because the archive has no base of them."""
+        missing = self._ledger.without_base(self._placements)
+        names = {one.uuid: f"{one.queue}/{one.number}" for one in self.catalog.placements()} if missing else {}
+        found, texts = {}, []
+        for uuid in missing:
+            line = self._ledger.lines.get(uuid)
+            found[uuid] = (line.complete_to if line else 0) or self._complete_to.get(uuid, self._ledger.time)
+            # A file that we have ends at that moment. If we have none, the partition is lost with the owner.
+            until = f"complete up to {times.text(found[uuid])}" if uuid in self.stores else "no copy"
+            texts.append(f"{names.get(uuid, uuid)} ({until})")
+        self._complete_to, self.incomplete = found, texts
 
     # Taking over.
 
@@ -368,20 +440,26 @@ class Standby:
         self.heartbeats.look(self._ledger.epoch)
         skew_us = self.heartbeats.skew_us()
         if not force and (doubt := _doubt_about_clocks(skew_us)):
-            self.refusal = doubt
-            raise Conflict(doubt, hint="--force takes over anyway; leases may end too early")
+            raise Doubt(doubt)
         behind_us = max(0, skew_us or 0)
         with self._following:
             # Noted before the claim: if the daemon dies after it, its next start must set the clock back as well.
             self._identity = noted_behind(self._data, self._identity, self._clock, behind_us)
-            before = self._claim(epoch)
+            try:
+                before = self._claim(epoch, force)
+            except QueratorError:
+                self._identity = noted_behind(self._data, self._identity, self._clock, 0)
+                raise
+            for one in self.incomplete:
+                log.warning("a partition is not complete", extra={"partition": one})
             self._stopping.set()
             self._close()
-        extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(self._ledger.time)}
+        complete_to = min([self._ledger.time, *self._complete_to.values()])
+        extra = {"from": str(before.owner), "epoch": self._ledger.epoch, "complete_to": times.text(complete_to)}
         log.warning("standby takes over", extra=extra)
-        return Promotion(self.owner, before, behind_us, self._ledger.time)
+        return Promotion(self.owner, before, behind_us, complete_to)
 
-    def _claim(self, epoch: int) -> Before:
+    def _claim(self, epoch: int, force: bool) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""
         check_end(self.bucket, self._ledger.number + len(self._pending))
         while True:
@@ -393,6 +471,8 @@ class Standby:
                 return self._before._replace(number=self._ledger.number, sha256=self._ledger.sha256)
             if last.epoch != epoch:
                 raise Conflict(f"{last.owner} was faster: it owns the archive now")
+            if self.incomplete and not force:
+                raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(self.incomplete)}")
             end = _end_of_log(self._ledger, self._pending)
             self._before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
