@@ -1,6 +1,6 @@
-"""An object store in memory whose puts take a given time: as much of S3 as an archive uses. For `bench.archive`.
+"""An object store in memory whose puts and gets take a given time: as much of S3 as an archive uses. For benchmarks.
 
-python -m bench.slow_store --port 9000 --put-ms 5
+python -m bench.slow_store --port 9000 --put-ms 5 --get-ms 20
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PR_SET_TIMERSLACK = 29
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """A connection has a thread of its own, which sleeps between a put and its answer. The answer is made before that,
-    so that nothing but the given time passes.
+    """A connection has a thread of its own, which sleeps between a request and its answer. The answer is made before
+    that, so that nothing but the given time passes.
     """
 
     store: ClassVar[Store]
@@ -43,14 +43,14 @@ class Connection(socketserver.StreamRequestHandler):
                 fields[name.lower()] = value
             body = self.rfile.read(int(fields.get("content-length", "0")))
             answer = self.store.answer(method, target, fields, body)
-            if method == "PUT":
-                time.sleep(max(0.0, begun + self.store.put_seconds - time.monotonic()))
+            if seconds := self.store.seconds.get(method):
+                time.sleep(max(0.0, begun + seconds - time.monotonic()))
             self.connection.sendall(answer)
 
 
 class Store:
-    def __init__(self, put_seconds: float) -> None:
-        self.put_seconds = put_seconds
+    def __init__(self, put_seconds: float, get_seconds: float) -> None:
+        self.seconds = {"PUT": put_seconds, "GET": get_seconds}
         self._objects: dict[str, bytes] = {}
 
     def answer(self, method: str, target: str, fields: dict[str, str], body: bytes) -> bytes:
@@ -73,7 +73,11 @@ class Store:
             return _reply(200, self._list(query.get("prefix", [""])[0], query.get("start-after", [""])[0]))
         if name not in self._objects:
             return _reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        return _reply(200, self._objects[name], self._objects[name])
+        whole = self._objects[name]
+        if not (wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", fields.get("range", ""))):
+            return _reply(200, whole, whole)
+        begin, end = int(wanted[1]), min(int(wanted[2]) + 1, len(whole))
+        return _reply(206, whole[begin:end], whole, f"Content-Range: bytes {begin}-{end - 1}/{len(whole)}\r\n")
 
     def _list(self, prefix: str, after: str) -> bytes:
         entries = [
@@ -86,9 +90,9 @@ class Store:
         return text.encode()
 
 
-def _reply(status: int, body: bytes, named: bytes = b"") -> bytes:
+def _reply(status: int, body: bytes, named: bytes = b"", fields: str = "") -> bytes:
     tag = hashlib.md5(named, usedforsecurity=False).hexdigest()
-    head = f'HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nETag: "{tag}"\r\n{MODIFIED_HEADER}\r\n\r\n'
+    head = f'HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nETag: "{tag}"\r\n{MODIFIED_HEADER}\r\n{fields}\r\n'
     return head.encode() + body
 
 
@@ -101,7 +105,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--put-ms", type=float, default=5.0)
+    parser.add_argument("--get-ms", type=float, default=0.0)
     arguments = parser.parse_args()
-    Connection.store = Store(arguments.put_ms / 1_000)
+    Connection.store = Store(arguments.put_ms / 1_000, arguments.get_ms / 1_000)
     with Server(("127.0.0.1", arguments.port), Connection) as server:
         server.serve_forever()

@@ -413,8 +413,16 @@ ARCHIVE_PACKING_IDLE_SECONDS = 60.0
 """The process ends when it had nothing to do for so long. After a failure, it is started again after so long."""
 ARCHIVE_INDEX_EVERY = 64
 """After this many log objects an index is written, so that readers begin there."""
+ARCHIVE_READS_AHEAD_MAX = 16
+"""Log objects that are read at the same time, because an object store takes many milliseconds for each."""
+ARCHIVE_READ_AHEAD_BYTES = 1_000_000
+"""The rest of a larger log object is read when its turn has come, so that reading ahead takes little memory."""
 ARCHIVE_BASE_LOG_BYTES = 256_000_000
 """A partition gets a new base when the log has grown by this much since the first record after its last base."""
+ARCHIVE_BASE_LOG_OBJECTS = 4_096
+ARCHIVE_BASE_BYTES_PER_OBJECT = 64_000
+"""A partition also gets a new base when there were so many log objects since then, unless the files that need one have
+more bytes than this for each of the objects. A reader gets about as much of a base in the time of one object."""
 ARCHIVE_DELETES_MAX = 1_000
 """Objects that are deleted with one request."""
 ARCHIVE_BASE_CHECK_SECONDS = 0.5

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -23,8 +24,7 @@ from tests.waiting import until
 
 ROUNDS = int(os.environ.get("QUERATOR_LOST_ROUNDS", "5"))
 ROUND_SECONDS_MAX = 120
-"""A test may take this long for each of its rounds, however many there are. The first rounds take eight seconds. Each
-new standby replays the log from its beginning, so later rounds take longer."""
+"""A test may take this long for each of its rounds, however many there are. A round takes about eight seconds."""
 REQUEST_SECONDS_MAX = 3.0
 """A client repeats a request for this long after its machine is lost, so most of a round is this."""
 
@@ -129,6 +129,20 @@ class Clients:
         for client in clients:
             client.close()
 
+    def check(self, there: list[str]) -> None:
+        """Compares what a new owner has with the answers so far."""
+        assert len(there) == len(set(there)), "something is stored twice"
+        assert set(there) <= self.begun
+        lost = set(self.acknowledged) - set(there) - self.completing
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged items are gone"
+        assert not self.completed & set(there), "completed and still there"
+        assert len(self.delivered) == len(set(self.delivered)), "something was in two hands"
+
+
+def report(number: int, began: float, what: str) -> None:
+    """For whoever runs many rounds with `pytest -s`."""
+    print(f"round {number + 1} of {ROUNDS}: {time.monotonic() - began:.1f} s, {what}", flush=True)
+
 
 def stored(site: Site) -> list[str]:
     return [item.payload.decode() for item in site.owner.client.list_items("q", partition=0, limit=100_000)]
@@ -140,17 +154,13 @@ def test_with_wait_nothing_acknowledged_is_lost_and_nothing_is_held_twice(site: 
     print(f"seed {seed}")
     clients = Clients(seed)
     site.owner.client.create_queue("q", lease_timeout="24h", expire_timeout="48h")
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        began = time.monotonic()
         site.add_standby()
         clients.work_until_lost(site)
         site.lose_owner()
-    there = stored(site)
-    assert len(there) == len(set(there)), "something is stored twice"
-    assert set(there) <= clients.begun
-    lost = set(clients.acknowledged) - set(there) - clients.completing
-    assert not lost, f"{len(lost)} of {len(clients.acknowledged)} acknowledged items are gone"
-    assert not clients.completed & set(there), "completed and still there"
-    assert len(clients.delivered) == len(set(clients.delivered)), "something was in two hands"
+        clients.check(stored(site))
+        report(number, began, f"{len(clients.acknowledged)} items acknowledged, {len(clients.completed)} completed")
     assert clients.completed
 
 
@@ -205,7 +215,8 @@ def test_without_wait_only_the_tail_is_lost(site: Site, proxy: FaultyProxy) -> N
                 continue
             witness.acknowledged.append(number)
 
-    for _ in range(ROUNDS):
+    for round_number in range(ROUNDS):
+        began = time.monotonic()
         site.add_standby()
         with Client(f"unix:{site.owner.socket}", timeout=REQUEST_SECONDS_MAX, patient=False) as client:
             producer = threading.Thread(target=produce, args=(client,))
@@ -225,4 +236,5 @@ def test_without_wait_only_the_tail_is_lost(site: Site, proxy: FaultyProxy) -> N
         assert set(must_be_there) <= set(there), "items that were copied are lost"
         lost += len(set(acknowledged) - set(there))
         witness.begin(set(there))
+        report(round_number, began, f"{len(there)} items are there, {lost} were lost")
     print(f"{lost} of {next(numbers)} items were lost in {ROUNDS} rounds")

@@ -208,6 +208,31 @@ def test_a_long_log_is_cut_short_by_a_new_base(
     assert shipper_of(house).ledger.oldest_needed() > 5
 
 
+@pytest.mark.parametrize(("bytes_per_object", "is_taken"), [(1_000_000, True), (1_000, False)])
+def test_a_log_of_many_small_objects_is_cut_short_unless_the_file_is_large(
+    open_house: OpenHouse,
+    archive: ArchiveConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_per_object: int,
+    is_taken: bool,
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_INDEX_EVERY", 4)
+    monkeypatch.setattr(limits, "ARCHIVE_BASE_LOG_OBJECTS", 8)
+    monkeypatch.setattr(limits, "ARCHIVE_BASE_BYTES_PER_OBJECT", bytes_per_object)
+    house = open_house("live", archive=archive)
+    house.create()
+    house.create("quiet")
+    house.produce("once", queue="quiet")
+    for number in range(20):
+        house.produce(f"{number}")
+        shipped(house)
+    ledger = shipper_of(house).ledger
+    assert bases(archive) >= 2 if is_taken else bases(archive) == 0
+    assert (ledger.number - ledger.oldest_needed() < 12) == is_taken
+    if is_taken:
+        assert {line.base.name != "" for line in ledger.lines.values() if line.base} == {True}
+
+
 def test_what_comes_while_the_store_is_away_is_shipped_when_it_is_back(
     open_house: OpenHouse, s3: S3, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from querator import limits
 from querator.clock import SystemClock
 from querator.config import ArchiveConfig
 from querator.daemon import server
@@ -135,6 +136,31 @@ def test_a_partition_whose_file_was_replaced_is_followed(live: House, standby: H
     followed(live, standby)
     promoted(standby)
     assert sorted(standby.contents()) == ["1", "2", "3"]
+
+
+def test_a_standby_detaches_files_that_became_empty(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STANDBY_SAVE_SECONDS", 0.01)
+    names = [f"empty-{number}" for number in range(5)]
+    for name in names:
+        live.create(name)
+        live.produce("1", queue=name)
+    followed(live, standby)
+    stores = [follower(standby).stores[live.partition(0, name).placement.uuid] for name in names]
+    standby.until(lambda: not any(store.is_resting for store in stores))
+    for name in names:
+        (item,) = live.lease(1, queue=name)
+        live.complete(item.id, queue=name).result(WAIT_SECONDS)
+    followed(live, standby)
+    monkeypatch.setattr(limits, "FORGET_EVERY_US", 0)
+    standby.until(lambda: all(store.is_resting for store in stores))
+    assert sorted(standby.contents()) == ["1", "2"]
+    live.produce("again", queue=names[0])
+    followed(live, standby)
+    promoted(standby)
+    assert standby.contents(names[0]) == ["again"]
+    assert standby.contents(names[1]) == []
 
 
 def test_a_queue_that_was_deleted_is_gone(live: House, standby: House) -> None:

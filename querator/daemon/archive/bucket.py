@@ -105,6 +105,22 @@ class Bucket:
                     raise
                 return None
 
+    def read_start(self, name: str, size: int) -> tuple[bytes, int] | None:
+        """The first bytes of an object, at most `size` of them, and how many it has; None if there is none."""
+        with self._failures():
+            try:
+                found = self._library.get(self._store, name, options={"range": (0, size)})
+                return bytes(found.bytes()), int(found.meta["size"])
+            except (self._errors.NotFoundError, FileNotFoundError) as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+
+    def read_rest(self, name: str, begin: int, end: int) -> bytes:
+        """The bytes of an object from `begin` up to `end`. The object must be there."""
+        with self._failures():
+            return bytes(self._library.get_range(self._store, name, start=begin, end=end))
+
     def has(self, name: str) -> bool:
         """Whether there is an object of this name."""
         with self._failures():

@@ -11,7 +11,7 @@ import msgspec
 
 from querator import limits
 from querator.daemon.archive.bucket import ArchiveError, Bucket
-from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log
+from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log, read_logs
 from querator.daemon.archive.objects import (
     HEARTBEAT,
     DamagedObject,
@@ -137,7 +137,7 @@ def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, t
     bases = {line.base.name: line.base for one in found for line in one.lines.values() if line.base and line.base.name}
     ledger = Ledger(number=first - 1)
     number = first
-    while number and (one := read_log(bucket, number)) is not None:
+    for one in read_logs(bucket, first):
         ledger.advance(one)
         records_in(one)
         if one.catalog:

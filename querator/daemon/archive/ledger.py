@@ -6,11 +6,15 @@ restore what to read. A partition whose line has no base cannot be restored yet,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
-from querator.daemon.archive.bucket import Bucket
+from querator import limits
+from querator.daemon.archive.bucket import ArchiveError, Bucket
 from querator.daemon.archive.objects import (
     CLAIM,
     Base,
@@ -153,6 +157,45 @@ def read_log(bucket: Bucket, number: int) -> LogObject | None:
     return opened_log(data, number) if data is not None else None
 
 
+def read_logs(bucket: Bucket, first: int, last: int | None = None) -> Iterator[LogObject]:
+    """Blocking. The log objects from a number on, in order, up to `last` or to the first one that is not there.
+
+    An object store takes milliseconds for each object, so several are read at the same time: as many as possible up to
+    `last`, and few at first if the end is not known. Only the beginning of a large object is read ahead, so that memory
+    stays bounded. Raises DamagedObject.
+    """
+    ahead: deque[Future[tuple[bytes, int] | None]] = deque()
+    width = 1 if last is None else limits.ARCHIVE_READS_AHEAD_MAX
+    following = first
+    with ThreadPoolExecutor(limits.ARCHIVE_READS_AHEAD_MAX, "querator-archive-read") as pool:
+        try:
+            for number in itertools.count(first):
+                while len(ahead) < width and (last is None or following <= last):
+                    ahead.append(pool.submit(bucket.read_start, log_name(following), limits.ARCHIVE_READ_AHEAD_BYTES))
+                    following += 1
+                found = ahead.popleft().result() if ahead else None
+                if found is None:
+                    return
+                data, size = found
+                if len(data) < size:
+                    data += bucket.read_rest(log_name(number), len(data), size)
+                yield opened_log(data, number)
+                width = min(2 * width, limits.ARCHIVE_READS_AHEAD_MAX)
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def needed_logs(bucket: Bucket, first: int, last: int) -> Iterator[LogObject]:
+    """Blocking. The log objects from `first` to `last`. Raises ArchiveError if one is missing, and DamagedObject."""
+    number = first
+    for one in read_logs(bucket, first, last):
+        yield one
+        number = one.head.number + 1
+    if number <= last:
+        raise ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}")
+
+
 def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
     """Blocking. The ledger after the last log object. `known` is an earlier ledger to start from.
 
@@ -165,6 +208,6 @@ def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
             if ledger is not None:
                 break
     ledger = ledger or Ledger()
-    while (one := read_log(bucket, ledger.number + 1)) is not None:
+    for one in read_logs(bucket, ledger.number + 1):
         ledger.advance(one)
     return ledger

@@ -18,7 +18,7 @@ import msgspec
 
 from querator import times
 from querator.daemon.archive.bucket import ArchiveError, Bucket
-from querator.daemon.archive.ledger import Ledger, Line, first_number, indexes, read_log
+from querator.daemon.archive.ledger import Ledger, Line, first_number, indexes, needed_logs, read_logs
 from querator.daemon.archive.objects import Base, DamagedObject, LogObject, log_name
 from querator.daemon.archive.ownership import Identity, save_identity
 from querator.daemon.catalog import Catalog, placements_in
@@ -71,11 +71,9 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
             raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}")
         ledger = Ledger()
     pending: list[LogObject] = []
-    at = ledger.number
-    while (one := read_log(bucket, at + 1)) is not None:
-        if (at_us is not None and one.head.time > at_us) or (number is not None and one.head.number > number):
+    for one in read_logs(bucket, ledger.number + 1, number):
+        if at_us is not None and one.head.time > at_us:
             break
-        at += 1
         pending.append(LogObject(one.head, one.catalog or b"", one.sha256, one.size))
         if one.head.is_point:
             for each in pending:
@@ -207,13 +205,10 @@ def _replay(
     last = {uuid: line.base.applied for uuid, line in lines.items() if line.base}
     starts = [line.replay_from for line in lines.values() if line.replay_from]
     done = meter.bases
-    for number in range(min(starts, default=ledger.number + 1), ledger.number + 1):
-        one = read_log(bucket, number)
-        if one is None:
-            raise ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}")
+    for one in needed_logs(bucket, min(starts, default=ledger.number + 1), ledger.number):
         for uuid, record, payload in records_in(one):
             line = lines.get(uuid)
-            if line and line.replay_from and number >= line.replay_from and record > last[uuid]:
+            if line and line.replay_from and one.head.number >= line.replay_from and record > last[uuid]:
                 storages[wanted[uuid][1]].replay(uuid, record, payload)
                 last[uuid] = record
         done += one.size

@@ -10,7 +10,7 @@ from uuid import UUID
 from querator import ids
 from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Bucket
-from querator.daemon.archive.ledger import Ledger, indexes, read_log
+from querator.daemon.archive.ledger import Ledger, indexes, read_log, read_logs
 from querator.daemon.archive.ownership import identity_path, read_identity
 from querator.daemon.catalog import Catalog
 from querator.daemon.lock import holder
@@ -64,7 +64,7 @@ def _last_owned(bucket: Bucket, data: str) -> Ledger:
         (found for index in reversed(indexes(bucket)) if index.number <= last and (found := index.read(bucket))),
         Ledger(),
     )
-    while ledger.number < last and (one := read_log(bucket, ledger.number + 1)) is not None:
+    for one in read_logs(bucket, ledger.number + 1, last):
         ledger.advance(one)
     return ledger
 

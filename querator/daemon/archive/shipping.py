@@ -18,7 +18,7 @@ from querator.config import ArchiveConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.cutting import Cutter
-from querator.daemon.archive.ledger import Ledger, latest, save_index
+from querator.daemon.archive.ledger import Ledger, Line, latest, save_index
 from querator.daemon.archive.objects import (
     HEARTBEAT,
     Base,
@@ -97,6 +97,8 @@ class Shipper:
         self._bases: list[Base] = []
         self._placed: tuple[str, ...] = ()
         """The partitions of the last cut that is wholly in the archive. The ledger knows all of them."""
+        self._many_objects: frozenset[str] = frozenset()
+        """Partitions that need new bases because the log since their last ones has many objects."""
         self._lock = threading.Lock()
         self._cuts_begun = 0
         self.cuts_done = 0
@@ -324,11 +326,24 @@ class Shipper:
         wanted = []
         for uuid in self._placed:
             line = ledger.lines.get(uuid)
-            grown = ledger.log_bytes - line.log_bytes_before if line and line.replay_from else 0
-            is_wanted = line is None or line.base is None or grown > limits.ARCHIVE_BASE_LOG_BYTES
+            is_wanted = line is None or line.base is None
+            if line is not None and line.replay_from:
+                is_wanted |= ledger.log_bytes - line.log_bytes_before > limits.ARCHIVE_BASE_LOG_BYTES
+                is_wanted |= uuid in self._many_objects and _has_many_objects(line, ledger)
             if is_wanted and uuid not in under_way:
                 wanted.append(uuid)
         return wanted
+
+    def _find_many_objects(self) -> None:
+        """A quiet queue fills few bytes and many log objects, and each costs a reader a request. New bases are taken
+        once they are no larger than what the log objects weigh, so that large files are not copied for a few records.
+        """
+        ledger = self.ledger
+        found = {uuid: line for uuid, line in ledger.lines.items() if _has_many_objects(line, ledger)}
+        objects = ledger.number + 1 - min([line.replay_from for line in found.values()], default=ledger.number + 1)
+        stats = [self._stat(uuid) for uuid in found]
+        is_worth_it = sum(stat[0] for stat in stats if stat) <= objects * limits.ARCHIVE_BASE_BYTES_PER_OBJECT
+        self._many_objects = frozenset(found) if is_worth_it else frozenset()
 
     def add_base(self, base: Base) -> None:
         """Records a base that was uploaded. It counts once the next log object names it."""
@@ -350,6 +365,7 @@ class Shipper:
             cutter.shipped(piece)
             if one.head.number % limits.ARCHIVE_INDEX_EVERY == 0:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
+                self._find_many_objects()
             self._is_stranger = False
         self.shipped_us = time_us
         self._placed = tuple(cutter.placements)
@@ -358,6 +374,11 @@ class Shipper:
             self.confirmed()
         with self._done:
             self._done.notify_all()
+
+
+def _has_many_objects(line: Line, ledger: Ledger) -> bool:
+    """Whether the records of a partition after its base are in many log objects."""
+    return bool(line.replay_from) and ledger.number + 1 - line.replay_from >= limits.ARCHIVE_BASE_LOG_OBJECTS
 
 
 class _Stopped(Exception):

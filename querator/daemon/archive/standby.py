@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +21,10 @@ import msgspec
 from querator import limits, times
 from querator.clock import Clock
 from querator.config import ArchiveConfig, StorageConfig
-from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
+from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
-from querator.daemon.archive.ledger import Ledger, read_log
+from querator.daemon.archive.ledger import Ledger, Line, needed_logs, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
 from querator.daemon.archive.ownership import check_end, claim, noted_behind, owner_of, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, point_at, records_in
@@ -86,6 +86,8 @@ class Standby:
         self.owner: Owner = owner_of(self._identity, address)
         self._ledger = Ledger()
         self._pending: list[LogObject] = []
+        self._ahead: Iterator[LogObject] = iter(())
+        """The log objects that the owner's last heartbeat knows of and that come after those in `_pending`."""
         self._placements: dict[str, tuple[str, str]] = {}
         self.storages: dict[str, Storage] = {}
         self.stores: dict[str, Store] = {}
@@ -104,7 +106,9 @@ class Standby:
         self._unmerged: dict[str, int] = {}
         """About how many bytes of each partition are only in DuckDB's log."""
         self._has_news = False
-        self._saved_at = time.monotonic()
+        self._looked_after_at = time.monotonic()
+        self._forgot_at: dict[str, float] = {}
+        """When expired request ids were last deleted from each attached file, or when it was first seen attached."""
         self.heartbeats = Heartbeats(self.bucket, clock)
         self._following = threading.RLock()
         """Held by the thread that reads the log: ours, or the one that promotes."""
@@ -156,7 +160,7 @@ class Standby:
                 with self._following:
                     while not (self._stopping.is_set() or self._is_promoting.is_set()) and self._follow_one():
                         pass
-                    self._save_now_and_then()
+                    self._look_after_files()
                 self._watch_owner()
                 self.trouble = ""
             except Away as error:
@@ -173,8 +177,7 @@ class Standby:
             with self.files:
                 self._bring_up_to_date()
             self._is_torn = False
-        last = self._pending[-1] if self._pending else None
-        one = read_log(self.bucket, (last.head.number if last else self._ledger.number) + 1)
+        one = self._next_object()
         if one is None:
             return False
         self._pending.append(one)
@@ -189,31 +192,45 @@ class Standby:
                 self._is_torn = False
         return True
 
+    def _next_object(self) -> LogObject | None:
+        number = self._ledger.number + len(self._pending) + 1
+        one = next(self._ahead, None)
+        if one is None or one.head.number != number:
+            # All of them were read, or reading or taking one has failed.
+            beat = self.heartbeats.last
+            last = max(number, beat.number if beat else 0)
+            if last == number:
+                return read_log(self.bucket, number)
+            self._ahead = read_logs(self.bucket, number, last)
+            one = next(self._ahead, None)
+        return one
+
     def _take(self, objects: Sequence[LogObject]) -> None:
         """Takes in objects that the ledger has already."""
         if any(one.catalog for one in objects):
             self._take_catalog()
         for one in objects:
             self._take_records(one)
-        after = self._ledger.number + 1
-        for uuid in self._open_missing():
-            for number in range(self._ledger.lines[uuid].replay_from or after, after):
-                self._take_records(self._read_log(number), uuid)
+        if any(one.catalog or one.head.bases for one in objects):
+            after = self._ledger.number + 1
+            for uuid in self._open_missing():
+                for one in needed_logs(self.bucket, self._ledger.lines[uuid].replay_from or after, after - 1):
+                    self._take_records(one, uuid)
         self._has_news = True
 
     def _bring_up_to_date(self) -> None:
         """Brings the files to where the ledger is, whatever they have. A file skips the records that it has."""
         self._take_catalog()
         self._open_missing()
-        for number in range(self._ledger.oldest_needed(), self._ledger.number + 1):
-            self._take_records(self._read_log(number))
+        # A standby that was restarted has most records in its files, and need not read their objects.
+        lagging = [line for uuid, line in self._ledger.lines.items() if self._lacks_records(uuid, line)]
+        first = min([line.replay_from for line in lagging], default=self._ledger.number + 1)
+        for one in needed_logs(self.bucket, first, self._ledger.number):
+            self._take_records(one)
         self._has_news = True
 
-    def _read_log(self, number: int) -> LogObject:
-        one = read_log(self.bucket, number)
-        if one is None:
-            raise ArchiveError(f"log object {number} is missing from the archive {self.bucket.url}")
-        return one
+    def _lacks_records(self, uuid: str, line: Line) -> bool:
+        return line.base is not None and uuid in self.stores and self.stores[uuid].record_written < line.last
 
     def _take_catalog(self) -> None:
         self.catalog.load(self._ledger.catalog)
@@ -252,6 +269,7 @@ class Standby:
         self.stores.pop(uuid, None)
         self._homes.pop(uuid, None)
         self._unmerged.pop(uuid, None)
+        self._forgot_at.pop(uuid, None)
         self._lineages.pop(uuid, None)
         for storage in self.storages.values():
             storage.delete(uuid)
@@ -266,10 +284,30 @@ class Standby:
                 self._homes[uuid].replay(uuid, number, payload)
                 self._unmerged[uuid] = self._unmerged.get(uuid, 0) + len(payload)
 
-    def _save_now_and_then(self) -> None:
-        if self._has_news and time.monotonic() - self._saved_at >= limits.STANDBY_SAVE_SECONDS:
-            with self.files:
-                self._save()
+    def _look_after_files(self) -> None:
+        """Saves, and does the upkeep that a daemon does on its files, now and then."""
+        if time.monotonic() - self._looked_after_at >= limits.STANDBY_SAVE_SECONDS:
+            if self._has_news:
+                with self.files:
+                    self._save()
+            self._forget_old_keys()
+            self._looked_after_at = time.monotonic()
+
+    def _forget_old_keys(self) -> None:
+        """Deletes expired request ids from files, and detaches files without rows until they are needed again."""
+        until_us = self.replayed().until_us
+        now, every = time.monotonic(), limits.FORGET_EVERY_US / limits.US_PER_SECOND
+        for uuid, store in tuple(self.stores.items()):
+            if store.is_resting:
+                self._forgot_at.pop(uuid, None)
+            elif store.is_blank or now - self._forgot_at.setdefault(uuid, now) >= every:
+                if self._stopping.is_set() or self._is_promoting.is_set():
+                    return
+                with self.files:  # for one file at a time: readers wait
+                    store.flush()
+                    # The owner's clock has reached this time, so the owner has forgotten these keys too, or soon will.
+                    store.forget(until_us)
+                self._forgot_at[uuid] = now
 
     def _save(self) -> None:
         """Makes everything durable that was replayed, and notes the last log object."""
@@ -287,7 +325,7 @@ class Standby:
             lineages={uuid: number for uuid, number in self._lineages.items() if number},
         )
         save_identity(self._data, self._identity)
-        self._has_news, self._saved_at = False, time.monotonic()
+        self._has_news = False
 
     # The owner.
 
