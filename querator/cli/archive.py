@@ -88,13 +88,23 @@ def _when(us: int) -> Moment | None:
 
 @command(app, "list")
 def list_(session: Session, config: Config = None, archive: Url = None) -> None:
-    """List the points that are fastest to restore. Any moment between two points can be restored too."""
-    from querator.daemon.archive import care, failures
+    """List the points that are fastest to restore. Any moment between two points can be restored too.
 
-    with failures():
-        found = care.points(_bucket(config, archive))
-    records = [{**point._asdict(), "time": Moment(point.time)} for point in found]
+    If an object is missing or damaged, the points before it are listed, and the exit code is 1.
+    """
+    from querator.daemon.archive import ArchiveError, care, failures
+
+    records = []
     columns = ("number", "time", "epoch", "owner", "queues", "partitions", "base_bytes", "log_bytes")
+    try:
+        with failures():
+            for point in care.points(_bucket(config, archive)):
+                records.append({**point._asdict(), "time": Moment(point.time)})
+    except ArchiveError as error:
+        if records:
+            session.output.records(records, columns, name="number")
+            raise ArchiveError(error.message, hint="the points above can be restored with --at TIME") from error
+        raise
     session.output.records(records, columns, name="number", empty="no points")
 
 

@@ -24,6 +24,12 @@ class Away(Exception):
     """The object store does not answer, or refuses. The request may still have been carried out."""
 
 
+class Gap(Away):
+    """A log object is missing and the log goes on after it. Perhaps it was pruned, and a list that lags does not show
+    the index that leads past it.
+    """
+
+
 class ArchiveError(QueratorError):
     """The archive cannot be used."""
 

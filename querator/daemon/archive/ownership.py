@@ -16,7 +16,7 @@ import msgspec
 from querator import __version__
 from querator.clock import Clock, SetBackClock
 from querator.daemon.archive.bucket import Away, Bucket
-from querator.daemon.archive.ledger import Ledger, indexes
+from querator.daemon.archive.ledger import Ledger, check_gap
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Conflict, Replaced
@@ -87,17 +87,13 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
 
 
 def check_end(bucket: Bucket, number: int) -> None:
-    """Blocking. Called before a claim, with the last log object that was read. Raises Away if it is not the last,
-    and Conflict if it is gone, because the archive was emptied.
+    """Blocking. Called before a claim, with the last log object that was read. Raises Gap or ArchiveError if it is not
+    the last, and Conflict if it is gone, because the archive was emptied.
 
     The next number may have been pruned: then it could be created again, but it is not the end of the log. A reader
     gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
     """
-    is_later = any(bucket.entries("log/", after=log_name(number + 1))) or any(
-        index.number > number for index in indexes(bucket)
-    )
-    if is_later and bucket.read(log_name(number + 1)) is None:
-        raise Away(f"{log_name(number + 1)} was deleted, and the log goes on after it")
+    is_later = check_gap(bucket, number)
     if number and not is_later and not bucket.has(log_name(number)):
         raise Conflict(
             f"{log_name(number)} is missing from the archive {bucket.url}",
