@@ -107,6 +107,12 @@ def run(
         bool, typer.Option("--standby", help="Only follow the archive, until `querator daemon promote`.")
     ] = False,
     claim: Annotated[bool, typer.Option("--claim", help="Take the archive over from the daemon that owns it.")] = False,
+    start_over: Annotated[
+        bool,
+        typer.Option(
+            "--start-over", help="Let this directory replace the last state of the archive, although it lacks that."
+        ),
+    ] = False,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,
@@ -138,6 +144,7 @@ def run(
             archive=archive,
             standby=standby,
             claim=claim,
+            start_over=start_over,
         )
     )
 

@@ -29,7 +29,7 @@ def test_salvage_lists_what_a_replaced_daemon_had_not_shipped(open_house: OpenHo
     lost: list[object] = []
     house.service.lost_archive = lost.append
     open_house("other").close()
-    open_house("other", archive=archive, claim=True)
+    open_house("other", archive=archive, claim=True, start_over=True)
     house.begin_produce("not shipped")  # it gets no answer if the daemon learns first that it was replaced
     house.complete(lease.id)
     house.until(lambda: bool(lost))

@@ -1,14 +1,17 @@
 """Decides who owns an archive: the daemon that created the last claim. Only creating the next numbered object decides.
 
 A data directory has an identity of its own. Without `--claim`, a daemon claims an archive only if the archive is new,
-or if the last claim came from the same directory. Any other directory may lack what the last owner has written.
+or if the last claim came from the same directory. Any other directory may lack what the last owner has written. With
+`--claim`, the directory must have been made from the archive as it is, unless `--start-over` says that it replaces it.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +19,7 @@ import msgspec
 from querator import __version__
 from querator.clock import Clock, SetBackClock
 from querator.daemon.archive.bucket import Away, Bucket
-from querator.daemon.archive.ledger import Ledger, check_gap
+from querator.daemon.archive.ledger import Ledger, check_gap, read_log
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Conflict, Replaced
@@ -84,6 +87,45 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
         hint="querator daemon run --standby follows it; --claim takes it over; querator archive salvage lists what"
         " only this directory has",
     )
+
+
+def check_continues(bucket: Bucket, ledger: Ledger, identity: Identity, missing: Iterable[str], is_heir: bool) -> None:
+    """Blocking. Refuses a claim by a directory that lacks what the archive has: readers would take it for the last
+    state. `missing` are the partitions of the archive whose files the directory lacks. `is_heir` says that another
+    directory owned the archive before.
+    """
+    if is_heir:
+        number, sha256 = _last_point(bucket, ledger)
+        if (identity.number, identity.sha256) != (number, sha256):
+            has = f"the archive up to {log_name(identity.number)}" if identity.number else "nothing of the archive"
+            raise Conflict(
+                f"this data directory does not continue the archive {bucket.url}: it has {has}, and the archive goes"
+                f" on to {log_name(number)}",
+                hint=_WAYS_ON,
+            )
+    for uuid in missing:
+        raise Conflict(
+            f"this data directory does not continue the archive {bucket.url}: it has no file of partition {uuid}",
+            hint=_WAYS_ON,
+        )
+
+
+_WAYS_ON: Final = (
+    "check --data and [[storages]]; querator archive restore --to DIR makes a directory that continues the archive, and"
+    " daemon run --standby follows it; --start-over makes this directory the last state of the archive"
+)
+
+
+def _last_point(bucket: Bucket, ledger: Ledger) -> tuple[int, str]:
+    """The last log object to which a restore leads. An owner that dies in the middle of a cut leaves more."""
+    number, sha256, is_point = ledger.number, ledger.sha256, ledger.is_point
+    while not is_point and number > 1:
+        number -= 1
+        one = read_log(bucket, number)
+        if one is None:
+            break
+        sha256, is_point = one.sha256, one.head.is_point
+    return number, sha256
 
 
 def check_end(bucket: Bucket, number: int) -> None:

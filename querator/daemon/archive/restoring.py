@@ -40,6 +40,11 @@ class _State(msgspec.Struct):
     queue: str
 
 
+def is_unfinished(directory: Path) -> bool:
+    """Whether a restore to this directory was interrupted."""
+    return (directory / _STATE).exists()
+
+
 class Restored(NamedTuple):
     time: int
     """The directory has the state of this moment."""
