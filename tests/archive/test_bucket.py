@@ -129,3 +129,9 @@ def test_a_url_that_is_no_archive_is_refused() -> None:
         Bucket("ftp://somewhere/else")
     with pytest.raises(ConfigError, match="names no directory"):
         Bucket("file://srv/archive")
+
+
+@pytest.mark.parametrize("name", ["allow_http", "Timeout", "nonsense"])
+def test_an_option_that_is_none_of_the_store_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Bucket("s3://bucket/queue", {name: "true"})
