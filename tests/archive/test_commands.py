@@ -60,6 +60,13 @@ def test_a_time_in_the_future_is_refused(tmp_path: Path, archived: ArchiveConfig
     assert "in the future" not in done.stderr and "is not a time" not in done.stderr
 
 
+def test_a_command_that_opened_files_ends_without_a_word_about_leaks(tmp_path: Path, archived: ArchiveConfig) -> None:
+    for words in (["status"], ["list"], ["verify"], ["restore", "--to", str(tmp_path / "restored")]):
+        done = querator(tmp_path, "archive", *words, "--archive", archived.url)
+        assert done.returncode == 0 and (done.stdout or done.stderr)
+        assert "leak" not in done.stderr
+
+
 def test_a_restore_does_not_go_into_a_data_directory(tmp_path: Path, archived: ArchiveConfig) -> None:
     inside = tmp_path / "live" / "restored"
     done = querator(tmp_path, "archive", "restore", "--archive", archived.url, "--to", str(inside))

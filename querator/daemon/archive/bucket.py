@@ -221,10 +221,26 @@ def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[
 
 
 _CLIENT_OPTIONS: Final = frozenset(
-    "allow_http allow_invalid_certificates connect_timeout default_content_type http1_only http2_keep_alive_interval"
-    " http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only pool_idle_timeout"
-    " pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses timeout"
-    " user_agent".split()
+    [
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "timeout",
+        "user_agent",
+    ]
 )
 """Settings that obstore takes elsewhere. It panics if they are among those of a store."""
 
