@@ -527,6 +527,21 @@ def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
     )
 
 
+def check_archive_place(config: DaemonConfig) -> None:
+    """Refuses an archive in a directory that would be lost together with what it is a copy of."""
+    from urllib.parse import unquote
+
+    if config.archive is None or not config.archive.url.startswith("file://"):
+        return
+    place = Path(unquote(config.archive.url.removeprefix("file://"))).resolve()
+    for directory in (config.data, *(storage.directory for storage in config.storages)):
+        if place.is_relative_to(directory.resolve()):
+            raise ConfigError(
+                f"the archive {place} is inside the data directory {directory}, and would be lost with it",
+                hint="put it on another disk, or into an object store",
+            )
+
+
 def _queues(queues: tuple[QueueConfig, ...]) -> tuple[QueueConfig, ...]:
     for number, queue in enumerate(queues):
         if not 1 <= queue.partitions <= limits.PARTITIONS_MAX:

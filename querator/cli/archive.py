@@ -324,7 +324,12 @@ def _check_outside(to: Path) -> None:
 def _at_us(at: str | None) -> int | None:
     if at is None:
         return None
-    at_us = moment(_as_time(at), "--at")
+    try:
+        at_us = moment(_as_time(at), "--at")
+    except UsageError:
+        raise UsageError(
+            f"--at: '{at}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC'
+        ) from None
     if at_us > time.time_ns() // NS_PER_US:
         raise UsageError(f"--at: '{at}' is in the future", hint="times are in UTC; without --at the last state is used")
     return at_us
@@ -334,8 +339,6 @@ def _as_time(text: str) -> str:
     """`2026-11-16 14:02` means UTC; the time of day, seconds and the zone may be left out."""
     date, _, clock = text.strip().replace("T", " ").partition(" ")
     clock = clock or "00:00"
-    if not clock[:1].isdigit():
-        raise UsageError(f"--at: '{text}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC')
     if clock.count(":") == 1 and clock.replace(":", "").isdigit():
         clock += ":00"
     return f"{date}T{clock}" + ("" if clock[-1] in "Zz" or "+" in clock or "-" in clock else "Z")

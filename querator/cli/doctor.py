@@ -233,10 +233,14 @@ def _archive(session: Session, data: Path | None) -> Iterator[Finding]:
     settings = config.daemon_config(data=data).archive
     if settings is None:
         return
-    from querator.daemon.archive import Bucket, care, failures
+    from querator.daemon.archive import Away, Bucket, care
 
-    with failures():
+    try:
         care.try_store(Bucket(settings.url, settings.options))
+    except Away as error:
+        todo = "check the URL, the network and what the credentials allow: create, read, list and delete objects"
+        yield Finding("archive", FAIL, f"{settings.url} cannot be reached, or refuses: {error}", todo)
+        return
     yield Finding("archive", OK, f"{settings.url} can be written, and creates no object twice")
 
 

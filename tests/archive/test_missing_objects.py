@@ -147,7 +147,7 @@ def test_the_beginning_of_the_log_may_not_be_missing(house: House, archive: Arch
 def test_objects_of_others_are_no_part_of_the_log(house: House, archive: ArchiveConfig) -> None:
     house.close()
     bucket = bucket_of(archive)
-    for name in ("log/foo", "index/foo"):
+    for name in ("log/foo", "index/foo", "base/foo"):
         bucket.create(name, b"x")
     care.verify(bucket)
     care.status(bucket)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from uuid import uuid4
 
 from querator import limits
-from querator.daemon.archive.bucket import ArchiveError, Bucket, Gap
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, Gap
 from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log, read_logs
 from querator.daemon.archive.objects import (
     HEARTBEAT,
@@ -218,7 +219,10 @@ def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[In
 def _is_needed(name: str, ledger: Ledger) -> bool:
     """Whether a base may be needed by the point of a ledger, or by a later one."""
     uuid, _, rest = name.partition("/")
-    since = int(rest.split("-")[1])
+    written = rest.split("-")
+    if len(written) < 2 or not written[1].isdecimal():
+        return True  # an object of others
+    since = int(written[1])
     line = ledger.lines.get(uuid)
     if line is None:
         # The partition no longer exists, or its first base was still being copied.
@@ -234,12 +238,19 @@ def try_store(bucket: Bucket) -> None:
     """
     name = f"probe/{uuid4()}"
     try:
-        if bucket.create(name, b"first") is not None:
-            raise ArchiveError(f"{bucket.url} refuses to create an object that does not exist")
-        if bucket.create(name, b"second") != b"first" or bucket.read(name) != b"first":
-            raise ArchiveError(
-                f"{bucket.url} overwrites objects that must only be created: it ignores conditional puts",
-                hint="two daemons could own this archive; use another object store, or switch conditional puts on",
-            )
-    finally:
-        bucket.delete([name])
+        _try_creating(bucket, name)
+    except (ArchiveError, Away):
+        with contextlib.suppress(Away):  # what was refused first says more
+            bucket.delete([name])
+        raise
+    bucket.delete([name])
+
+
+def _try_creating(bucket: Bucket, name: str) -> None:
+    if bucket.create(name, b"first") is not None:
+        raise ArchiveError(f"{bucket.url} refuses to create an object that does not exist")
+    if bucket.create(name, b"second") != b"first" or bucket.read(name) != b"first":
+        raise ArchiveError(
+            f"{bucket.url} overwrites objects that must only be created: it ignores conditional puts",
+            hint="two daemons could own this archive; use another object store, or switch conditional puts on",
+        )

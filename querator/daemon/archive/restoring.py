@@ -80,7 +80,8 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
                     hint="bring the objects back from a copy of the archive",
                 )
             oldest = times.text(found[0].time)
-            raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}")
+            hint = "querator archive list" if number is None else "use a new, empty directory"
+            raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}", hint=hint)
         ledger = Ledger()
     pending: list[LogObject] = []
     end = ledger.number
