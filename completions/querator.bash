@@ -25,7 +25,7 @@ _querator_options() {
   case "$1" in
     '') echo '--version --help -h' ;;
     'daemon') echo '--help -h' ;;
-    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --socket-group --insecure --archive --standby --claim --test-clock --debug --help -h' ;;
+    'daemon run') echo '--config --data --socket --http --tls-cert --tls-key --tls-client-ca --log-level --log-format --log-file --socket-group --insecure --archive --standby --claim --start-over --test-clock --debug --help -h' ;;
     'daemon status') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'daemon stop') echo '--config --data --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;
     'daemon promote') echo '--config --data --force --output -o --quiet -q --columns --endpoint --socket --context --token-file --ca-file --client-cert --client-key --timeout --debug --help -h' ;;

@@ -81,6 +81,7 @@ complete -c querator -n '__querator_at '\''daemon run'\''' -l insecure -d 'Liste
 complete -c querator -n '__querator_at '\''daemon run'\''' -l archive -x -d 'Copy everything to this object store, such as s3://bucket/queue.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l standby -d 'Only follow the archive, until `querator daemon promote`.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l claim -d 'Take the archive over from the daemon that owns it.'
+complete -c querator -n '__querator_at '\''daemon run'\''' -l start-over -d 'Let this directory replace the last state of the archive, although it lacks that.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l test-clock -d 'For tests: use a clock that only /v1/clock.advance moves.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l debug -d 'Print a traceback if the command fails.'
 complete -c querator -n '__querator_at '\''daemon run'\''' -l help -s h -d 'Show this message and exit.'

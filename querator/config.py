@@ -127,6 +127,8 @@ class DaemonConfig:
     """Whether the daemon only follows the archive until it is promoted."""
     claim: bool = False
     """Whether the daemon takes the archive over from another data directory."""
+    start_over: bool = False
+    """Whether a data directory that lacks what the archive has may become the archive's last state."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The same values by dotted name, with their origins, for `config show`."""
 
@@ -333,6 +335,7 @@ def daemon_config(
     archive: str | None = None,
     standby: bool = False,
     claim: bool = False,
+    start_over: bool = False,
     environ: Environment | None = None,
 ) -> DaemonConfig:
     """The settings of `daemon run`. An `http` of "" stands for the default address."""
@@ -384,6 +387,7 @@ def daemon_config(
         archive=_archive(ask, checked.archive),
         standby=standby,
         claim=claim,
+        start_over=start_over,
         settings={"config": path} | ask.settings,
     )
 
@@ -521,6 +525,21 @@ def _archive(ask: _Resolver, table: ArchiveTable) -> ArchiveConfig | None:
         heartbeat=seconds["heartbeat"],
         options=table.options,
     )
+
+
+def check_archive_place(config: DaemonConfig) -> None:
+    """Refuses an archive in a directory that would be lost together with what it is a copy of."""
+    from urllib.parse import unquote
+
+    if config.archive is None or not config.archive.url.startswith("file://"):
+        return
+    place = Path(unquote(config.archive.url.removeprefix("file://"))).resolve()
+    for directory in (config.data, *(storage.directory for storage in config.storages)):
+        if place.is_relative_to(directory.resolve()):
+            raise ConfigError(
+                f"the archive {place} is inside the data directory {directory}, and would be lost with it",
+                hint="put it on another disk, or into an object store",
+            )
 
 
 def _queues(queues: tuple[QueueConfig, ...]) -> tuple[QueueConfig, ...]:

@@ -14,7 +14,7 @@ from querator.cli.terminal.id_lists import count
 from querator.cli.terminal.progress import Progress
 from querator.cli.terminal.render import Moment, short_duration
 from querator.cli.terminal.session import Session, duration, moment
-from querator.errors import NotFound, UsageError
+from querator.errors import Conflict, NotFound, UsageError
 from querator.limits import NS_PER_US, US_PER_SECOND
 
 if TYPE_CHECKING:
@@ -88,13 +88,23 @@ def _when(us: int) -> Moment | None:
 
 @command(app, "list")
 def list_(session: Session, config: Config = None, archive: Url = None) -> None:
-    """List the points that are fastest to restore. Any moment between two points can be restored too."""
-    from querator.daemon.archive import care, failures
+    """List the points that are fastest to restore. Any moment between two points can be restored too.
 
-    with failures():
-        found = care.points(_bucket(config, archive))
-    records = [{**point._asdict(), "time": Moment(point.time)} for point in found]
+    If an object is missing or damaged, the points before it are listed, and the exit code is 1.
+    """
+    from querator.daemon.archive import ArchiveError, care, failures
+
+    records = []
     columns = ("number", "time", "epoch", "owner", "queues", "partitions", "base_bytes", "log_bytes")
+    try:
+        with failures():
+            for point in care.points(_bucket(config, archive)):
+                records.append({**point._asdict(), "time": Moment(point.time)})
+    except ArchiveError as error:
+        if records:
+            session.output.records(records, columns, name="number")
+            raise ArchiveError(error.message, hint="the points above can be restored with --at TIME") from error
+        raise
     session.output.records(records, columns, name="number", empty="no points")
 
 
@@ -186,7 +196,8 @@ def restore(
     directory needs --claim to become the owner of the archive.
 
     With --into, the running daemon gets the items of one queue as a new queue beside the live one, to look at and to
-    redrive. They are ready there, whoever held them.
+    redrive. They are ready there, whoever held them. Scheduled items stay scheduled. Its files are in
+    ~/.local/state/querator/restores meanwhile.
     """
     from querator.daemon.archive import failures, restoring
 
@@ -229,32 +240,78 @@ def restore(
 def _restore_into(
     session: Session, into: str, queue: str, at: str | None, config: Path | None, archive: str | None
 ) -> None:
-    """Restore a queue to a temporary directory, and import its items."""
-    import tempfile
+    """Restore a queue to a directory that a repeated command finds again, and import its items.
 
+    Until all items are imported, the new queue's reference says what is being restored. An import skips the items that
+    are there already.
+    """
+    import shutil
+
+    from querator import times
     from querator.daemon.archive import failures, restoring, salvaging
 
     at_us = _at_us(at)
-    with tempfile.TemporaryDirectory() as temporary, failures(), Progress(session.streams, "restore") as progress:
-        directory = Path(temporary) / "data"
-        found = restoring.restore(
-            _bucket(config, archive),
-            directory,
-            at_us=at_us,
-            queue=queue,
-            progress=lambda done, total: progress.update(done, total, unit="bytes"),
-        )
-        session.client.create_queue(into)
+    mark = f"restoring '{queue}' as of "
+    resumed_us = _resumed_us(session, into, mark)
+    with failures(), Progress(session.streams, "restore") as progress:
+        bucket = _bucket(config, archive)
+        place = _import_directory(bucket.url, queue, into, at)
+        directory = place / "data"
+        if resumed_us is None or not (directory / "catalog.duckdb").exists() or restoring.is_unfinished(directory):
+            if not restoring.is_unfinished(directory):
+                shutil.rmtree(place, ignore_errors=True)
+            found = restoring.restore(
+                bucket,
+                directory,
+                at_us=resumed_us if at_us is None else at_us,
+                queue=queue,
+                progress=lambda done, total: progress.update(done, total, unit="bytes"),
+            )
+            if resumed_us not in (None, found.time):
+                raise Conflict(
+                    f"'{into}' has a part of '{queue}' as of {times.text(resumed_us)}",
+                    hint="repeat the command with the same --at, or choose another name",
+                )
+            if resumed_us is None:
+                session.client.create_queue(into, reference=mark + times.text(found.time))
+            resumed_us = found.time
         items = 0
         for page in salvaging.items_of(directory, IMPORT_ITEMS):
             session.client.import_items(into, page)
             items += len(page)
             progress.update(items, unit="items")
+        info = session.client.queue_info(into)
+        info.reference = info.reference.replace("restoring", "restored", 1)
+        session.client.update_queue(info)
+        shutil.rmtree(place)
     session.done(
         f"imported {count(items, 'item')} of '{queue}' into '{into}'",
-        {"queue_name": into, "items": items, "time": Moment(found.time)},
+        {"queue_name": into, "items": items, "time": Moment(resumed_us)},
         name="queue_name",
     )
+
+
+def _resumed_us(session: Session, into: str, mark: str) -> int | None:
+    """The moment of an interrupted restore of the same queue; None if the new queue does not exist."""
+    from querator import times
+
+    try:
+        reference = session.client.queue_info(into).reference
+    except NotFound:
+        return None
+    if reference.startswith(mark):
+        return times.parse(reference.removeprefix(mark))
+    raise Conflict(f"queue '{into}' already exists", hint="choose another name for --into")
+
+
+def _import_directory(url: str, queue: str, into: str, at: str | None) -> Path:
+    import hashlib
+    import os
+
+    from querator.config import state_directory
+
+    key = hashlib.sha256("\0".join((url, queue, into, at or "")).encode()).hexdigest()[:16]
+    return state_directory(os.environ) / "restores" / key
 
 
 def _check_outside(to: Path) -> None:
@@ -267,7 +324,12 @@ def _check_outside(to: Path) -> None:
 def _at_us(at: str | None) -> int | None:
     if at is None:
         return None
-    at_us = moment(_as_time(at), "--at")
+    try:
+        at_us = moment(_as_time(at), "--at")
+    except UsageError:
+        raise UsageError(
+            f"--at: '{at}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC'
+        ) from None
     if at_us > time.time_ns() // NS_PER_US:
         raise UsageError(f"--at: '{at}' is in the future", hint="times are in UTC; without --at the last state is used")
     return at_us
@@ -277,8 +339,6 @@ def _as_time(text: str) -> str:
     """`2026-11-16 14:02` means UTC; the time of day, seconds and the zone may be left out."""
     date, _, clock = text.strip().replace("T", " ").partition(" ")
     clock = clock or "00:00"
-    if not clock[:1].isdigit():
-        raise UsageError(f"--at: '{text}' is not a time", hint='times look like "2026-11-16 14:02" and are in UTC')
     if clock.count(":") == 1 and clock.replace(":", "").isdigit():
         clock += ":00"
     return f"{date}T{clock}" + ("" if clock[-1] in "Zz" or "+" in clock or "-" in clock else "Z")

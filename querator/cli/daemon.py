@@ -107,6 +107,12 @@ def run(
         bool, typer.Option("--standby", help="Only follow the archive, until `querator daemon promote`.")
     ] = False,
     claim: Annotated[bool, typer.Option("--claim", help="Take the archive over from the daemon that owns it.")] = False,
+    start_over: Annotated[
+        bool,
+        typer.Option(
+            "--start-over", help="Let this directory replace the last state of the archive, although it lacks that."
+        ),
+    ] = False,
     test_clock: Annotated[
         bool, typer.Option("--test-clock", help="For tests: use a clock that only /v1/clock.advance moves.")
     ] = False,
@@ -138,6 +144,7 @@ def run(
             archive=archive,
             standby=standby,
             claim=claim,
+            start_over=start_over,
         )
     )
 
@@ -231,10 +238,16 @@ def _status_elsewhere(session: Session) -> None:
 
 @command(app, "stop")
 def stop(session: Session, config: Config = None, data: Data = None) -> None:
-    """Stop the daemon and wait until it has ended. The exit code is 6 if none runs, and 7 if it takes too long."""
+    """Stop the daemon and wait until it has ended. The exit code is 6 if none runs, and 7 if it takes too long.
+
+    If --socket, QUERATOR_SOCKET or a context names the socket in a data directory, the daemon on that directory is
+    stopped.
+    """
     from querator.daemon.lock import holder
 
     directory = data_directory(config, data)
+    if config is None and data is None:
+        directory = _directory_of_socket(session) or directory
     found = holder(directory)
     if found is None:
         raise Unreachable(f"no daemon runs on {directory}")
@@ -255,6 +268,19 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
             raise TimedOut(f"the daemon, PID {found.pid}, is still there after {seconds:g}s")
         time.sleep(POLL_SECONDS)
     session.done(f"stopped the daemon, PID {found.pid}", {"pid": found.pid, "stopped": True}, name="pid")
+
+
+def _directory_of_socket(session: Session) -> Path | None:
+    """The data directory that has the socket which flags, variables or a context name; None if no daemon runs there."""
+    from querator.client import parse_address
+    from querator.daemon.lock import holder
+
+    socket = parse_address(str(session.settings.address.value)).socket
+    directory = Path(socket).parent
+    if not socket or not (directory / "LOCK").exists():
+        return None
+    found = holder(directory)
+    return directory if found is not None and found.socket == socket else None
 
 
 @command(app, "promote")

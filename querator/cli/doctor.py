@@ -51,6 +51,8 @@ def doctor(
 
     The exit code is 1 if something fails.
     """
+    if data is not None:
+        session.prefer_socket(_socket_of(data))
     findings: list[Finding] = []
     for check in (_settings, _socket, _daemon, _lock, _space, _archive, _pipelines):
         try:
@@ -68,6 +70,15 @@ def doctor(
     failed = dict.fromkeys(finding.check for finding in findings if finding.status == FAIL)
     if failed:
         raise QueratorError(f"checks failed: {', '.join(failed)}")
+
+
+def _socket_of(data: Path) -> str:
+    """The socket of the daemon on a data directory, or the one that it would have."""
+    from querator.daemon.lock import holder
+
+    settings = config.daemon_config(data=data)
+    found = holder(settings.data) if settings.data.is_dir() else None
+    return found.socket if found is not None and found.socket else str(settings.socket)
 
 
 def _write_lines(session: Session, findings: list[Finding]) -> None:
@@ -222,10 +233,14 @@ def _archive(session: Session, data: Path | None) -> Iterator[Finding]:
     settings = config.daemon_config(data=data).archive
     if settings is None:
         return
-    from querator.daemon.archive import Bucket, care, failures
+    from querator.daemon.archive import Away, Bucket, care
 
-    with failures():
+    try:
         care.try_store(Bucket(settings.url, settings.options))
+    except Away as error:
+        todo = "check the URL, the network and what the credentials allow: create, read, list and delete objects"
+        yield Finding("archive", FAIL, f"{settings.url} cannot be reached, or refuses: {error}", todo)
+        return
     yield Finding("archive", OK, f"{settings.url} can be written, and creates no object twice")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -16,11 +17,12 @@ def main() -> None:
         # Catches Ctrl-C while modules are imported. Later `tree.py` catches it.
         raise SystemExit(INTERRUPTED_EXIT_CODE) from None
     except SystemExit as end:
-        if _runs_daemon() and isinstance(end.code, int | None):
-            # The daemon has closed everything. Clearing up the interpreter would only delay its end, and compiled
-            # modules keep references that duckdb reports as leaks on the way.
-            sys.stdout.flush()
-            sys.stderr.flush()
+        if "duckdb" in sys.modules and isinstance(end.code, int | None):
+            # The daemon and the commands that read files have closed everything. Clearing up the interpreter would only
+            # delay their end, and compiled modules keep references that duckdb reports as leaks on the way.
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):  # the reader has gone, or the stream is closed
+                    stream.flush()
             os._exit(end.code or 0)
         raise
 

@@ -26,7 +26,7 @@ import uvloop
 
 from querator import __version__, build, limits
 from querator.clock import Clock, ManualClock, SetBackClock, SystemClock
-from querator.config import DaemonConfig, check_tls
+from querator.config import DaemonConfig, check_archive_place, check_tls
 from querator.daemon import allocators, hangups, logs, unneeded
 from querator.daemon.archive import StoppedEarly, clock_behind_us
 from querator.daemon.bulk import bulk_routes
@@ -51,6 +51,7 @@ def run(config: DaemonConfig) -> None:
     allocators.use_one_allocator()
     logs.configure(config.log_level, config.log_format, file=config.log_file)
     check_tls(config)
+    check_archive_place(config)
     tls = ServerTls(config.tls) if config.tls is not None else None
     lock = DataLock.acquire(config.data)
     listeners = Listeners()
@@ -91,10 +92,15 @@ def _slew(loop: asyncio.AbstractEventLoop, clock: SetBackClock) -> None:
     loop.call_later(1.0, _slew, loop, clock)
 
 
-def _archive_role(config: DaemonConfig) -> str:
+def _archive_role(config: DaemonConfig, service: Service) -> str:
     if config.archive is None:
         return "off"
-    return f"{'standby' if config.standby else 'owner'} of {config.archive.url}"
+    if config.standby:
+        return f"standby of {config.archive.url}"
+    shipper = service.registry.shipper
+    if shipper is None or not shipper.ledger.epoch:
+        return f"{config.archive.url}, which cannot be reached and is not ours yet"
+    return f"owner of {config.archive.url}"
 
 
 async def _serve(
@@ -138,7 +144,7 @@ async def _serve(
             "data": str(config.data),
             "socket": str(config.socket),
             "http": ",".join(http) or "off",
-            "archive": _archive_role(config),
+            "archive": _archive_role(config, service),
             "tls": "off" if tls is None else f"certificate for {tls.days_left:.1f} days",
             "python": platform.python_version(),
             "build": build.name(),

@@ -20,7 +20,7 @@ from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import READS, AnswerGate, ArchiveRole, Promotion, Shipper, StandingBy, bases
+from querator.daemon.archive import READS, AnswerGate, ArchiveRole, Promotion, Shipper, StandingBy, bases, restoring
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -74,6 +74,7 @@ class Service:
         """Opens the catalog, the storages and the queues, and resumes jobs. A partition that cannot be opened goes into
         error and does not stop the others. Raises ConfigError if the daemon must not listen on these TCP addresses."""
         self._addresses = addresses
+        await self.registry.blocking(_check_directory, self.registry)
         if self.registry.config.standby:
             role = StandingBy(self.registry, self._serve, lambda error: self.lost_archive(error))
             self.archive.standing_by = role
@@ -114,7 +115,8 @@ class Service:
         if shipper is not None:
             if promotion is not None:
                 shipper.before, shipper.owner = promotion.before, promotion.owner
-            await registry.blocking(shipper.claim, str(registry.config.http or ""), registry.config.claim)
+            config = registry.config
+            await registry.blocking(shipper.claim, str(config.http or ""), config.claim, config.start_over)
         catalog = registry.catalog = await registry.blocking(_opened_catalog, registry, promotion is not None)
         await registry.blocking(registry.access.load, catalog)
         registry.access.check_addresses(self._addresses, has_tls=registry.config.tls is not None)
@@ -353,6 +355,20 @@ def _readable_errors(respond: Respond, caller: Caller) -> Respond:
         respond(result)
 
     return readable
+
+
+def _check_directory(registry: Registry) -> None:
+    """Blocking. Refuses a directory on which a daemon cannot serve, before it takes an archive from another daemon."""
+    data = registry.config.data
+    if restoring.is_unfinished(data):
+        raise Conflict(
+            f"a restore to {data} was interrupted", hint="repeat the same querator archive restore command to finish it"
+        )
+    if registry.config.archive is not None and not registry.config.standby:
+        if (data / "catalog.duckdb").exists():
+            _opened_catalog(registry, is_copied=False).close()
+        else:
+            registry.storages.check_catalog(False)
 
 
 def _opened_catalog(registry: Registry, is_copied: bool) -> Catalog:

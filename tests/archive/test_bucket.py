@@ -124,8 +124,20 @@ def test_a_store_that_ignores_conditional_puts_is_found_out(behind_proxy: Bucket
         care.try_store(behind_proxy)
 
 
+def test_what_the_store_refused_first_is_reported(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    proxy.fault = lambda handler, body: handler.refuse(403 if handler.command == "PUT" else 500)
+    with pytest.raises(Away, match="403"):
+        care.try_store(behind_proxy)
+
+
 def test_a_url_that_is_no_archive_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not an archive"):
         Bucket("ftp://somewhere/else")
     with pytest.raises(ConfigError, match="names no directory"):
         Bucket("file://srv/archive")
+
+
+@pytest.mark.parametrize("name", ["allow_http", "Timeout", "nonsense"])
+def test_an_option_that_is_none_of_the_store_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Bucket("s3://bucket/queue", {name: "true"})

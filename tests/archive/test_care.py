@@ -43,7 +43,7 @@ def test_the_status_tells_who_owns_it_and_how_far_it_goes_back(house: House, arc
 
 def test_an_empty_archive_has_a_status(archive: ArchiveConfig) -> None:
     assert care.status(bucket_of(archive)).owner is None
-    assert care.points(bucket_of(archive)) == []
+    assert list(care.points(bucket_of(archive))) == []
 
 
 def test_an_empty_archive_is_not_sound(archive: ArchiveConfig) -> None:
@@ -52,7 +52,7 @@ def test_an_empty_archive_is_not_sound(archive: ArchiveConfig) -> None:
 
 
 def test_points_are_listed_with_what_a_restore_reads(house: House, archive: ArchiveConfig) -> None:
-    points = care.points(bucket_of(archive))
+    points = list(care.points(bucket_of(archive)))
     assert len(points) > 5
     assert points[-1].partitions == 1 and points[-1].base_bytes > 0
     assert [point.number for point in points] == sorted(point.number for point in points)

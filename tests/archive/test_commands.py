@@ -60,6 +60,26 @@ def test_a_time_in_the_future_is_refused(tmp_path: Path, archived: ArchiveConfig
     assert "in the future" not in done.stderr and "is not a time" not in done.stderr
 
 
+def test_a_command_that_opened_files_ends_without_a_word_about_leaks(tmp_path: Path, archived: ArchiveConfig) -> None:
+    for words in (["status"], ["list"], ["verify"], ["restore", "--to", str(tmp_path / "restored")]):
+        done = querator(tmp_path, "archive", *words, "--archive", archived.url)
+        assert done.returncode == 0 and (done.stdout or done.stderr)
+        assert "leak" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-02-30", "2026-11-16 noon", "2026-11-16 25:00"])
+def test_a_time_that_is_none_is_quoted_as_it_was_given(tmp_path: Path, text: str) -> None:
+    words = ["archive", "restore", "--archive", f"file://{tmp_path}", "--to", str(tmp_path / "restored")]
+    done = querator(tmp_path, *words, "--at", text)
+    assert done.returncode == 2 and f"'{text}' is not a time" in done.stderr
+
+
+def test_an_archive_is_not_kept_inside_the_data_that_it_copies(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "--archive", f"file://{tmp_path / 'data' / 'archive'}", may_fail=True) as daemon:
+        assert daemon.exit_code == 1
+        assert "is inside the data directory" in daemon.output
+
+
 def test_a_restore_does_not_go_into_a_data_directory(tmp_path: Path, archived: ArchiveConfig) -> None:
     inside = tmp_path / "live" / "restored"
     done = querator(tmp_path, "archive", "restore", "--archive", archived.url, "--to", str(inside))

@@ -47,6 +47,7 @@ def test_doctor_tries_the_store(tmp_path: Path, configure: Configure, proxy: Fau
     assert archive_line(tmp_path).startswith("fail") and "ignores conditional puts" in archive_line(tmp_path)
     proxy.fault = lambda handler, body: handler.refuse(403)
     assert archive_line(tmp_path).startswith("fail")
+    assert "querator doctor" not in archive_line(tmp_path)
     proxy.fault = lambda handler, body: handler.hang_up()
     assert archive_line(tmp_path).startswith("fail") and "cannot be reached" in archive_line(tmp_path)
 

@@ -217,7 +217,7 @@ def test_a_number_that_was_pruned_is_not_claimed(
     number = latest(bucket).number
     proxy.fault = hide_indexes
     monkeypatch.setattr(limits, "ARCHIVE_CLAIM_SECONDS_MAX", 0.2)
-    other = shipper_of(open_house("other", archive=archive, claim=True))
+    other = shipper_of(open_house("other", archive=archive, claim=True, start_over=True))
     house.until(lambda: "was deleted" in other.trouble)
     proxy.fault = None
     house.until(lambda: other.ledger.epoch == 2)
@@ -234,7 +234,7 @@ def test_a_daemon_that_was_suspended_until_everything_was_pruned_finds_its_numbe
     shipped(house)
     lost: list[object] = []
     house.service.lost_archive = lost.append
-    other = open_house("other", archive=archive, claim=True)
+    other = open_house("other", archive=archive, claim=True, start_over=True)
     other.create()
     for number in range(6):
         other.produce(f"{number}")
@@ -256,7 +256,7 @@ def test_a_daemon_that_was_replaced_notices_it_although_nobody_asks_it_for_anyth
     shipped(house)
     lost: list[object] = []
     house.service.lost_archive = lost.append
-    open_house("other", archive=archive, claim=True)
+    open_house("other", archive=archive, claim=True, start_over=True)
     house.until(lambda: bool(lost))
     assert isinstance(lost[0], Replaced)
 

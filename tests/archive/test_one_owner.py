@@ -99,7 +99,9 @@ def test_of_daemons_that_claim_the_archive_together_one_goes_on(
     proxy.fault = Overtaking(chance)
     contest = Contest()
     threads = [
-        threading.Thread(target=contest.enter, args=(name, partial(open_house, name, archive=archive, claim=True)))
+        threading.Thread(
+            target=contest.enter, args=(name, partial(open_house, name, archive=archive, claim=True, start_over=True))
+        )
         for name in "abc"
     ]
     for thread in threads:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from querator import times
+from querator.client import produce_item
 from querator.config import ArchiveConfig
-from querator.daemon.archive import salvaging
+from querator.daemon.archive import Bucket, restoring, salvaging
 from querator.errors import NotFound
 from tests.archive.looking import bucket_of, shipped
 from tests.daemons import Daemon, querator
@@ -29,7 +33,7 @@ def test_salvage_lists_what_a_replaced_daemon_had_not_shipped(open_house: OpenHo
     lost: list[object] = []
     house.service.lost_archive = lost.append
     open_house("other").close()
-    open_house("other", archive=archive, claim=True)
+    open_house("other", archive=archive, claim=True, start_over=True)
     house.begin_produce("not shipped")  # it gets no answer if the daemon learns first that it was replaced
     house.complete(lease.id)
     house.until(lambda: bool(lost))
@@ -62,14 +66,36 @@ def test_a_queue_that_was_cleared_comes_back_under_another_name(tmp_path: Path) 
         run("archive", "restore", "--archive", archive, "--queue", "mail", "--into", "mail-before")
         assert sorted(item.payload for item in daemon.client.list_items("mail-before", limit=10)) == [b"1", b"2"]
         assert len(list(daemon.client.list_items("mail", limit=10))) == 2
+        assert daemon.client.queue_info("mail-before").reference.startswith("restored 'mail' as of ")
+        words = ["archive", "restore", "--archive", archive, "--queue", "nothing", "--into", "mail"]
+        done = querator(tmp_path, *words, "--socket", str(daemon.socket))
+        assert done.returncode == 5 and "choose another name" in done.stderr
+
+
+def test_an_interrupted_import_is_resumed_and_scheduled_items_stay_scheduled(tmp_path: Path) -> None:
+    archive = f"file://{tmp_path / 'archive'}"
+    with Daemon(tmp_path, "--archive", archive) as daemon:
+        client = daemon.client
+        client.create_queue("mail")
+        client.produce("mail", ["1", "2", "3"])
+        client.produce("mail", [produce_item("later", enqueue_at=datetime.now(UTC) + timedelta(hours=1))])
+        until(lambda: _restorable(tmp_path, archive, 4))
+        # What a command leaves that was killed after its first page.
+        first = restoring.restore(Bucket(archive), tmp_path / "first", queue="mail")
+        client.create_queue("back", reference=f"restoring 'mail' as of {times.text(first.time)}")
+        client.import_items("back", next(salvaging.items_of(tmp_path / "first", 2)))
+        client.produce("mail", ["after the first attempt"])
+        until(lambda: _restorable(tmp_path, archive, 5 + 2))
+        words = ["archive", "restore", "--archive", archive, "--queue", "mail", "--into", "back"]
+        done = querator(tmp_path, *words, "--socket", str(daemon.socket))
+        assert done.returncode == 0, done.stderr
+        assert sorted(item.payload for item in client.list_items("back", limit=10)) == [b"1", b"2", b"3"]
+        assert [item.payload for item in client.list_scheduled("back", limit=10)] == [b"later"]
+    assert not list((tmp_path / ".local" / "state" / "querator" / "restores").iterdir())
 
 
 def _restorable(directory: Path, archive: str, items: int) -> bool:
     """Whether a restore finds this many items already."""
-    from itertools import count
-
-    from querator.daemon.archive import Bucket, restoring
-
     target = next(path for n in count() if not (path := directory / f"try-{n}").exists())
     try:
         restoring.restore(Bucket(archive), target)

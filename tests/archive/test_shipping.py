@@ -370,7 +370,7 @@ def test_a_directory_that_claims_an_archive_it_does_not_continue_gets_fresh_base
     other.create()
     other.produce("2")
     other.close()
-    other = open_house("other", archive=archive, claim=True)
+    other = open_house("other", archive=archive, claim=True, start_over=True)
     other.produce("3")
     shipped(other)
     assert contents() == ["2", "3"]
@@ -387,7 +387,7 @@ def test_a_daemon_whose_next_number_is_taken_was_replaced(
     lost: list[object] = []
     house.service.lost_archive = lost.append
     open_house("other").close()
-    other = open_house("other", archive=archive, claim=True)
+    other = open_house("other", archive=archive, claim=True, start_over=True)
     house.begin_produce("2")  # it gets no answer if a heartbeat has shown already that the daemon was replaced
     house.until(lambda: bool(lost))
     assert isinstance(lost[0], Replaced)

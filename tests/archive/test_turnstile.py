@@ -188,7 +188,7 @@ def test_a_daemon_that_stood_still_and_was_replaced_answers_nothing_more(tmp_pat
         old.process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)  # this is the test: real time must pass for a real process
         before = len(answered)
-        with Daemon(tmp_path / "new", "--archive", archive, "--claim") as new:
+        with Daemon(tmp_path / "new", "--archive", archive, "--claim", "--start-over") as new:
             continued = time.monotonic()
             old.process.send_signal(signal.SIGCONT)
             assert old.process.wait(30) == 8

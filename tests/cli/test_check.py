@@ -12,7 +12,7 @@ from querator.cli.doctor import parse_java_version
 from querator.cli.lookups import metrics
 from querator.cli.terminal.streams import Terminals
 from tests.cli.command_line import CommandLine
-from tests.daemons import Daemon
+from tests.daemons import Daemon, querator
 
 
 def test_check_queue_has_nagios_codes_and_one_line(cli: CommandLine, client: Client, queue: str) -> None:
@@ -63,6 +63,21 @@ def test_check_daemon_in_every_format(cli: CommandLine) -> None:
     assert json.loads(cli.ok("check", "daemon", "--format", "json"))["status"] == "OK"
     assert json.loads(cli.ok("check", "daemon", "-o", "json"))["status"] == "OK"
     assert 'querator_check_status{check="daemon"} 0' in cli.ok("check", "daemon", "--format", "prometheus")
+
+
+def test_the_data_directory_names_the_socket(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        done = querator(tmp_path, "doctor", "--data", str(daemon.data), "-o", "json")
+        findings = {one["check"]: one for one in json.loads(done.stdout)}
+        assert findings["daemon"]["status"] == "ok", findings
+        assert findings["socket"]["what"] == str(daemon.socket)
+
+
+def test_a_daemon_is_stopped_by_its_socket(tmp_path: Path) -> None:
+    with Daemon(tmp_path, socket="data/querator.sock") as daemon:
+        done = querator(tmp_path, "daemon", "stop", "--socket", str(daemon.socket))
+        assert done.returncode == 0, done.stderr
+        assert daemon.process.wait(10) == 0
 
 
 def test_doctor_finds_nothing_wrong(cli: CommandLine, daemon: Daemon) -> None:

@@ -53,6 +53,11 @@ class Session:
             "client_key": client_key,
         }
 
+    def prefer_socket(self, socket: str) -> None:
+        """Connect to this socket, unless a flag names a daemon. Called before the settings are read."""
+        if not any(self._connection[name] for name in ("endpoint", "socket", "context")):
+            self._connection["socket"] = socket
+
     @cached_property
     def settings(self) -> ClientSettings:
         """Which daemon to connect to, and where each setting came from."""

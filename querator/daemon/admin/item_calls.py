@@ -176,7 +176,10 @@ async def import_items(
     sources = [item.source_id for item in request.items if item.source_id]
     async with registry.importing[partition.placement.uuid]:
         here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
-        imported = await change(logical, [partition], lambda now: _import(logical, partition, request.items, here, now))
+        keeps = request.extended
+        imported = await change(
+            logical, [partition], lambda now: _import(logical, partition, request.items, here, now, keeps)
+        )
     items, count = imported
     if count:
         logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
@@ -184,9 +187,17 @@ async def import_items(
 
 
 def _import(
-    logical: Logical, partition: Partition, wanted: Sequence[StorageItem], here: set[str], now: int
+    logical: Logical,
+    partition: Partition,
+    wanted: Sequence[StorageItem],
+    here: set[str],
+    now: int,
+    keeps_schedule: bool,
 ) -> tuple[list[StorageItem], int]:
-    """Adds the items whose source is not here yet. Returns all items, as stored or as sent, and how many were added."""
+    """Adds the items whose source is not here yet. Returns all items, as stored or as sent, and how many were added.
+
+    Clients of the original service also send an `enqueue_at`, and expect the items to be ready.
+    """
     known = set(here)
     fresh: list[StorageItem] = []
     for one in wanted:
@@ -197,6 +208,7 @@ def _import(
     first = contents.allocate(len(fresh), now) if fresh else 0
     expire = lifecycle.deadline(now, logical.queue.expire_timeout_ns)
     ready: list[Item] = []
+    later: list[Item] = []
     leased: list[Leased] = []
     rows: dict[int, Leased] = {}
     for seq, one in enumerate(fresh, first):
@@ -219,12 +231,18 @@ def _import(
             )
             leased.append(row)
             rows[id(one)] = row
+        elif keeps_schedule and one.enqueue_at is not None and one.enqueue_at > now:
+            item.enqueue_at = one.enqueue_at
+            later.append(item)
+            rows[id(one)] = Leased(item, item.attempts, 0)
         else:
             item.imported_deadline = deadline
             ready.append(item)
             rows[id(one)] = Leased(item, item.attempts, 0)
     if ready:
         contents.enter(ready)
+    if later:
+        contents.add_scheduled(later)
     if leased:
         contents.add_leased(leased)
     return [_echo(partition, one, rows.get(id(one))) for one in wanted], len(fresh)

@@ -24,6 +24,12 @@ class Away(Exception):
     """The object store does not answer, or refuses. The request may still have been carried out."""
 
 
+class Gap(Away):
+    """A log object is missing and the log goes on after it. Perhaps it was pruned, and a list that lags does not show
+    the index that leads past it.
+    """
+
+
 class ArchiveError(QueratorError):
     """The archive cannot be used."""
 
@@ -199,6 +205,12 @@ def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             return obstore, LocalStore(prefix=directory)
+        for name in options:
+            if name.lower() in _CLIENT_OPTIONS:
+                raise ConfigError(
+                    f"'archive.options.{name}' is a setting of HTTP connections, and not of an object store",
+                    hint="leave it out: an endpoint may begin with http://, and time limits are set by the daemon",
+                )
         client_options = {
             "timeout": f"{limits.ARCHIVE_TIMEOUT_SECONDS}s",
             "connect_timeout": f"{limits.ARCHIVE_CONNECT_SECONDS}s",
@@ -206,9 +218,35 @@ def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[
         }
         store = _checked(from_url)(url, config=options, client_options=client_options, retry_config=_NO_RETRIES)
         return obstore, store
+    except ConfigError:
+        raise
     except Exception as error:  # the library has an error of its own for every setting
         raise ConfigError(f"the archive {url} cannot be used: {str(error).splitlines()[0]}") from None
 
+
+_CLIENT_OPTIONS: Final = frozenset(
+    [
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "timeout",
+        "user_agent",
+    ]
+)
+"""Settings that obstore takes elsewhere. It panics if they are among those of a store."""
 
 _NO_RETRIES: Final[Any] = {"max_retries": 0}
 """Retries are made by the caller, who knows what else to do meanwhile."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from uuid import uuid4
 
-import msgspec
-
 from querator import limits
-from querator.daemon.archive.bucket import ArchiveError, Bucket
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, Gap
 from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log, read_logs
 from querator.daemon.archive.objects import (
     HEARTBEAT,
@@ -18,6 +17,7 @@ from querator.daemon.archive.objects import (
     Heartbeat,
     Owner,
     log_name,
+    log_number,
     opened,
 )
 from querator.daemon.archive.restoring import records_in
@@ -89,13 +89,25 @@ class Point(NamedTuple):
     """What a restore to this point reads besides the bases."""
 
 
-def points(bucket: Bucket) -> list[Point]:
-    """Blocking. The points that have an index, and the last one."""
-    ledgers = [ledger for index in indexes(bucket) if (ledger := index.read(bucket)) is not None]
-    end = latest(bucket, msgspec.msgpack.decode(msgspec.msgpack.encode(ledgers[-1]), type=Ledger) if ledgers else None)
-    if end.number and (not ledgers or ledgers[-1].number < end.number):
-        ledgers.append(end)
-    return [_point(ledger) for ledger in ledgers if ledger.catalog]
+def points(bucket: Bucket) -> Iterator[Point]:
+    """Blocking. The points that have an index, and the last one. Raises what is wrong with the archive after them."""
+    end = Ledger()
+    for index in indexes(bucket):
+        ledger = index.read(bucket)
+        if ledger is not None:
+            end = ledger
+            if ledger.catalog:
+                yield _point(ledger)
+    number = end.number
+    trouble: Exception | None = None
+    try:
+        latest(bucket, end)
+    except (ArchiveError, DamagedObject, Gap) as error:
+        trouble = error
+    if end.number > number and end.catalog:
+        yield _point(end)
+    if trouble is not None:
+        raise trouble
 
 
 def _point(ledger: Ledger) -> Point:
@@ -146,8 +158,7 @@ def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, t
         done += one.size
         progress(done, total)
         number += 1
-    beyond = [name for name in sizes if name.startswith("log/") and name > log_name(number)]
-    if beyond:
+    if any((log_number(name) or 0) > number for name in sizes):
         raise DamagedObject(f"{log_name(number)} is missing")
     for base in bases.values():
         if base.name not in sizes and base.uuid not in ledger.lines:
@@ -184,8 +195,9 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     needed, claims = min(ledger.oldest_needed(), ledger.number), set(ledger.claims)
     for entry in bucket.entries(""):
         kind, _, rest = entry.name.partition("/")
-        is_index = kind == "index" and Index(entry.name).number < oldest.number
-        is_log = kind == "log" and int(rest) < needed and int(rest) not in claims
+        number = log_number(entry.name)
+        is_index = kind == "index" and Index.is_name(entry.name) and Index(entry.name).number < oldest.number
+        is_log = number is not None and number < needed and number not in claims
         if is_index or is_log or (kind == "base" and not _is_needed(rest, ledger)):
             doomed.append(entry)
     if not dry_run:
@@ -207,7 +219,10 @@ def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[In
 def _is_needed(name: str, ledger: Ledger) -> bool:
     """Whether a base may be needed by the point of a ledger, or by a later one."""
     uuid, _, rest = name.partition("/")
-    since = int(rest.split("-")[1])
+    written = rest.split("-")
+    if len(written) < 2 or not written[1].isdecimal():
+        return True  # an object of others
+    since = int(written[1])
     line = ledger.lines.get(uuid)
     if line is None:
         # The partition no longer exists, or its first base was still being copied.
@@ -223,12 +238,19 @@ def try_store(bucket: Bucket) -> None:
     """
     name = f"probe/{uuid4()}"
     try:
-        if bucket.create(name, b"first") is not None:
-            raise ArchiveError(f"{bucket.url} refuses to create an object that does not exist")
-        if bucket.create(name, b"second") != b"first" or bucket.read(name) != b"first":
-            raise ArchiveError(
-                f"{bucket.url} overwrites objects that must only be created: it ignores conditional puts",
-                hint="two daemons could own this archive; use another object store, or switch conditional puts on",
-            )
-    finally:
-        bucket.delete([name])
+        _try_creating(bucket, name)
+    except (ArchiveError, Away):
+        with contextlib.suppress(Away):  # what was refused first says more
+            bucket.delete([name])
+        raise
+    bucket.delete([name])
+
+
+def _try_creating(bucket: Bucket, name: str) -> None:
+    if bucket.create(name, b"first") is not None:
+        raise ArchiveError(f"{bucket.url} refuses to create an object that does not exist")
+    if bucket.create(name, b"second") != b"first" or bucket.read(name) != b"first":
+        raise ArchiveError(
+            f"{bucket.url} overwrites objects that must only be created: it ignores conditional puts",
+            hint="two daemons could own this archive; use another object store, or switch conditional puts on",
+        )

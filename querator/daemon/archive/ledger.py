@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
-from querator import limits
-from querator.daemon.archive.bucket import ArchiveError, Bucket
+from querator import limits, times
+from querator.daemon.archive.bucket import ArchiveError, Bucket, Gap, StoredObject
 from querator.daemon.archive.objects import (
     CLAIM,
     Base,
@@ -23,6 +23,7 @@ from querator.daemon.archive.objects import (
     Owner,
     index_name,
     log_name,
+    log_number,
     opened,
     opened_log,
     sealed,
@@ -134,6 +135,11 @@ class Index:
         number, _, time = name.removeprefix("index/").partition("-")
         self.number, self.time = int(number), int(time)
 
+    @staticmethod
+    def is_name(name: str) -> bool:
+        number, _, time = name.removeprefix("index/").partition("-")
+        return number.isdecimal() and time.isdecimal()
+
     def read(self, bucket: Bucket) -> Ledger | None:
         """Blocking. None if it was pruned meanwhile. Raises DamagedObject."""
         data = bucket.read(self.name)
@@ -141,7 +147,15 @@ class Index:
 
 
 def indexes(bucket: Bucket) -> list[Index]:
-    return [Index(entry.name) for entry in bucket.entries("index/")]
+    return [Index(entry.name) for entry in bucket.entries("index/") if Index.is_name(entry.name)]
+
+
+def log_entries(bucket: Bucket, after: int = 0) -> Iterator[tuple[int, StoredObject]]:
+    """The log objects with larger numbers that a list shows. Objects of others are passed over."""
+    for entry in bucket.entries("log/", after=log_name(after)):
+        number = log_number(entry.name)
+        if number is not None:
+            yield number, entry
 
 
 def first_number(bucket: Bucket) -> int:
@@ -150,8 +164,7 @@ def first_number(bucket: Bucket) -> int:
     oldest = found[0].read(bucket) if found else None
     claims = set(oldest.claims) if oldest is not None else set()
     start, last = 0, -1
-    for entry in bucket.entries("log/"):
-        number = int(entry.name.removeprefix("log/"))
+    for number, _ in log_entries(bucket):
         start, last = start if number == last + 1 else number, number
         if number not in claims:
             break
@@ -200,13 +213,43 @@ def needed_logs(bucket: Bucket, first: int, last: int) -> Iterator[LogObject]:
         yield one
         number = one.head.number + 1
     if number <= last:
-        raise ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}")
+        raise _missing(bucket, number, read_log(bucket, number - 1))
+
+
+def _missing(bucket: Bucket, number: int, before: LogObject | None) -> ArchiveError:
+    hint = "querator archive list shows the times that can be restored"
+    if before is not None:
+        time = times.text(before.head.time)
+        hint = f"bring it back, or restore what was there before it: querator archive restore --at {time}"
+    return ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}", hint=hint)
+
+
+def check_gap(bucket: Bucket, number: int) -> bool:
+    """Blocking. Called with the last log object that could be read. Raises ArchiveError if the next one is lost: it is
+    missing, and there are later ones. Raises Gap if it may have been pruned. Returns whether there are later ones.
+
+    A list may lag, so the missing object itself is asked for. Pruning deletes from the start of the log and leaves only
+    claims, so a number after another kind of object, or after an index, was not pruned.
+    """
+    found = indexes(bucket)
+    is_later = any(index.number > number for index in found) or any(log_entries(bucket, after=number + 1))
+    if not is_later or bucket.has(log_name(number + 1)):
+        return is_later
+    before = read_log(bucket, number) if number else None
+    is_kept = before is not None and (
+        before.head.kind != CLAIM or any(index.number <= number and bucket.has(index.name) for index in found)
+    )
+    # The first log object is a claim, and claims are not pruned.
+    if is_kept or not number:
+        raise _missing(bucket, number + 1, before)
+    raise Gap(f"{log_name(number + 1)} was deleted, and the log goes on after it")
 
 
 def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
     """Blocking. The ledger after the last log object. `known` is an earlier ledger to start from.
 
-    A list may lag, so it only says where to begin: the end is the first number that cannot be read.
+    A list may lag, so it only says where to begin: the end is the first number that cannot be read. Raises ArchiveError
+    or Gap if the log goes on after that. Then `known` has everything before it.
     """
     ledger = known
     if ledger is None:
@@ -217,4 +260,5 @@ def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
     ledger = ledger or Ledger()
     for one in read_logs(bucket, ledger.number + 1):
         ledger.advance(one)
+    check_gap(bucket, ledger.number)
     return ledger

@@ -130,6 +130,12 @@ def log_name(number: int) -> str:
     return f"log/{number:016d}"
 
 
+def log_number(name: str) -> int | None:
+    """The number of a log object; None if an object of this name is none of ours."""
+    digits = name.removeprefix("log/")
+    return int(digits) if len(digits) == 16 and digits.isdecimal() else None
+
+
 def index_name(number: int, time_us: int) -> str:
     return f"index/{number:016d}-{time_us:016d}"
 

@@ -1,14 +1,17 @@
 """Decides who owns an archive: the daemon that created the last claim. Only creating the next numbered object decides.
 
 A data directory has an identity of its own. Without `--claim`, a daemon claims an archive only if the archive is new,
-or if the last claim came from the same directory. Any other directory may lack what the last owner has written.
+or if the last claim came from the same directory. Any other directory may lack what the last owner has written. With
+`--claim`, the directory must have been made from the archive as it is, unless `--start-over` says that it replaces it.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +19,7 @@ import msgspec
 from querator import __version__, limits
 from querator.clock import Clock, SetBackClock, SystemClock
 from querator.daemon.archive.bucket import Away, Bucket
-from querator.daemon.archive.ledger import Ledger, indexes
+from querator.daemon.archive.ledger import Ledger, check_gap, read_log
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Conflict, Replaced
@@ -92,18 +95,53 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
     )
 
 
+def check_continues(bucket: Bucket, ledger: Ledger, identity: Identity, missing: Iterable[str], is_heir: bool) -> None:
+    """Blocking. Refuses a claim by a directory that lacks what the archive has: readers would take it for the last
+    state. `missing` are the partitions of the archive whose files the directory lacks. `is_heir` says that another
+    directory owned the archive before.
+    """
+    if is_heir:
+        number, sha256 = _last_point(bucket, ledger)
+        if (identity.number, identity.sha256) != (number, sha256):
+            has = f"the archive up to {log_name(identity.number)}" if identity.number else "nothing of the archive"
+            raise Conflict(
+                f"this data directory does not continue the archive {bucket.url}: it has {has}, and the archive goes"
+                f" on to {log_name(number)}",
+                hint=_WAYS_ON,
+            )
+    for uuid in missing:
+        raise Conflict(
+            f"this data directory does not continue the archive {bucket.url}: it has no file of partition {uuid}",
+            hint=_WAYS_ON,
+        )
+
+
+_WAYS_ON: Final = (
+    "check --data and [[storages]]; querator archive restore --to DIR makes a directory that continues the archive, and"
+    " daemon run --standby follows it; --start-over makes this directory the last state of the archive"
+)
+
+
+def _last_point(bucket: Bucket, ledger: Ledger) -> tuple[int, str]:
+    """The last log object to which a restore leads. An owner that dies in the middle of a cut leaves more."""
+    number, sha256, is_point = ledger.number, ledger.sha256, ledger.is_point
+    while not is_point and number > 1:
+        number -= 1
+        one = read_log(bucket, number)
+        if one is None:
+            break
+        sha256, is_point = one.sha256, one.head.is_point
+    return number, sha256
+
+
 def check_end(bucket: Bucket, number: int) -> None:
-    """Blocking. Called before a claim, with the last log object that was read. Raises Away if it is not the last,
-    and Conflict if it is gone, because the archive was emptied.
+    """Blocking. Called before a claim, with the last log object that was read. Raises Gap or ArchiveError if it is not
+    the last, and Conflict if it is gone, because the archive was emptied.
 
     The next number may have been pruned: then it could be created again, but it is not the end of the log. A reader
     gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
     """
-    is_later = any(bucket.entries("log/", after=log_name(number + 1))) or any(
-        index.number > number for index in indexes(bucket)
-    )
-    if is_later and bucket.read(log_name(number + 1)) is None:
-        raise Away(f"{log_name(number + 1)} was deleted, and the log goes on after it")
+    is_later = check_gap(bucket, number)
     if number and not is_later and not bucket.has(log_name(number)):
         raise Conflict(
             f"{log_name(number)} is missing from the archive {bucket.url}",

@@ -18,7 +18,7 @@ import msgspec
 
 from querator import times
 from querator.daemon.archive.bucket import ArchiveError, Bucket, NothingYet
-from querator.daemon.archive.ledger import Ledger, Line, first_number, indexes, needed_logs, read_logs
+from querator.daemon.archive.ledger import Ledger, Line, check_gap, first_number, indexes, needed_logs, read_logs
 from querator.daemon.archive.objects import Base, DamagedObject, LogObject, log_name
 from querator.daemon.archive.ownership import Identity, save_identity
 from querator.daemon.catalog import Catalog, placements_in
@@ -40,6 +40,11 @@ class _State(msgspec.Struct):
     queue: str
 
 
+def is_unfinished(directory: Path) -> bool:
+    """Whether a restore to this directory was interrupted."""
+    return (directory / _STATE).exists()
+
+
 class Restored(NamedTuple):
     time: int
     """The directory has the state of this moment."""
@@ -53,7 +58,7 @@ class Restored(NamedTuple):
 def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Ledger:
     """Blocking. The ledger at the last point up to a moment or a number; the last point of all if neither is given.
 
-    Raises ArchiveError if the archive does not go back that far.
+    Raises ArchiveError if the archive does not go back that far, or has lost a log object before that moment.
     """
     ledger = None
     for index in reversed(indexes(bucket)):
@@ -67,18 +72,32 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
         if not first:
             raise NothingYet(f"there is nothing in the archive {bucket.url}")
         if first > 1:
-            oldest = times.text(indexes(bucket)[0].time)
-            raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}")
+            found = indexes(bucket)
+            if not found:
+                # Pruning leaves an index. Perhaps the disk of the archive is not mounted.
+                raise ArchiveError(
+                    f"everything before {log_name(first)} is missing, so nothing can be restored",
+                    hint="bring the objects back from a copy of the archive",
+                )
+            oldest = times.text(found[0].time)
+            hint = "querator archive list" if number is None else "use a new, empty directory"
+            raise ArchiveError(f"the archive does not go back that far; its oldest point is {oldest}", hint=hint)
         ledger = Ledger()
     pending: list[LogObject] = []
+    end = ledger.number
+    is_end_known = False
     for one in read_logs(bucket, ledger.number + 1, number):
         if at_us is not None and one.head.time > at_us:
+            is_end_known = True
             break
+        end, is_end_known = one.head.number, one.head.time == at_us
         pending.append(LogObject(one.head, one.catalog or b"", one.sha256, one.size))
         if one.head.is_point:
             for each in pending:
                 ledger.advance(each)
             pending = []
+    if not is_end_known and end != number:
+        check_gap(bucket, end)
     if not ledger.catalog:
         raise NothingYet("the archive has no complete state of that time", hint="querator archive status")
     return ledger

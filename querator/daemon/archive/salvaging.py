@@ -10,7 +10,7 @@ from uuid import UUID
 from querator import ids
 from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Bucket
-from querator.daemon.archive.ledger import Ledger, indexes, read_log, read_logs
+from querator.daemon.archive.ledger import Ledger, indexes, log_entries, read_log, read_logs
 from querator.daemon.archive.ownership import identity_path, read_identity
 from querator.daemon.catalog import Catalog
 from querator.daemon.lock import holder
@@ -53,8 +53,7 @@ def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> 
 def _last_owned(bucket: Bucket, data: str) -> Ledger:
     """The ledger after the last log object that this directory has written."""
     last = 0
-    for entry in bucket.entries("log/"):
-        number = int(entry.name.removeprefix("log/"))
+    for number, _ in log_entries(bucket):
         one = read_log(bucket, number)
         if one is not None and one.head.owner.data == data:
             last = number

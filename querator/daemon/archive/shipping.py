@@ -30,6 +30,7 @@ from querator.daemon.archive.objects import (
 )
 from querator.daemon.archive.ownership import (
     check_claim,
+    check_continues,
     check_end,
     check_log,
     claim,
@@ -38,7 +39,7 @@ from querator.daemon.archive.ownership import (
     save_identity,
 )
 from querator.daemon.archive.packing import Packers
-from querator.daemon.catalog import Catalog
+from querator.daemon.catalog import Catalog, placements_in
 from querator.daemon.store import Storage
 from querator.errors import QueratorError, Replaced
 
@@ -85,7 +86,9 @@ class Shipper:
         self._started_us = clock.now_us()
         self._failed = failed
         self._identity: Identity
-        self._may_take = False
+        self._may_take = self._may_start_over = False
+        self._is_blank = False
+        """Whether the directory had no catalog when the daemon was started."""
         self.before: Before | None = None
         self._is_heir = False
         """Whether another directory owned the archive before."""
@@ -126,15 +129,17 @@ class Shipper:
 
     # Starting and stopping.
 
-    def claim(self, address: str, may_take: bool) -> None:
-        """Blocking. Claims the archive, before anything is opened. Raises Replaced if it belongs to another directory.
+    def claim(self, address: str, may_take: bool, may_start_over: bool = False) -> None:
+        """Blocking. Claims the archive, before anything is opened. Raises Replaced if it belongs to another directory,
+        and Conflict if this directory lacks what the archive has.
 
         If the object store cannot be reached, the thread claims later. With `wait`, nothing is acknowledged until then.
         """
         self._identity = read_identity(self._data)
         if self.before is None:
             self.owner = owner_of(self._identity, address)
-        self._may_take = may_take
+        self._may_take, self._may_start_over = may_take, may_start_over
+        self._is_blank = not (self._data / "catalog.duckdb").exists()
         self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
         self._thread.start()
         self._claimed.wait(limits.ARCHIVE_CLAIM_SECONDS_MAX)
@@ -254,6 +259,7 @@ class Shipper:
             # looked like a failure: then we are the owner.
             is_first = self.before is None or self.before.epoch == ledger.epoch
             check_claim(ledger, self.owner, self._may_take and is_first, self.config.url)
+            self._check_continues(ledger)
             self.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
             if claim(self.bucket, ledger, self.owner, self._clock.now_us()):
                 break
@@ -266,6 +272,13 @@ class Shipper:
             log.warning("archive starts over from fresh bases: this directory does not continue it")
             self._is_stranger = True
         log.info("archive is ours", extra={"archive": self.config.url, "epoch": ledger.epoch})
+
+    def _check_continues(self, ledger: Ledger) -> None:
+        placed = placements_in(ledger.catalog) if ledger.catalog else {}
+        is_heir = ledger.owner is not None and ledger.owner.data != self.owner.data
+        if placed and not self._may_start_over and (is_heir or self._is_blank):
+            missing = (uuid for uuid in placed if self._stat(uuid) is None)
+            check_continues(self.bucket, ledger, self._identity, missing, is_heir)
 
     def _put(self, number: int, data: bytes) -> None:
         """Creates a log object. Raises Replaced if the number is taken."""

@@ -25,7 +25,7 @@ from querator.config import ArchiveConfig, StorageConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, NothingYet
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
-from querator.daemon.archive.ledger import Ledger, Line, needed_logs, read_log, read_logs
+from querator.daemon.archive.ledger import Ledger, Line, check_gap, needed_logs, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
 from querator.daemon.archive.ownership import (
     check_end,
@@ -248,9 +248,12 @@ class Standby:
             beat = self.heartbeats.last
             last = max(number, beat.number if beat else 0)
             if last == number:
-                return read_log(self.bucket, number)
-            self._ahead = read_logs(self.bucket, number, last)
-            one = next(self._ahead, None)
+                one = read_log(self.bucket, number)
+            else:
+                self._ahead = read_logs(self.bucket, number, last)
+                one = next(self._ahead, None)
+            if one is None and beat is not None and beat.number >= number:
+                check_gap(self.bucket, number - 1)
         return one
 
     def _take(self, objects: Sequence[LogObject]) -> None:
