@@ -229,11 +229,19 @@ def test_the_clock_of_a_promoted_daemon_stays_set_back_after_a_restart(live: Hou
     assert abs(SystemClock().now_us() - behind_us - clock.now_us()) < SECOND
 
 
+def refused(standby: House) -> str:
+    """Why a promotion without force was refused, as `querator daemon promote` reads it."""
+    standby.run(_promote(standby.service, False))
+    standby.until(lambda: len(standby.service.archive.notes()) == 2)
+    return standby.service.archive.notes()[1]
+
+
 def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:
     standby.clock.set(live.clock.now_us() + 60 * SECOND)
     compared(live, standby, 60 * SECOND)
     with pytest.raises(Conflict, match=r"is 60\.0s"):
         follower(standby).promote(force=False)
+    assert refused(standby).endswith("; --force takes over anyway")
     promoted(standby, force=True)
     assert sorted(standby.contents()) == ["1", "2"]
 
@@ -312,6 +320,8 @@ def test_a_standby_whose_archive_vanished_says_so(live: House, standby: House, a
     live.close()
     shutil.rmtree(archive.url.removeprefix("file://"))
     standby.until(lambda: "is missing" in standby.service.health(OPERATOR)[1])
+    # Force would not help, so nothing recommends it.
+    assert "is missing" in refused(standby) and "--force" not in refused(standby)
 
 
 def test_a_standby_that_was_down_for_too_long_needs_a_new_directory(

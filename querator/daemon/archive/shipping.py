@@ -250,6 +250,9 @@ class Shipper:
             if self.config.wait:
                 raise
             log.warning("the archive is only a copy: two daemons could own it", extra={"reason": str(error)})
+        except Away:
+            if self.config.wait:
+                raise
 
     def _claim(self) -> None:
         ledger = latest(self.bucket)
@@ -339,13 +342,13 @@ class Shipper:
         )
 
     def lack(self) -> str:
-        """Which partitions the archive lacks although they should have been copied by now; empty if it lacks none."""
-        missing, cutter = self._without_base, self._cutter
+        """How many partitions the archive lacks although they should have been copied by now; empty if it lacks none.
+        The text names no queue, because everybody may read it."""
+        missing = self._without_base
         reasons = [self.base_failures[uuid] for uuid in missing if uuid in self.base_failures]
-        if cutter is None or not missing or not (reasons or self.lag_seconds() > limits.ARCHIVE_BASE_SECONDS_MAX):
+        if not missing or not (reasons or self.lag_seconds() > limits.ARCHIVE_BASE_SECONDS_MAX):
             return ""
-        queues = sorted({cutter.placements[uuid][0] for uuid in missing if uuid in cutter.placements})
-        text = f"the archive has no copy of {len(missing)} partitions ({', '.join(queues)})"
+        text = f"the archive has no copy of {len(missing)} of {len(self._placed)} partitions"
         return f"{text}: {reasons[0]}" if reasons else text
 
     def ask(self, must_put: bool = False) -> int:

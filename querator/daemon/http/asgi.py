@@ -347,7 +347,10 @@ class Health:
         if warning := self._access.warning():
             body["notes"] = [warning]
         if archive := self._service.archive.notes():
-            body["archive"] = [caller.readable(note) for note in archive]
+            # Why a standby was not promoted may name queues.
+            may_all = caller.may(Right.ADMIN)
+            shown = (note if may_all or not note.startswith("not promoted") else "not promoted" for note in archive)
+            body["archive"] = [caller.readable(note) for note in shown]
         if lag := self._service.archive.lag():
             body["lag"] = {
                 "role": "standby" if lag.is_standby else "owner",
