@@ -173,7 +173,4 @@ def check_log(bucket: Bucket, ledger: Ledger) -> None:
     """
     for number in (ledger.claims[-1], ledger.number):
         if not bucket.has(log_name(number)):
-            raise Away(
-                f"{log_name(number)} is missing: mount the archive's disk or bring its objects back, and then restart"
-                " the daemon"
-            )
+            raise Away(f"{log_name(number)} is missing: mount the archive's disk or bring its objects back")
