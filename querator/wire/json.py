@@ -23,6 +23,8 @@ M = TypeVar("M", bound=Message)
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_untyped: Final = msgspec.json.Decoder().decode
+_utf8_of: Final = attrgetter("utf8")
+_bytes_of: Final = attrgetter("bytes_")
 _LONG_BODY_BYTES: Final = 1_024
 _LARGE_BODY_BYTES: Final = 65_536
 _LARGE_ITEM_BYTES: Final = 4_096
@@ -93,10 +95,11 @@ def _values(message: Any) -> int:
     if kind is not QueueProduceRequest:
         return -1
     values = bool(message.queue_name) + bool(message.request_timeout) + bool(message.items) + bool(message.request_id)
-    for item in message.items:
-        if item.utf8 or item.bytes_:
-            values += 1
-    return values
+    items = message.items
+    with_payload = len(items) - list(map(_utf8_of, items)).count("")
+    if with_payload < len(items):
+        with_payload = max(with_payload, len(items) - list(map(_bytes_of, items)).count(b""))
+    return values + with_payload
 
 
 def _without_large_payloads(request: QueueProduceRequest, body_bytes: int) -> QueueProduceRequest:

@@ -178,14 +178,14 @@ class Shipper:
 
     def _run(self) -> None:
         try:
-            self._patiently(self._try_store)
-            self._patiently(self._claim)
+            self._patiently(lambda: _try_store(self))
+            self._patiently(lambda: _claim(self))
             self._claimed.set()
             while True:
                 is_last, begun = bool(self._stop_at), time.monotonic()
                 if self._cutter is not None:
                     self._ship(self._cutter)
-                self._beat(is_last)
+                _beat(self, is_last)
                 if is_last:
                     return
                 self._rest_until(begun + self.config.interval)
@@ -206,7 +206,7 @@ class Shipper:
     def _rest_until(self, end: float) -> None:
         """Waits until then, or until somebody asks for a cut. Heartbeats go on: they must not depend on `interval`."""
         while not self._wake.wait(max(0.0, min(end, self._beat_at) - time.monotonic())) and time.monotonic() < end:
-            self._beat(at_once=False)
+            _beat(self, at_once=False)
         self._wake.clear()
 
     def _patiently(self, work: Callable[[], object]) -> None:
@@ -241,48 +241,6 @@ class Shipper:
 
     # Owning.
 
-    def _try_store(self) -> None:
-        if self.before is not None:
-            return  # the standby has tried the store
-        try:
-            try_store(self.bucket)
-        except ArchiveError as error:
-            if self.config.wait:
-                raise
-            log.warning("the archive is only a copy: two daemons could own it", extra={"reason": str(error)})
-        except Away:
-            if self.config.wait:
-                raise
-
-    def _claim(self) -> None:
-        ledger = latest(self.bucket)
-        check_end(self.bucket, ledger.number)
-        while not (self.before and ledger.owner == self.owner):
-            # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
-            # looked like a failure: then we are the owner.
-            is_first = self.before is None or self.before.epoch == ledger.epoch
-            check_claim(ledger, self.owner, self._may_take and is_first, self.config.url)
-            self._check_continues(ledger)
-            self.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
-            if claim(self.bucket, ledger, self.owner, self._clock.now_us()):
-                break
-            ledger = latest(self.bucket, ledger)
-        assert self.before is not None
-        before = self.before
-        self.ledger = ledger
-        self._is_heir = before.owner is not None and before.owner.data != self.owner.data
-        if self._is_heir and (self._identity.number, self._identity.sha256) != (before.number, before.sha256):
-            log.warning("archive starts over from fresh bases: this directory does not continue it")
-            self._is_stranger = True
-        log.info("archive is ours", extra={"archive": self.config.url, "epoch": ledger.epoch})
-
-    def _check_continues(self, ledger: Ledger) -> None:
-        placed = placements_in(ledger.catalog) if ledger.catalog else {}
-        is_heir = ledger.owner is not None and ledger.owner.data != self.owner.data
-        if placed and not self._may_start_over and (is_heir or self._is_blank):
-            missing = (uuid for uuid in placed if self._stat(uuid) is None)
-            check_continues(self.bucket, ledger, self._identity, missing, is_heir)
-
     def _put(self, number: int, data: bytes) -> None:
         """Creates a log object. Raises Replaced if the number is taken."""
         if self.trouble or time.monotonic() >= self._check_at:
@@ -299,32 +257,6 @@ class Shipper:
                 f" {self.config.url}",
                 hint=f"querator archive salvage --data {self._data} lists what was not shipped",
             )
-
-    def _beat(self, at_once: bool) -> None:
-        if not at_once and time.monotonic() < self._beat_at:
-            return
-        self._beat_at = time.monotonic() + self.config.heartbeat
-        self._beats += 1
-        number = self.ledger.number
-        try:
-            check_log(self.bucket, self.ledger)
-            # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
-            self._check_owner(number + 1, self.bucket.read(log_name(number + 1)))
-            # The time is taken last: what passes before the put ends counts as a difference of the clocks.
-            beat = Heartbeat(
-                epoch=self.ledger.epoch,
-                owner=self.owner,
-                time=self._clock.now_us(),
-                number=number,
-                beats=self._beats,
-                every=self.config.heartbeat,
-                complete_to=self.shipped_us,
-                is_waiting=self.config.wait,
-            )
-            self.bucket.replace(HEARTBEAT, sealed(beat, b""))
-            self._note_back()
-        except Away as error:
-            self._note_away(error)  # nothing else may be put for a long time
 
     # Shipping.
 
@@ -386,17 +318,6 @@ class Shipper:
                 wanted.append(uuid)
         return wanted
 
-    def _find_many_objects(self) -> None:
-        """A quiet queue fills few bytes and many log objects, and each costs a reader a request. New bases are taken
-        once they are no larger than what the log objects weigh, so that large files are not copied for a few records.
-        """
-        ledger = self.ledger
-        found = {uuid: line for uuid, line in ledger.lines.items() if _has_many_objects(line, ledger)}
-        objects = ledger.number + 1 - min([line.replay_from for line in found.values()], default=ledger.number + 1)
-        stats = [self._stat(uuid) for uuid in found]
-        is_worth_it = sum(stat[0] for stat in stats if stat) <= objects * limits.ARCHIVE_BASE_BYTES_PER_OBJECT
-        self._many_objects = frozenset(found) if is_worth_it else frozenset()
-
     def add_base(self, base: Base) -> None:
         """Records a base that was uploaded. It counts once the next log object names it."""
         with self._lock:
@@ -417,25 +338,110 @@ class Shipper:
             cutter.shipped(piece)
             if one.head.number % limits.ARCHIVE_INDEX_EVERY == 0:
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
-                self._find_many_objects()
+                _find_many_objects(self)
             self._is_stranger = False
-            self._beat(at_once=False)  # a cut after an outage may take long
+            _beat(self, at_once=False)  # a cut after an outage may take long
         self._placed = tuple(cutter.placements)
         self._without_base = cutter.without_base(self.ledger)
-        self._note_shipped(time_us)
+        _note_shipped(self, time_us)
         if not (self.config.wait and self._without_base):
             self.cuts_done = self._cuts_begun
             self.confirmed()
         with self._done:
             self._done.notify_all()
 
-    def _note_shipped(self, time_us: int) -> None:
-        """A partition without a base would be lost with this machine, so the time stands still until it has one."""
-        if self._without_base:
-            lines = [self.ledger.lines.get(uuid) for uuid in self._without_base]
-            known = [self.shipped_us, *(line.complete_to for line in lines if line is not None)]
-            time_us = min([one for one in known if one], default=0)
-        self.shipped_us = time_us
+
+def _try_store(shipper: Shipper) -> None:
+    if shipper.before is not None:
+        return  # the standby has tried the store
+    try:
+        try_store(shipper.bucket)
+    except ArchiveError as error:
+        if shipper.config.wait:
+            raise
+        log.warning("the archive is only a copy: two daemons could own it", extra={"reason": str(error)})
+    except Away:
+        if shipper.config.wait:
+            raise
+
+
+def _claim(shipper: Shipper) -> None:
+    ledger = latest(shipper.bucket)
+    check_end(shipper.bucket, ledger.number)
+    while not (shipper.before and ledger.owner == shipper.owner):
+        # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
+        # looked like a failure: then we are the owner.
+        is_first = shipper.before is None or shipper.before.epoch == ledger.epoch
+        check_claim(ledger, shipper.owner, shipper._may_take and is_first, shipper.config.url)
+        _check_continues(shipper, ledger)
+        shipper.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
+        if claim(shipper.bucket, ledger, shipper.owner, shipper._clock.now_us()):
+            break
+        ledger = latest(shipper.bucket, ledger)
+    assert shipper.before is not None
+    before = shipper.before
+    shipper.ledger = ledger
+    shipper._is_heir = before.owner is not None and before.owner.data != shipper.owner.data
+    if shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256):
+        log.warning("archive starts over from fresh bases: this directory does not continue it")
+        shipper._is_stranger = True
+    log.info("archive is ours", extra={"archive": shipper.config.url, "epoch": ledger.epoch})
+
+
+def _check_continues(shipper: Shipper, ledger: Ledger) -> None:
+    placed = placements_in(ledger.catalog) if ledger.catalog else {}
+    is_heir = ledger.owner is not None and ledger.owner.data != shipper.owner.data
+    if placed and not shipper._may_start_over and (is_heir or shipper._is_blank):
+        missing = (uuid for uuid in placed if shipper._stat(uuid) is None)
+        check_continues(shipper.bucket, ledger, shipper._identity, missing, is_heir)
+
+
+def _beat(shipper: Shipper, at_once: bool) -> None:
+    if not at_once and time.monotonic() < shipper._beat_at:
+        return
+    shipper._beat_at = time.monotonic() + shipper.config.heartbeat
+    shipper._beats += 1
+    number = shipper.ledger.number
+    try:
+        check_log(shipper.bucket, shipper.ledger)
+        # A daemon that nobody uses puts nothing else, and would not learn that it was replaced.
+        shipper._check_owner(number + 1, shipper.bucket.read(log_name(number + 1)))
+        # The time is taken last: what passes before the put ends counts as a difference of the clocks.
+        beat = Heartbeat(
+            epoch=shipper.ledger.epoch,
+            owner=shipper.owner,
+            time=shipper._clock.now_us(),
+            number=number,
+            beats=shipper._beats,
+            every=shipper.config.heartbeat,
+            complete_to=shipper.shipped_us,
+            is_waiting=shipper.config.wait,
+        )
+        shipper.bucket.replace(HEARTBEAT, sealed(beat, b""))
+        shipper._note_back()
+    except Away as error:
+        shipper._note_away(error)  # nothing else may be put for a long time
+
+
+def _find_many_objects(shipper: Shipper) -> None:
+    """A quiet queue fills few bytes and many log objects, and each costs a reader a request. New bases are taken
+    once they are no larger than what the log objects weigh, so that large files are not copied for a few records.
+    """
+    ledger = shipper.ledger
+    found = {uuid: line for uuid, line in ledger.lines.items() if _has_many_objects(line, ledger)}
+    objects = ledger.number + 1 - min([line.replay_from for line in found.values()], default=ledger.number + 1)
+    stats = [shipper._stat(uuid) for uuid in found]
+    is_worth_it = sum(stat[0] for stat in stats if stat) <= objects * limits.ARCHIVE_BASE_BYTES_PER_OBJECT
+    shipper._many_objects = frozenset(found) if is_worth_it else frozenset()
+
+
+def _note_shipped(shipper: Shipper, time_us: int) -> None:
+    """A partition without a base would be lost with this machine, so the time stands still until it has one."""
+    if shipper._without_base:
+        lines = [shipper.ledger.lines.get(uuid) for uuid in shipper._without_base]
+        known = [shipper.shipped_us, *(line.complete_to for line in lines if line is not None)]
+        time_us = min([one for one in known if one], default=0)
+    shipper.shipped_us = time_us
 
 
 def _has_many_objects(line: Line, ledger: Ledger) -> bool:

@@ -166,7 +166,7 @@ class Standby:
             self._close_files()
             self.storages, self.stores, self._homes = {}, {}, {}
             raise
-        self._save()
+        _save(self)
         # Clocks are compared from the second heartbeat on, so an owner that stops after this moment was compared.
         with contextlib.suppress(Away):
             self.heartbeats.look(self._ledger.epoch)
@@ -181,7 +181,7 @@ class Standby:
 
     def _close(self) -> None:
         with self.files:
-            self._save()
+            _save(self)
             self.is_closed = True
             self._close_files()
 
@@ -199,7 +199,7 @@ class Standby:
                     while not (self._stopping.is_set() or self._is_promoting.is_set()) and self._follow_one():
                         pass
                     self._look_after_files()
-                self._watch_owner()
+                _watch_owner(self)
                 self._check_archive()
                 self.trouble = ""
             except Away as error:
@@ -217,7 +217,7 @@ class Standby:
             while not (
                 self._stopping.wait(min(self.config.interval, self.heartbeats.pause())) or time.monotonic() >= end
             ):
-                self._watch_owner()
+                _watch_owner(self)
 
     def _follow_one(self) -> bool:
         """Reads the next log object. False if there is none yet."""
@@ -225,7 +225,7 @@ class Standby:
             with self.files:
                 self._bring_up_to_date()
             self._is_torn = False
-        one = self._next_object()
+        one = _next_object(self)
         if one is None:
             return False
         self._pending.append(one)
@@ -240,22 +240,6 @@ class Standby:
                 self._is_torn = False
         return True
 
-    def _next_object(self) -> LogObject | None:
-        number = self._ledger.number + len(self._pending) + 1
-        one = next(self._ahead, None)
-        if one is None or one.head.number != number:
-            # All of them were read, or reading or taking one has failed.
-            beat = self.heartbeats.last
-            last = max(number, beat.number if beat else 0)
-            if last == number:
-                one = read_log(self.bucket, number)
-            else:
-                self._ahead = read_logs(self.bucket, number, last)
-                one = next(self._ahead, None)
-            if one is None and beat is not None and beat.number >= number:
-                check_gap(self.bucket, number - 1)
-        return one
-
     def _take(self, objects: Sequence[LogObject]) -> None:
         """Takes in objects that the ledger has already."""
         if any(one.catalog for one in objects):
@@ -264,22 +248,22 @@ class Standby:
             self._take_records(one)
         if any(one.catalog or one.head.bases for one in objects):
             after = self._ledger.number + 1
-            for uuid in self._open_missing():
+            for uuid in _open_missing(self):
                 for one in needed_logs(self.bucket, self._ledger.lines[uuid].replay_from or after, after - 1):
                     self._take_records(one, uuid)
-        self._note_incomplete()
+        _note_incomplete(self)
         self._has_news = True
 
     def _bring_up_to_date(self) -> None:
         """Brings the files to where the ledger is, whatever they have. A file skips the records that it has."""
         self._take_catalog()
-        self._open_missing()
+        _open_missing(self)
         # A standby that was restarted has most records in its files, and need not read their objects.
         lagging = [line for uuid, line in self._ledger.lines.items() if self._lacks_records(uuid, line)]
         first = min([line.replay_from for line in lagging], default=self._ledger.number + 1)
         for one in needed_logs(self.bucket, first, self._ledger.number):
             self._take_records(one)
-        self._note_incomplete()
+        _note_incomplete(self)
         self._has_news = True
 
     def _lacks_records(self, uuid: str, line: Line) -> bool:
@@ -290,33 +274,6 @@ class Standby:
         self.catalog.forget_elsewhere()
         self._placements = placements_in(self._ledger.catalog)
         self.layout += 1
-
-    def _open_missing(self) -> list[str]:
-        """Opens every partition that the archive has and that is not open, from its base if there is no file of it.
-        Returns those that it opened. Deletes files that no longer lead to what the archive has."""
-        for uuid in set(self.stores) - self._placements.keys():
-            self._drop(uuid)
-        opened = []
-        for uuid, (queue, name) in self._placements.items():
-            line = self._ledger.lines.get(uuid)
-            if line is None or line.base is None:
-                continue  # the owner is still copying its file; until then the old file is the best there is
-            if self._lineages.get(uuid, 0) != line.void_at:
-                # The owner closed the partition and its file was changed, so later records do not fit our file.
-                self._drop(uuid)
-            if uuid in self.stores and self.stores[uuid].record_written >= line.base.applied:
-                continue
-            place_base(self.bucket, self.storages[name], line.base)
-            store = self.storages[name].open(uuid, queue)
-            if store.record_written < line.base.applied:
-                # The log may no longer have the records that lead from our old file to the base.
-                self._drop(uuid)
-                place_base(self.bucket, self.storages[name], line.base)
-                store = self.storages[name].open(uuid, queue)
-            self.stores[uuid], self._homes[uuid], self._lineages[uuid] = store, self.storages[name], line.void_at
-            self.layout += 1
-            opened.append(uuid)
-        return opened
 
     def _drop(self, uuid: str) -> None:
         self.stores.pop(uuid, None)
@@ -342,55 +299,11 @@ class Standby:
         if time.monotonic() - self._looked_after_at >= limits.STANDBY_SAVE_SECONDS:
             if self._has_news:
                 with self.files:
-                    self._save()
-            self._forget_old_keys()
+                    _save(self)
+            _forget_old_keys(self)
             self._looked_after_at = time.monotonic()
 
-    def _forget_old_keys(self) -> None:
-        """Deletes expired request ids from files, and detaches files without rows until they are needed again."""
-        until_us = self.replayed().until_us
-        now, every = time.monotonic(), limits.FORGET_EVERY_US / limits.US_PER_SECOND
-        for uuid, store in tuple(self.stores.items()):
-            if store.is_resting:
-                self._forgot_at.pop(uuid, None)
-            elif store.is_blank or now - self._forgot_at.setdefault(uuid, now) >= every:
-                if self._stopping.is_set() or self._is_promoting.is_set():
-                    return
-                with self.files:  # for one file at a time: readers wait
-                    store.flush()
-                    # The owner's clock has reached this time, so the owner has forgotten these keys too, or soon will.
-                    store.forget(until_us)
-                self._forgot_at[uuid] = now
-
-    def _save(self) -> None:
-        """Makes everything durable that was replayed, and notes the last log object."""
-        for uuid, store in self.stores.items():
-            store.flush()
-            if self._unmerged.get(uuid, 0) >= limits.STANDBY_MERGE_BYTES:
-                # Closing the file would do this too, but a promotion must not wait for it.
-                store.checkpoint(force=True)
-                del self._unmerged[uuid]
-        self._identity = msgspec.structs.replace(
-            self._identity,
-            url=self.config.url,
-            number=self._ledger.number,
-            sha256=self._ledger.sha256,
-            lineages={uuid: number for uuid, number in self._lineages.items() if number},
-        )
-        save_identity(self._data, self._identity)
-        self._has_news = False
-
     # The owner.
-
-    def _watch_owner(self) -> None:
-        self.heartbeats.look(self._ledger.epoch)
-        silence, last = self.heartbeats.silence(), self.heartbeats.last
-        # The owner may have another configuration than we have.
-        patience = max(self.config.takeover or 0.0, 3 * last.every if last is not None else 0.0)
-        if self.config.takeover is not None and silence > patience:
-            log.warning("the owner is silent", extra={"owner": str(self._ledger.owner), "seconds": round(silence, 1)})
-            self.heartbeats.forget_silence()
-            self._take_over()
 
     def _check_archive(self) -> None:
         """Raises Away if the archive has lost what we have read from it: then it has no news, but nothing is well."""
@@ -404,19 +317,6 @@ class Standby:
         complete_to = last.complete_to if last is not None and not objects else 0
         until_us = max(self._ledger.time, complete_to)
         return Replayed(owner, min([until_us, *self._complete_to.values()]), objects)
-
-    def _note_incomplete(self) -> None:
-        """Notes which partitions could not be taken over whole, because the archive has no base of them."""
-        missing = self._ledger.without_base(self._placements)
-        names = {one.uuid: f"{one.queue}/{one.number}" for one in self.catalog.placements()} if missing else {}
-        found, texts = {}, []
-        for uuid in missing:
-            line = self._ledger.lines.get(uuid)
-            found[uuid] = (line.complete_to if line else 0) or self._complete_to.get(uuid, self._ledger.time)
-            # A file that we have ends at that moment. If we have none, the partition is lost with the owner.
-            until = f"complete up to {times.text(found[uuid])}" if uuid in self.stores else "no copy"
-            texts.append(f"{names.get(uuid, uuid)} ({until})")
-        self._complete_to, self.incomplete = found, texts
 
     # Taking over.
 
@@ -449,7 +349,7 @@ class Standby:
             # Noted before the claim: if the daemon dies after it, its next start must set the clock back as well.
             self._identity = noted_behind(self._data, self._identity, self._clock, behind_us)
             try:
-                before = self._claim(epoch, force)
+                before = _claim(self, epoch, force)
             except QueratorError:
                 self._identity = noted_behind(self._data, self._identity, self._clock, 0)
                 raise
@@ -462,24 +362,135 @@ class Standby:
         log.warning("standby takes over", extra=extra)
         return Promotion(self.owner, before, behind_us, complete_to)
 
-    def _claim(self, epoch: int, force: bool) -> Before:
-        """Creates the next log object, after all earlier ones were replayed."""
-        check_end(self.bucket, self._ledger.number + len(self._pending))
-        while True:
-            while self._follow_one():
-                pass
-            last = self._pending[-1].head if self._pending else self._ledger
-            if self._before and last.owner == self.owner:
-                # An earlier attempt has succeeded, although it looked like a failure. We may have taken it in as well.
-                return self._before._replace(number=self._ledger.number, sha256=self._ledger.sha256)
-            if last.epoch != epoch:
-                raise Conflict(f"{last.owner} was faster: it owns the archive now")
-            if self.incomplete and not force:
-                raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(self.incomplete)}")
-            end = _end_of_log(self._ledger, self._pending)
-            self._before = Before(self._ledger.owner, epoch, self._ledger.number, self._ledger.sha256)
-            if claim(self.bucket, end, self.owner, self._clock.now_us()):
-                return self._before
+
+def _next_object(standby: Standby) -> LogObject | None:
+    number = standby._ledger.number + len(standby._pending) + 1
+    one = next(standby._ahead, None)
+    if one is None or one.head.number != number:
+        # All of them were read, or reading or taking one has failed.
+        beat = standby.heartbeats.last
+        last = max(number, beat.number if beat else 0)
+        if last == number:
+            one = read_log(standby.bucket, number)
+        else:
+            standby._ahead = read_logs(standby.bucket, number, last)
+            one = next(standby._ahead, None)
+        if one is None and beat is not None and beat.number >= number:
+            check_gap(standby.bucket, number - 1)
+    return one
+
+
+def _open_missing(standby: Standby) -> list[str]:
+    """Opens every partition that the archive has and that is not open, from its base if there is no file of it.
+    Returns those that it opened. Deletes files that no longer lead to what the archive has."""
+    for uuid in set(standby.stores) - standby._placements.keys():
+        standby._drop(uuid)
+    opened = []
+    for uuid, (queue, name) in standby._placements.items():
+        line = standby._ledger.lines.get(uuid)
+        if line is None or line.base is None:
+            continue  # the owner is still copying its file; until then the old file is the best there is
+        if standby._lineages.get(uuid, 0) != line.void_at:
+            # The owner closed the partition and its file was changed, so later records do not fit our file.
+            standby._drop(uuid)
+        if uuid in standby.stores and standby.stores[uuid].record_written >= line.base.applied:
+            continue
+        place_base(standby.bucket, standby.storages[name], line.base)
+        store = standby.storages[name].open(uuid, queue)
+        if store.record_written < line.base.applied:
+            # The log may no longer have the records that lead from our old file to the base.
+            standby._drop(uuid)
+            place_base(standby.bucket, standby.storages[name], line.base)
+            store = standby.storages[name].open(uuid, queue)
+        standby.stores[uuid], standby._homes[uuid], standby._lineages[uuid] = (
+            store,
+            standby.storages[name],
+            line.void_at,
+        )
+        standby.layout += 1
+        opened.append(uuid)
+    return opened
+
+
+def _forget_old_keys(standby: Standby) -> None:
+    """Deletes expired request ids from files, and detaches files without rows until they are needed again."""
+    until_us = standby.replayed().until_us
+    now, every = time.monotonic(), limits.FORGET_EVERY_US / limits.US_PER_SECOND
+    for uuid, store in tuple(standby.stores.items()):
+        if store.is_resting:
+            standby._forgot_at.pop(uuid, None)
+        elif store.is_blank or now - standby._forgot_at.setdefault(uuid, now) >= every:
+            if standby._stopping.is_set() or standby._is_promoting.is_set():
+                return
+            with standby.files:  # for one file at a time: readers wait
+                store.flush()
+                # The owner's clock has reached this time, so the owner has forgotten these keys too, or soon will.
+                store.forget(until_us)
+            standby._forgot_at[uuid] = now
+
+
+def _save(standby: Standby) -> None:
+    """Makes everything durable that was replayed, and notes the last log object."""
+    for uuid, store in standby.stores.items():
+        store.flush()
+        if standby._unmerged.get(uuid, 0) >= limits.STANDBY_MERGE_BYTES:
+            # Closing the file would do this too, but a promotion must not wait for it.
+            store.checkpoint(force=True)
+            del standby._unmerged[uuid]
+    standby._identity = msgspec.structs.replace(
+        standby._identity,
+        url=standby.config.url,
+        number=standby._ledger.number,
+        sha256=standby._ledger.sha256,
+        lineages={uuid: number for uuid, number in standby._lineages.items() if number},
+    )
+    save_identity(standby._data, standby._identity)
+    standby._has_news = False
+
+
+def _watch_owner(standby: Standby) -> None:
+    standby.heartbeats.look(standby._ledger.epoch)
+    silence, last = standby.heartbeats.silence(), standby.heartbeats.last
+    # The owner may have another configuration than we have.
+    patience = max(standby.config.takeover or 0.0, 3 * last.every if last is not None else 0.0)
+    if standby.config.takeover is not None and silence > patience:
+        log.warning("the owner is silent", extra={"owner": str(standby._ledger.owner), "seconds": round(silence, 1)})
+        standby.heartbeats.forget_silence()
+        standby._take_over()
+
+
+def _note_incomplete(standby: Standby) -> None:
+    """Notes which partitions could not be taken over whole, because the archive has no base of them."""
+    missing = standby._ledger.without_base(standby._placements)
+    names = {one.uuid: f"{one.queue}/{one.number}" for one in standby.catalog.placements()} if missing else {}
+    found, texts = {}, []
+    for uuid in missing:
+        line = standby._ledger.lines.get(uuid)
+        found[uuid] = (line.complete_to if line else 0) or standby._complete_to.get(uuid, standby._ledger.time)
+        # A file that we have ends at that moment. If we have none, the partition is lost with the owner.
+        until = f"complete up to {times.text(found[uuid])}" if uuid in standby.stores else "no copy"
+        texts.append(f"{names.get(uuid, uuid)} ({until})")
+    standby._complete_to, standby.incomplete = found, texts
+
+
+def _claim(standby: Standby, epoch: int, force: bool) -> Before:
+    """Creates the next log object, after all earlier ones were replayed."""
+    check_end(standby.bucket, standby._ledger.number + len(standby._pending))
+    while True:
+        while standby._follow_one():
+            pass
+        last = standby._pending[-1].head if standby._pending else standby._ledger
+        if standby._before and last.owner == standby.owner:
+            # An earlier attempt has succeeded, although it looked like a failure. We may have taken it in as well.
+            return standby._before._replace(number=standby._ledger.number, sha256=standby._ledger.sha256)
+        if last.epoch != epoch:
+            raise Conflict(f"{last.owner} was faster: it owns the archive now")
+        if standby.incomplete and not force:
+            raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(standby.incomplete)}")
+        end = _end_of_log(standby._ledger, standby._pending)
+        standby._before = Before(standby._ledger.owner, epoch, standby._ledger.number, standby._ledger.sha256)
+        if claim(standby.bucket, end, standby.owner, standby._clock.now_us()):
+            return standby._before
 
 
 def _doubt_about_clocks(skew_us: int | None) -> str:

@@ -18,7 +18,6 @@ from querator.limits import (
     APPLY_BYTES,
     APPLY_RETRY_SECONDS_MAX,
     BACK_PRESSURE_SECONDS,
-    FORGET_EVERY_US,
     LOOK_AFTER_BYTES,
     RATE_SAMPLE_US,
     ROOM_CHECK_ROUNDS,
@@ -227,7 +226,7 @@ def _forgets(partition: Partition, now_us: int) -> bool:
     if store is None or store.is_resting:
         return False
     since_us = abs(now_us - partition.health.old_keys_deleted_at)  # abs: a clock may go back
-    return store.is_blank or since_us >= FORGET_EVERY_US
+    return store.is_blank or since_us >= limits.FORGET_EVERY_US
 
 
 def _noted(disk: Disk, future: asyncio.Future[None]) -> None:
