@@ -28,7 +28,7 @@ from typing import Any
 import uvloop
 
 from bench import hotpath
-from querator import build, limits
+from querator import build
 
 STEPS = hotpath.STEPS
 Costs = dict[str, dict[str, float]]
@@ -98,8 +98,6 @@ class _Marks(hotpath.Meter):
 
 
 def _run_inside(shapes: list[str], rounds: int) -> None:
-    # Under valgrind every disk looks slow, and a slow disk is written in a thread, for which the loop would spin.
-    limits.INLINE_WRITE_SECONDS_MAX = float("inf")
     for shape in shapes:
         batch, clients, queues, partitions = hotpath.parse_shape(shape)
         settings = {"queues": queues, "partitions": partitions}
