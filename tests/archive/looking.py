@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from querator.config import ArchiveConfig
-from querator.daemon.archive import Bucket, Shipper, restoring
+from querator.daemon.archive import Bucket, Shipper, care, restoring
 from tests.maintenance.house import House
 
 
@@ -39,3 +39,14 @@ def restored(archive: ArchiveConfig, directory: Path, **options: object) -> Hous
     if (directory / "partitions").is_dir():
         (directory / "partitions").rename(directory / "default")
     return House(directory, tuple(path.name for path in directory.iterdir() if (path / "journal").is_dir()))
+
+
+def pruned(house: House, archive: ArchiveConfig) -> Bucket:
+    """Ships six cuts, and prunes everything that the last one does not need."""
+    for number in range(6):
+        house.produce(f"{number}")
+        shipped(house)
+        house.advance("1s")
+    bucket = bucket_of(archive)
+    assert care.prune(bucket, house.clock.now_us()).objects > 5
+    return bucket

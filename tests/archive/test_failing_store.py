@@ -17,7 +17,7 @@ from querator.daemon.archive.ledger import latest
 from querator.daemon.archive.objects import Owner, log_name
 from querator.daemon.archive.ownership import check_end, claim
 from querator.errors import Replaced
-from tests.archive.looking import bucket_of, restored, shipped, shipper_of
+from tests.archive.looking import bucket_of, pruned, restored, shipped, shipper_of
 from tests.archive.object_stores import S3, BadWeather, FaultyProxy, Handler
 from tests.maintenance.house import OPERATOR, House
 
@@ -236,12 +236,7 @@ def test_a_daemon_that_was_suspended_until_everything_was_pruned_finds_its_numbe
     house.service.lost_archive = lost.append
     other = open_house("other", archive=archive, claim=True, start_over=True)
     other.create()
-    for number in range(6):
-        other.produce(f"{number}")
-        shipped(other)
-        other.advance("1s")
-    bucket = bucket_of(archive)
-    assert care.prune(bucket, other.clock.now_us()).objects > 5
+    bucket = pruned(other, archive)
     care.verify(bucket)
     house.begin_produce("lost")
     house.until(lambda: bool(lost))

@@ -12,7 +12,7 @@ from querator.config import ArchiveConfig
 from querator.daemon.archive import ArchiveError, Bucket, care, restoring
 from querator.daemon.archive.ledger import latest, read_log
 from querator.daemon.archive.objects import log_name
-from tests.archive.looking import bucket_of, restored, shipped, shipper_of
+from tests.archive.looking import bucket_of, pruned, restored, shipped, shipper_of
 from tests.daemons import querator
 from tests.maintenance.house import House
 
@@ -108,12 +108,7 @@ def test_a_number_that_was_pruned_is_not_missing(
     monkeypatch.setattr(limits, "ARCHIVE_BASE_LOG_BYTES", 1)
     house = open_house("live", "default", archive=archive)
     house.create()
-    for number in range(6):
-        house.produce(f"{number}")
-        shipped(house)
-        house.advance("1s")
-    bucket = bucket_of(archive)
-    assert care.prune(bucket, house.clock.now_us()).objects > 5
+    bucket = pruned(house, archive)
     house.close()
     assert care.status(bucket).number == latest(bucket).number == list(care.points(bucket))[-1].number
 
