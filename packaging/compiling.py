@@ -4,7 +4,8 @@ An installation without the compiled modules is complete, only slower. So a buil
 is no C compiler, where compiling fails, or where QUERATOR_PURE=1 asks for it. An editable installation is always plain,
 because edits would not reach compiled modules.
 
-    python packaging/compiling.py        compiles into the checkout, or copies from the cache; fails if that fails
+    python packaging/compiling.py            compiles into the checkout, or copies from the cache; fails if that fails
+    python packaging/compiling.py WHEEL      takes the compiled modules of a wheel of the same sources instead
 
 The cache is QUERATOR_COMPILED_CACHE, or querator/compiled in the user's cache directory. Its key is a hash of the
 sources, the compilers and their versions.
@@ -22,6 +23,7 @@ import sys
 import sysconfig
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +191,16 @@ def compile_in_place() -> None:
     shutil.copytree(cache / "querator", ROOT / "querator", dirs_exist_ok=True, copy_function=shutil.copy)
 
 
+def copy_from(wheel: Path) -> None:
+    """Puts the compiled modules of a wheel into the checkout, so that tests run on what the wheel installs."""
+    remove()
+    with zipfile.ZipFile(wheel) as file:
+        compiled = [name for name in file.namelist() if name.endswith(".so")]
+        if not compiled:
+            raise SystemExit(f"error: {wheel} has no compiled modules; 'pip wheel --verbose .' tells why")
+        file.extractall(ROOT, compiled)
+
+
 def remove() -> None:
     """Removes compiled modules from the checkout."""
     for path in _libraries(ROOT / "querator"):
@@ -231,4 +243,7 @@ def _trim(cache: Path) -> None:
 
 
 if __name__ == "__main__":
-    compile_in_place()
+    if sys.argv[1:]:
+        copy_from(Path(sys.argv[1]))
+    else:
+        compile_in_place()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,24 @@ def test_what_was_just_compiled_stays_in_a_full_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "reason_for_plain", lambda: "")
     backend.compile_in_place()
     assert (checkout / "querator" / "clock.so").is_file() and len(list(cache.iterdir())) == backend.CACHED_MAX
+
+
+def test_a_checkout_takes_over_the_compiled_modules_of_a_wheel(monkeypatch, tmp_path):
+    monkeypatch.setattr(backend, "ROOT", tmp_path)
+    name = f"querator/wire/json{EXTENSION_SUFFIXES[0]}"
+    (tmp_path / "querator").mkdir()
+    (tmp_path / "querator" / f"removed_since{EXTENSION_SUFFIXES[0]}").touch()
+    with zipfile.ZipFile(tmp_path / "querator.whl", "w") as wheel:
+        wheel.writestr(name, b"compiled")
+        wheel.writestr("querator/wire/json.py", b"source")
+    backend.copy_from(tmp_path / "querator.whl")
+    files = [path.relative_to(tmp_path).as_posix() for path in (tmp_path / "querator").rglob("*") if path.is_file()]
+    assert files == [name]
+
+
+def test_a_wheel_that_fell_back_to_plain_python_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(backend, "ROOT", tmp_path)
+    with zipfile.ZipFile(tmp_path / "querator.whl", "w") as wheel:
+        wheel.writestr("querator/wire/json.py", b"source")
+    with pytest.raises(SystemExit, match="has no compiled modules"):
+        backend.copy_from(tmp_path / "querator.whl")
