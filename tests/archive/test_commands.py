@@ -101,7 +101,7 @@ def test_a_standby_is_not_promoted_when_the_archive_was_emptied(
     number = shipper_of(live).ledger.number
     role = standby.service.archive.standby
     assert role is not None
-    standby.until(lambda: role.standby._ledger.number >= number)
+    standby.until(lambda: role.standby.files.ledger.number >= number)
     live.close()
     (tmp_path / "archive").rename(tmp_path / "elsewhere")
     (tmp_path / "archive").mkdir()

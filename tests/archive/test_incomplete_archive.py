@@ -46,7 +46,7 @@ def started_over(live: House, standby: House, monkeypatch: pytest.MonkeyPatch) -
     live.advance("10m")
     wanted = shipper.ask()
     live.until(lambda: shipper.cuts_done >= wanted)
-    standby.until(lambda: follower(standby)._ledger.number >= shipper.ledger.number)
+    standby.until(lambda: follower(standby).files.ledger.number >= shipper.ledger.number)
     standby.until(lambda: follower(standby).heartbeats.last.complete_to == shipper.shipped_us)
     standby.clock.set(live.clock.now_us())
     return live

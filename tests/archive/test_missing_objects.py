@@ -92,7 +92,7 @@ def test_a_standby_says_which_object_it_cannot_read(
     assert role is not None
     bucket = bucket_of(archive)
     with role.standby._following:
-        number = role.standby._ledger.number + 1
+        number = role.standby.files.ledger.number + 1
         for text in ("a", "b"):
             house.produce(text)
             shipped(house)

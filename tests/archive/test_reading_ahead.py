@@ -103,4 +103,4 @@ def test_a_standby_that_was_restarted_does_not_read_what_its_files_have(
     proxy.fault = None
     live.produce("y")
     followed(live, again)
-    assert follower(again)._ledger.number == shipper_of(live).ledger.number
+    assert follower(again).files.ledger.number == shipper_of(live).ledger.number

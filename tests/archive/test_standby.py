@@ -18,7 +18,7 @@ from querator import limits
 from querator.clock import SystemClock
 from querator.config import ArchiveConfig
 from querator.daemon import server
-from querator.daemon.archive import Away, Bucket, clock_behind_us
+from querator.daemon.archive import Away, Bucket, clock_behind_us, standby_files
 from querator.daemon.archive import standby as standing_by
 from querator.daemon.archive.care import prune
 from querator.daemon.archive.restoring import place_base
@@ -42,7 +42,7 @@ def follower(house: House):  # type: ignore[no-untyped-def]
 def followed(live: House, standby: House) -> None:
     shipped(live)
     number = shipper_of(live).ledger.number
-    standby.until(lambda: follower(standby)._ledger.number >= number)
+    standby.until(lambda: follower(standby).files.ledger.number >= number)
     standby.until(lambda: follower(standby).heartbeats.skew_us() is not None)
 
 
@@ -179,7 +179,7 @@ def test_a_standby_detaches_files_that_became_empty(
         live.create(name)
         live.produce("1", queue=name)
     followed(live, standby)
-    stores = [follower(standby).stores[live.partition(0, name).placement.uuid] for name in names]
+    stores = [follower(standby).files.stores[live.partition(0, name).placement.uuid] for name in names]
     standby.until(lambda: not any(store.is_resting for store in stores))
     for name in names:
         (item,) = live.lease(1, queue=name)
@@ -303,12 +303,12 @@ def test_a_standby_waits_for_a_store_that_is_away(
             raise error
 
     def placed(*words: Any) -> None:
-        monkeypatch.setattr(standing_by, "place_base", place_base)
+        monkeypatch.setattr(standby_files, "place_base", place_base)
         raise Away("one 503")
 
     monkeypatch.setattr(limits, "STANDBY_START_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(standing_by, "try_store", tried)
-    monkeypatch.setattr(standing_by, "place_base", placed)
+    monkeypatch.setattr(standby_files, "place_base", placed)
     standby = open_house("standby", archive=archive, standby=True)
     followed(live, standby)
     promoted(standby)

@@ -202,7 +202,7 @@ def caught_up(live: House, standby: House) -> None:
     number = shipper_of(live).ledger.number
     role = standby.service.archive.standby
     assert role is not None
-    standby.until(lambda: role.standby._ledger.number >= number)
+    standby.until(lambda: role.standby.files.ledger.number >= number)
     role.reads._refreshed_at = 0.0
     standby.run(standby.service.archive.catch_up())
 

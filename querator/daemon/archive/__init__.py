@@ -3,9 +3,9 @@
 `objects` defines the format, `bucket` talks to object stores, and `ledger` records what an archive has. `ownership`
 decides who may write, `cutting`, `packing` and `shipping` write the log, `bases` copies whole partition files, and
 `turnstile` delays answers that must wait for the archive. `restoring` makes a data directory from an archive. `standby`
-follows an archive, `heartbeats` watches its owner, `standby_reads` answers reads on a standby, and `promoting` makes a
-standby serve. `role` says whether this daemon is an owner or a standby. `salvaging` lists what an archive lacks. `care`
-lists, verifies and prunes an archive. Nothing here decides about items.
+follows an archive into its `standby_files`, `heartbeats` watches its owner, `standby_reads` answers reads on a standby,
+and `promoting` makes a standby serve. `role` says whether this daemon is an owner or a standby. `salvaging` lists what
+an archive lacks. `care` lists, verifies and prunes an archive. Nothing here decides about items.
 """
 
 from querator.daemon.archive import bases, care, restoring, salvaging

@@ -60,7 +60,7 @@ class StandingBy:
     async def start(self, addresses: Sequence[str]) -> None:
         registry, standby = self._registry, self.standby
         await self._start_standby()
-        await registry.blocking(registry.access.load, standby.catalog)
+        await registry.blocking(registry.access.load, standby.files.catalog)
         registry.access.check_addresses(addresses, has_tls=registry.config.tls is not None)
         registry.owner = lambda: standby.replayed().owner
         self.reads.start()
@@ -139,6 +139,6 @@ class StandingBy:
         trouble = self.standby.trouble
         if trouble:
             return True, f"the archive cannot be followed: {trouble}"
-        if self.lag().seconds > limits.ARCHIVE_BASE_SECONDS_MAX and self.standby.incomplete:
-            return True, f"the archive has no copy of {len(self.standby.incomplete)} partitions"
+        if self.lag().seconds > limits.ARCHIVE_BASE_SECONDS_MAX and self.standby.files.incomplete:
+            return True, f"the archive has no copy of {len(self.standby.files.incomplete)} partitions"
         return True, ""

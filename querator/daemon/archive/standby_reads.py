@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from querator import limits
 from querator.daemon.archive.standby import Replayed, Standby
+from querator.daemon.archive.standby_files import StandbyFiles
 from querator.daemon.engine import Turns, at_store
 from querator.daemon.queue import Logical, Move, Partition, Snapshot, read_snapshot
 from querator.daemon.registry import PROMOTING, Registry
@@ -52,15 +53,15 @@ READS: Final = frozenset(
 class FollowedStorages(Storages):
     """The storages of a standby. Their stores are open already."""
 
-    def __init__(self, registry: Registry, standby: Standby) -> None:
+    def __init__(self, registry: Registry, files: StandbyFiles) -> None:
         super().__init__(registry.config.storages, lambda storage: None)
         self.records: dict[str, int] = {}
         """The last record of each partition when it was last read."""
-        self._standby = standby
-        self.update(standby.storages)
+        self._files = files
+        self.update(files.storages)
 
     def open_store(self, placement: Placement) -> Store:
-        store = self._standby.stores.get(placement.uuid)
+        store = self._files.stores.get(placement.uuid)
         if store is None:
             raise StorageError("the archive has no copy of its file yet", [placement.uuid])
         self.records[placement.uuid] = store.record_written  # what is read next has these
@@ -88,6 +89,7 @@ class StandbyReads:
     def __init__(self, registry: Registry, standby: Standby) -> None:
         self._registry = registry
         self._standby = standby
+        self._files = standby.files
         self._layout = -1
         self._built_from: dict[str, tuple[object, ...]] = {}
         """What each queue was made from. A queue is made again when this changes."""
@@ -100,10 +102,10 @@ class StandbyReads:
 
     def start(self) -> None:
         registry = self._registry
-        registry.catalog = self._standby.catalog
-        registry.storages = self._storages = FollowedStorages(registry, self._standby)
+        registry.catalog = self._files.catalog
+        registry.storages = self._storages = FollowedStorages(registry, self._files)
         registry.turns = Turns(registry.clock, registry.storages.values(), _deliver)
-        registry.turns.threads.guard = self._standby.files
+        registry.turns.threads.guard = self._files.lock
         self._token_clock = asyncio.get_running_loop().create_task(self._end_expired_tokens())
 
     async def close(self) -> None:
@@ -139,7 +141,7 @@ class StandbyReads:
     async def _catch_up(self) -> None:
         try:
             replayed = self._standby.replayed()
-            if self._layout != self._standby.layout:
+            if self._layout != self._files.layout:
                 await self._take_catalog()
             await asyncio.gather(*(self._read_again(*one) for one in self._changed()))
             self.shown = replayed
@@ -201,15 +203,15 @@ class StandbyReads:
 
     def _known(self) -> _Followed:
         """Blocking."""
-        standby, catalog = self._standby, self._standby.catalog
-        with standby.files:
-            if standby.is_closed:
+        files, catalog = self._files, self._files.catalog
+        with files.lock:
+            if files.is_closed:
                 raise RetryRequest(PROMOTING)
             placements: dict[str, list[Placement]] = {}
             for placement in catalog.placements():
                 placements.setdefault(placement.queue, []).append(placement)
             return _Followed(
-                standby.layout, catalog.queues(), placements, catalog.counts(), catalog.tokens(), dict(standby.stores)
+                files.layout, catalog.queues(), placements, catalog.counts(), catalog.tokens(), dict(files.stores)
             )
 
     def _load(self, queue: Queue, placements: list[Placement], counts: dict[str, Counts]) -> None:
