@@ -247,8 +247,9 @@ def daemon(
 
     The result is critical if no partition works. It is a warning if some partitions fail, or if a storage is nearly
     full. A TLS certificate that expires soon is a warning, and then critical. An archive that cannot be reached is a
-    warning, and critical with `wait = true`. On a standby, the lag is the time by which its files are behind the owner.
-    On any other daemon with an archive, it is the time by which the archive is behind.
+    warning, and critical with `wait = true`. An archive that has lost objects is critical. On a standby, the lag is the
+    time by which its files are behind the owner. On any other daemon with an archive, it is the time by which the
+    archive is behind.
     """
     lag_limits = [
         None if text is None else duration(text, option)
@@ -274,7 +275,7 @@ def daemon(
     lag = archive_lag(health)
     if lag is not None:
         behind = Measure("lag", lag.seconds, "s", *lag_limits)
-        severity = max(severity, behind.severity)
+        severity = max(severity, behind.severity, Severity.CRITICAL if lag.is_damaged else Severity.OK)
         measures += [behind, *([Measure("lag_objects", lag.objects)] if lag.role == "standby" else [])]
     elif any(one is not None for one in lag_limits):
         outputs.append("it has no archive")

@@ -59,6 +59,8 @@ class ArchiveLag(NamedTuple):
     seconds: float
     objects: int
     """Log objects that the standby knows of and has not replayed yet."""
+    is_damaged: bool = False
+    """Whether the archive lacks what was written to it."""
 
     @property
     def seconds_text(self) -> str:

@@ -20,7 +20,17 @@ from querator.clock import Clock, ManualClock
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
-from querator.daemon.archive import READS, AnswerGate, ArchiveRole, Promotion, Shipper, StandingBy, bases, restoring
+from querator.daemon.archive import (
+    READS,
+    AnswerGate,
+    ArchiveRole,
+    Promotion,
+    Shipper,
+    StandingBy,
+    bases,
+    restoring,
+    stop_following,
+)
 from querator.daemon.catalog import Catalog
 from querator.daemon.engine import Turns, Upkeep
 from querator.daemon.queue import (
@@ -117,6 +127,7 @@ class Service:
                 shipper.before, shipper.owner = promotion.before, promotion.owner
             config = registry.config
             await registry.blocking(shipper.claim, str(config.http or ""), config.claim, config.start_over)
+        await registry.blocking(stop_following, registry.config.data)
         catalog = registry.catalog = await registry.blocking(_opened_catalog, registry, promotion is not None)
         await registry.blocking(registry.access.load, catalog)
         registry.access.check_addresses(self._addresses, has_tls=registry.config.tls is not None)

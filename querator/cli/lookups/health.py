@@ -13,12 +13,18 @@ class ArchiveLag(NamedTuple):
     """`owner` or `standby` of the archive."""
     seconds: float
     objects: int
+    is_damaged: bool
+    """Whether the archive lacks what was written to it."""
 
 
 def archive_lag(health: dict[str, Any]) -> ArchiveLag | None:
     """How far the archive is behind the daemon, or the standby behind the owner; None without an archive."""
     found = health.get("lag")
-    return None if found is None else ArchiveLag(found["role"], found["seconds"], found["objects"])
+    return (
+        None
+        if found is None
+        else ArchiveLag(found["role"], found["seconds"], found["objects"], found.get("is_damaged", False))
+    )
 
 
 def certificate_days(health: dict[str, Any]) -> float | None:

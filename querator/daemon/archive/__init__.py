@@ -11,7 +11,7 @@ an archive lacks. `care` lists, verifies and prunes an archive. Nothing here dec
 from querator.daemon.archive import bases, care, restoring, salvaging
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.failing import failures
-from querator.daemon.archive.ownership import clock_behind_us
+from querator.daemon.archive.ownership import clock_behind_us, stop_following
 from querator.daemon.archive.promoting import StandingBy, StoppedEarly
 from querator.daemon.archive.role import ArchiveRole
 from querator.daemon.archive.shipping import Shipper
@@ -36,4 +36,5 @@ __all__ = [
     "failures",
     "restoring",
     "salvaging",
+    "stop_following",
 ]

@@ -10,16 +10,18 @@ from uuid import uuid4
 
 from querator import limits
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, Gap
-from querator.daemon.archive.ledger import Index, Ledger, first_number, indexes, latest, read_log, read_logs
-from querator.daemon.archive.objects import (
-    HEARTBEAT,
-    DamagedObject,
-    Heartbeat,
-    Owner,
-    log_name,
-    log_number,
-    opened,
+from querator.daemon.archive.ledger import (
+    Index,
+    Ledger,
+    check_tail,
+    first_number,
+    heartbeat,
+    indexes,
+    latest,
+    read_log,
+    read_logs,
 )
+from querator.daemon.archive.objects import DamagedObject, Owner, log_name, log_number
 from querator.daemon.archive.restoring import records_in
 from querator.daemon.catalog import placements_in
 
@@ -64,15 +66,6 @@ def status(bucket: Bucket) -> Status:
         without_base=len(ledger.without_base(placed)),
         last_base=max([entry.modified_us for entry in entries if entry.name.startswith("base/")], default=0),
     )
-
-
-def heartbeat(bucket: Bucket) -> Heartbeat | None:
-    """Blocking. The last heartbeat; None if there is none that can be read."""
-    data = bucket.read(HEARTBEAT)
-    try:
-        return opened(data, Heartbeat, HEARTBEAT)[0] if data is not None else None
-    except DamagedObject:
-        return None
 
 
 class Point(NamedTuple):
@@ -133,7 +126,7 @@ class Verified(NamedTuple):
 
 
 def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, total: None) -> Verified:
-    """Blocking. Reads everything. Raises DamagedObject, naming the first object that is wrong."""
+    """Blocking. Reads everything. Raises DamagedObject or ArchiveError, naming the first object that is wrong."""
     sizes = {entry.name: entry.size for entry in bucket.entries("")}
     total, done = sum(sizes.values()), 0
     first = first_number(bucket)
@@ -160,6 +153,7 @@ def verify(bucket: Bucket, progress: Callable[[int, int], None] = lambda done, t
         number += 1
     if any((log_number(name) or 0) > number for name in sizes):
         raise DamagedObject(f"{log_name(number)} is missing")
+    check_tail(bucket, number - 1)
     for base in bases.values():
         if base.name not in sizes and base.uuid not in ledger.lines:
             continue  # pruned: no point that is left needs it

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from querator import limits
 from querator.clock import Clock, ManualClock
 from querator.daemon.archive.bucket import Bucket
-from querator.daemon.archive.care import heartbeat
+from querator.daemon.archive.ledger import heartbeat
 from querator.daemon.archive.objects import Heartbeat
 
 _PUT_US = int(limits.SKEW_PUT_SECONDS * limits.US_PER_SECOND)

@@ -14,11 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from querator import limits, times
-from querator.daemon.archive.bucket import ArchiveError, Bucket, Gap, StoredObject
+from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, Gap, StoredObject
 from querator.daemon.archive.objects import (
     CLAIM,
+    HEARTBEAT,
     Base,
     DamagedObject,
+    Heartbeat,
     LogObject,
     Owner,
     index_name,
@@ -29,6 +31,14 @@ from querator.daemon.archive.objects import (
     sealed,
 )
 from querator.daemon.store import Position
+
+
+class LostTail(ArchiveError):
+    """The newest log objects are missing: the owner had written them, and no later one shows it."""
+
+
+class Lost(Away):
+    """The archive lacks what was written to it. It counts as away until somebody brings the objects back."""
 
 
 class Line(msgspec.Struct):
@@ -217,24 +227,62 @@ def needed_logs(bucket: Bucket, first: int, last: int) -> Iterator[LogObject]:
 
 
 def _missing(bucket: Bucket, number: int, before: LogObject | None) -> ArchiveError:
-    hint = "querator archive list shows the times that can be restored"
-    if before is not None:
-        time = times.text(before.head.time)
-        hint = f"bring it back, or restore what was there before it: querator archive restore --at {time}"
-    return ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}", hint=hint)
+    return ArchiveError(f"{log_name(number)} is missing from the archive {bucket.url}", hint=_ways_back(before))
 
 
-def check_gap(bucket: Bucket, number: int) -> bool:
+def _ways_back(before: LogObject | None) -> str:
+    """What to do about a log object that is missing after this one."""
+    if before is None:
+        return "querator archive list shows the times that can be restored"
+    time = times.text(before.head.time)
+    return f"bring it back, or restore what was there before it: querator archive restore --at {time}"
+
+
+def heartbeat(bucket: Bucket) -> Heartbeat | None:
+    """Blocking. The last heartbeat; None if there is none that can be read."""
+    data = bucket.read(HEARTBEAT)
+    try:
+        return opened(data, Heartbeat, HEARTBEAT)[0] if data is not None else None
+    except DamagedObject:
+        return None
+
+
+def check_tail(bucket: Bucket, number: int, noted: int = 0) -> None:
+    """Blocking. Called with the last log object that could be read. Raises LostTail if a heartbeat, or the `noted`
+    number of a data directory, says that there were later ones.
+
+    An owner puts an object before the heartbeat that names it, so the object is asked for after the heartbeat. Only the
+    heartbeat of an earlier epoch may name more than there is: a daemon with `--start-over` has claimed a shorter log.
+    """
+    beat = heartbeat(bucket)
+    if max(noted, beat.number if beat else 0) <= number or bucket.has(log_name(number + 1)):
+        return
+    before = read_log(bucket, number) if number else None
+    if beat is not None and (before is None or beat.epoch >= before.head.epoch):
+        noted = max(noted, beat.number)
+    if noted > number:
+        raise LostTail(
+            f"{log_name(number + 1)} is missing from the archive {bucket.url}, whose owner had written up to"
+            f" {log_name(noted)}",
+            hint=_ways_back(before),
+        )
+
+
+def check_gap(bucket: Bucket, number: int, noted: int = 0) -> bool:
     """Blocking. Called with the last log object that could be read. Raises ArchiveError if the next one is lost: it is
-    missing, and there are later ones. Raises Gap if it may have been pruned. Returns whether there are later ones.
+    missing, and there are later ones, or LostTail if there were later ones, as in `check_tail`. Raises Gap if it may
+    have been pruned. Returns whether there are later ones.
 
     A list may lag, so the missing object itself is asked for. Pruning deletes from the start of the log and leaves only
     claims, so a number after another kind of object, or after an index, was not pruned.
     """
     found = indexes(bucket)
     is_later = any(index.number > number for index in found) or any(log_entries(bucket, after=number + 1))
-    if not is_later or bucket.has(log_name(number + 1)):
-        return is_later
+    if not is_later:
+        check_tail(bucket, number, noted)
+        return False
+    if bucket.has(log_name(number + 1)):
+        return True
     before = read_log(bucket, number) if number else None
     is_kept = before is not None and (
         before.head.kind != CLAIM or any(index.number <= number and bucket.has(index.name) for index in found)
@@ -246,11 +294,17 @@ def check_gap(bucket: Bucket, number: int) -> bool:
 
 
 def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
-    """Blocking. The ledger after the last log object. `known` is an earlier ledger to start from.
-
-    A list may lag, so it only says where to begin: the end is the first number that cannot be read. Raises ArchiveError
-    or Gap if the log goes on after that. Then `known` has everything before it.
+    """Blocking. The ledger after the last log object. `known` is an earlier ledger to start from. Raises ArchiveError
+    or Gap if a log object is missing. Then `known` has everything before it.
     """
+    ledger = last_readable(bucket, known)
+    check_gap(bucket, ledger.number)
+    return ledger
+
+
+def last_readable(bucket: Bucket, known: Ledger | None = None) -> Ledger:
+    """Blocking. The ledger after the last log object before the first number that cannot be read. A list may lag, so
+    it only says where to begin."""
     ledger = known
     if ledger is None:
         for index in reversed(indexes(bucket)):
@@ -260,5 +314,4 @@ def latest(bucket: Bucket, known: Ledger | None = None) -> Ledger:
     ledger = ledger or Ledger()
     for one in read_logs(bucket, ledger.number + 1):
         ledger.advance(one)
-    check_gap(bucket, ledger.number)
     return ledger

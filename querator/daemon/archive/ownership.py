@@ -18,8 +18,8 @@ import msgspec
 
 from querator import __version__, limits
 from querator.clock import Clock, SetBackClock, SystemClock
-from querator.daemon.archive.bucket import Away, Bucket
-from querator.daemon.archive.ledger import Ledger, check_gap, read_log
+from querator.daemon.archive.bucket import Bucket
+from querator.daemon.archive.ledger import Ledger, Lost, LostTail, check_gap, last_readable, read_log
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Conflict, Replaced
@@ -32,7 +32,10 @@ class Identity(msgspec.Struct):
     url: str = ""
     number: int = 0
     sha256: str = ""
-    """The directory was made from the archive up to this log object; 0 if it was not."""
+    """The directory was made from the archive up to this log object, or its daemon has written it as the owner; 0 if
+    neither is so."""
+    is_standby: bool = False
+    """Whether a standby made the files, and no owner has changed them since."""
     closed: dict[str, tuple[int, int, int]] = {}
     """Size, time of the last change and inode of each partition file when the daemon last stopped in order."""
     behind_us: int = 0
@@ -82,6 +85,49 @@ def save_identity(data: Path, identity: Identity) -> None:
 def owner_of(identity: Identity, address: str) -> Owner:
     """Who a daemon on this directory is, for one run of it."""
     return Owner(identity.data, socket.gethostname(), os.getpid(), __version__, address, uuid4().hex)
+
+
+def found_for_claim(
+    bucket: Bucket, identity: Identity, owner: Owner, may_take: bool, may_start_over: bool
+) -> tuple[Ledger, bool]:
+    """Blocking. The ledger that a claim follows, and whether the archive has lost newer log objects. Only
+    `--start-over` gives their numbers to others.
+
+    For the owner itself, an archive that lacks objects is one that is away: its disk may not be mounted yet. Any other
+    directory is refused with Conflict or Replaced. Raises ArchiveError or Gap if an object between others is missing.
+    """
+    ledger = last_readable(bucket)
+    noted = identity.number if identity.url == bucket.url else 0
+    try:
+        check_end(bucket, ledger.number, noted)
+    except LostTail as error:
+        check_claim(ledger, owner, may_take, bucket.url)
+        if may_start_over:
+            return ledger, True
+        if ledger.owner is not None and ledger.owner.data != owner.data:
+            raise Conflict(str(error), hint=_WAYS_ON) from None
+        raise Lost(
+            f"{error}: mount the archive's disk or bring the objects back; --start-over makes this directory the last"
+            " state of the archive"
+        ) from None
+    return ledger, False
+
+
+def noted_number(data: Path, identity: Identity, url: str, ledger: Ledger) -> Identity:
+    """Blocking. Notes in the owner's directory how far the archive is, so that the directory knows it if the archive
+    is shorter one day."""
+    identity = msgspec.structs.replace(
+        identity, url=url, number=ledger.number, sha256=ledger.sha256, is_standby=False, lineages={}
+    )
+    save_identity(data, identity)
+    return identity
+
+
+def stop_following(data: Path) -> None:
+    """Blocking. Notes that an owner may change the files of this directory from now on: they no longer lead to what
+    the archive has, so no standby may go on from them."""
+    if identity_path(data).exists() and (identity := read_identity(data)).is_standby:
+        save_identity(data, msgspec.structs.replace(identity, is_standby=False, lineages={}))
 
 
 def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
@@ -134,14 +180,14 @@ def _last_point(bucket: Bucket, ledger: Ledger) -> tuple[int, str]:
     return number, sha256
 
 
-def check_end(bucket: Bucket, number: int) -> None:
+def check_end(bucket: Bucket, number: int, noted: int = 0) -> None:
     """Blocking. Called before a claim, with the last log object that was read. Raises Gap or ArchiveError if it is not
-    the last, and Conflict if it is gone, because the archive was emptied.
+    the last, LostTail if there were later ones, and Conflict if it is gone, because the archive was emptied.
 
     The next number may have been pruned: then it could be created again, but it is not the end of the log. A reader
     gets there if it was away for longer than the archive keeps, or if a list does not show the last index.
     """
-    is_later = check_gap(bucket, number)
+    is_later = check_gap(bucket, number, noted)
     if number and not is_later and not bucket.has(log_name(number)):
         raise Conflict(
             f"{log_name(number)} is missing from the archive {bucket.url}",
@@ -168,9 +214,9 @@ def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
 
 
 def check_log(bucket: Bucket, ledger: Ledger) -> None:
-    """Blocking. Raises Away if the archive has lost what its owner has written: its disk is not mounted, or it was
+    """Blocking. Raises Lost if the archive lacks what its owner has written: its disk is not mounted, or it was
     emptied. Claims are never deleted, and the next object must follow the last one.
     """
     for number in (ledger.claims[-1], ledger.number):
         if not bucket.has(log_name(number)):
-            raise Away(f"{log_name(number)} is missing: mount the archive's disk or bring its objects back")
+            raise Lost(f"{log_name(number)} is missing: mount the archive's disk or bring its objects back")

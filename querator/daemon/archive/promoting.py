@@ -125,7 +125,7 @@ class StandingBy:
         """How far the files are behind the owner, or the answers, which are read from the files now and then."""
         found = self.reads.shown if is_of_answers else self.standby.replayed()
         seconds = max(0, self._registry.clock.now_us() - found.until_us) / limits.US_PER_SECOND
-        return ArchiveLag(True, found.owner, seconds, found.objects)
+        return ArchiveLag(True, found.owner, seconds, found.objects, self.standby.is_damaged)
 
     def notes(self) -> list[str]:
         """The notes of a standby in `/health`."""
@@ -136,9 +136,8 @@ class StandingBy:
         return [note, f"not promoted: {self.standby.refusal}"] if self.standby.refusal else [note]
 
     def health(self) -> tuple[bool, str]:
-        trouble = self.standby.trouble
-        if trouble:
-            return True, f"the archive cannot be followed: {trouble}"
+        if self.standby.trouble:
+            return True, f"the archive cannot be followed: {self.standby.trouble}"
         if self.lag().seconds > limits.ARCHIVE_BASE_SECONDS_MAX and self.standby.files.incomplete:
             return True, f"the archive has no copy of {len(self.standby.files.incomplete)} partitions"
         return True, ""

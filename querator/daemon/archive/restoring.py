@@ -58,7 +58,7 @@ class Restored(NamedTuple):
 def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Ledger:
     """Blocking. The ledger at the last point up to a moment or a number; the last point of all if neither is given.
 
-    Raises ArchiveError if the archive does not go back that far, or has lost a log object before that moment.
+    Raises ArchiveError if the archive does not go back that far, or has lost a log object before that moment or number.
     """
     ledger = None
     for index in reversed(indexes(bucket)):
@@ -97,7 +97,7 @@ def point_at(bucket: Bucket, at_us: int | None, number: int | None = None) -> Le
                 ledger.advance(each)
             pending = []
     if not is_end_known and end != number:
-        check_gap(bucket, end)
+        check_gap(bucket, end, number or 0)
     if not ledger.catalog:
         raise NothingYet("the archive has no complete state of that time", hint="querator archive status")
     return ledger

@@ -46,7 +46,7 @@ class ArchiveRole:
         if self.standby is not None:
             return self.standby.lag()
         shipper = self._registry.shipper
-        return None if shipper is None else ArchiveLag(False, "", shipper.lag_seconds(), 0)
+        return None if shipper is None else ArchiveLag(False, "", shipper.lag_seconds(), 0, shipper.is_damaged)
 
     def notes(self) -> list[str]:
         """Facts for a person that report no trouble."""

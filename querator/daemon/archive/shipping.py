@@ -18,7 +18,7 @@ from querator.config import ArchiveConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.cutting import Cutter
-from querator.daemon.archive.ledger import Ledger, Line, latest, save_index
+from querator.daemon.archive.ledger import Ledger, Line, Lost, latest, save_index
 from querator.daemon.archive.objects import (
     HEARTBEAT,
     Base,
@@ -31,9 +31,10 @@ from querator.daemon.archive.objects import (
 from querator.daemon.archive.ownership import (
     check_claim,
     check_continues,
-    check_end,
     check_log,
     claim,
+    found_for_claim,
+    noted_number,
     owner_of,
     read_identity,
     save_identity,
@@ -77,6 +78,8 @@ class Shipper:
         """This daemon. A standby that was promoted sets it, and `before`, as it has claimed the archive already."""
         self.trouble = ""
         """Why the object store cannot be used at present; empty if it works."""
+        self.is_damaged = False
+        """Whether that is because the archive lacks what was written to it."""
         self._away_since = 0.0
         self.shipped_us = 0
         """Everything that was durable at this time is in the archive; 0 if that is not known."""
@@ -228,12 +231,12 @@ class Shipper:
         if not self.trouble:
             log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
             self._away_since = time.monotonic()
-        self.trouble = str(error)
+        self.trouble, self.is_damaged = str(error), isinstance(error, Lost)
 
     def _note_back(self) -> None:
         if self.trouble:
             log.warning("archive can be reached again", extra={"archive": self.config.url})
-            self.trouble = ""
+            self.trouble, self.is_damaged = "", False
 
     def away_seconds(self) -> float:
         """For how long the object store could not be used; 0 if it works."""
@@ -366,8 +369,9 @@ def _try_store(shipper: Shipper) -> None:
 
 
 def _claim(shipper: Shipper) -> None:
-    ledger = latest(shipper.bucket)
-    check_end(shipper.bucket, ledger.number)
+    ledger, is_shorter = found_for_claim(
+        shipper.bucket, shipper._identity, shipper.owner, shipper._may_take, shipper._may_start_over
+    )
     while not (shipper.before and ledger.owner == shipper.owner):
         # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
         # looked like a failure: then we are the owner.
@@ -382,9 +386,12 @@ def _claim(shipper: Shipper) -> None:
     before = shipper.before
     shipper.ledger = ledger
     shipper._is_heir = before.owner is not None and before.owner.data != shipper.owner.data
-    if shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256):
+    if is_shorter or (
+        shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256)
+    ):
         log.warning("archive starts over from fresh bases: this directory does not continue it")
         shipper._is_stranger = True
+    shipper._identity = noted_number(shipper._data, shipper._identity, shipper.config.url, ledger)
     log.info("archive is ours", extra={"archive": shipper.config.url, "epoch": ledger.epoch})
 
 
@@ -418,6 +425,8 @@ def _beat(shipper: Shipper, at_once: bool) -> None:
             is_waiting=shipper.config.wait,
         )
         shipper.bucket.replace(HEARTBEAT, sealed(beat, b""))
+        if number != shipper._identity.number:
+            shipper._identity = noted_number(shipper._data, shipper._identity, shipper.config.url, shipper.ledger)
         shipper._note_back()
     except Away as error:
         shipper._note_away(error)  # nothing else may be put for a long time

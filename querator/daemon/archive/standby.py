@@ -21,7 +21,7 @@ from querator.config import ArchiveConfig, StorageConfig
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket, NothingYet
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.heartbeats import Heartbeats
-from querator.daemon.archive.ledger import Ledger, check_gap, read_log, read_logs
+from querator.daemon.archive.ledger import Ledger, Lost, LostTail, check_gap, read_log, read_logs
 from querator.daemon.archive.objects import DamagedObject, LogObject, Owner
 from querator.daemon.archive.ownership import check_end, check_log, claim, owner_of
 from querator.daemon.archive.restoring import point_at
@@ -78,6 +78,8 @@ class Standby:
         """This daemon, as it will claim the archive."""
         self.trouble = ""
         """Why the archive cannot be read at present; empty if it works."""
+        self.is_damaged = False
+        """Whether that is because the archive lacks what was written to it."""
         self.refusal = ""
         """Why the last promotion was refused; empty if none was."""
         self._before: Before | None = None
@@ -109,6 +111,11 @@ class Standby:
             ledger = point_at(self.bucket, None, noted)
         except NothingYet:
             raise
+        except LostTail as error:
+            raise Lost(
+                f"{error}: mount the archive's disk or bring the objects back; with --claim --start-over instead of"
+                " --standby, this directory becomes the last state of the archive"
+            ) from None
         except ArchiveError as error:
             if noted is None:
                 raise
@@ -138,13 +145,13 @@ class Standby:
                     self.files.look_after(self.replayed().until_us, self._must_let_go)
                 self._watch_owner()
                 self._check_archive()
-                self.trouble = ""
+                self.trouble, self.is_damaged = "", False
             except Away as error:
-                self.trouble = str(error)
+                self.trouble, self.is_damaged = str(error), isinstance(error, Lost)
             except (DamagedObject, QueratorError, StorageError, OSError) as error:
                 if self.trouble != str(error):
                     log.error("standby cannot follow", extra={"reason": str(error)})
-                self.trouble = str(error)
+                self.trouble, self.is_damaged = str(error), isinstance(error, (DamagedObject, ArchiveError))
             self._rest()
 
     def _must_let_go(self) -> bool:
@@ -245,7 +252,7 @@ class Standby:
             self.files.note_behind(self._clock, behind_us)
             try:
                 before = self._claim(epoch, force)
-            except QueratorError:
+            except (QueratorError, StorageError):
                 self.files.note_behind(self._clock, 0)
                 raise
             for one in self.files.incomplete:
@@ -259,10 +266,15 @@ class Standby:
 
     def _claim(self, epoch: int, force: bool) -> Before:
         """Creates the next log object, after all earlier ones were replayed."""
-        check_end(self.bucket, self.files.ledger.number + len(self._pending))
         while True:
-            while self._follow_one():
-                pass
+            try:
+                check_end(self.bucket, self.files.ledger.number + len(self._pending))
+                while self._follow_one():
+                    pass
+            except LostTail as error:
+                if not force:
+                    raise Doubt(f"{error}: mount the archive's disk or bring the objects back") from None
+                log.warning("the archive has lost its newest objects", extra={"reason": str(error)})
             last = self._pending[-1].head if self._pending else self.files.ledger
             if self._before and last.owner == self.owner:
                 # An earlier attempt has succeeded, although it looked like a failure. We may have taken it in as well.
@@ -273,6 +285,8 @@ class Standby:
                 raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(self.files.incomplete)}")
             end = _end_of_log(self.files.ledger, self._pending)
             self._before = Before(self.files.ledger.owner, epoch, self.files.ledger.number, self.files.ledger.sha256)
+            # If the daemon dies after the claim, its next start goes on from the files.
+            self.files.save()
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
                 return self._before
 

@@ -17,7 +17,7 @@ from querator.clock import Clock
 from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, Line, needed_logs
-from querator.daemon.archive.objects import LogObject
+from querator.daemon.archive.objects import LogObject, log_name
 from querator.daemon.archive.ownership import noted_behind, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, records_in
 from querator.daemon.catalog import Catalog, placements_in
@@ -62,18 +62,29 @@ class StandbyFiles:
     # Opening and closing.
 
     def number_noted(self) -> int | None:
-        """The last log object that the files of an earlier run have; None if there was no earlier run. Raises Conflict
+        """The last log object that the files of an earlier run have; None if there are no such files. Raises Conflict
         if the directory is not that of a standby."""
-        if not (self._data / "catalog.duckdb").exists():
-            return None
-        if not self.identity.number:
+        if self.identity.is_standby:
+            return self.identity.number or None
+        if (self._data / "catalog.duckdb").exists():
             raise Conflict(
                 f"{self._data} is not the directory of a standby", hint="a standby needs a directory of its own"
             )
-        return self.identity.number
+        return None
 
     def open(self, ledger: Ledger) -> None:
-        """Blocking. Makes the files, or uses those of an earlier run. After Away, this can be called again."""
+        """Blocking. Makes the files, or uses those of an earlier run. After Away, this can be called again. Raises
+        Conflict if the files of an earlier run do not lead to the ledger."""
+        known = self.identity
+        if known.number == ledger.number and known.sha256 != ledger.sha256:
+            raise Conflict(
+                f"{log_name(known.number)} is not the object that this standby has read: the archive has started over",
+                hint="start the standby with a new data directory",
+            )
+        if not known.is_standby:
+            # Noted before there is a file: a standby that is killed while it makes its files goes on with them.
+            self.identity = msgspec.structs.replace(known, url=self._bucket.url, number=0, sha256="", is_standby=True)
+            save_identity(self._data, self.identity)
         self.ledger = ledger
         self.catalog = Catalog(self._data / "catalog.duckdb")
         try:
@@ -84,12 +95,12 @@ class StandbyFiles:
             self._close()
             self.storages, self.stores, self._homes = {}, {}, {}
             raise
-        self._save()
+        self.save()
 
     def close(self) -> None:
         """Blocking. The next run goes on from here."""
         with self.lock:
-            self._save()
+            self.save()
             self.is_closed = True
             self._close()
 
@@ -214,19 +225,19 @@ class StandbyFiles:
         `until_us`, by the owner's clock, is in the files. The upkeep ends early if somebody needs the files."""
         if time.monotonic() - self._looked_after_at >= limits.STANDBY_SAVE_SECONDS:
             if self._has_news:
-                with self.lock:
-                    self._save()
+                self.save()
             self._forget_old_keys(until_us, is_needed)
             self._looked_after_at = time.monotonic()
 
-    def _save(self) -> None:
-        """Makes everything durable that was replayed, and notes the last log object."""
-        for uuid, store in self.stores.items():
-            store.flush()
-            if self._unmerged.get(uuid, 0) >= limits.STANDBY_MERGE_BYTES:
-                # Closing the file would do this too, but a promotion must not wait for it.
-                store.checkpoint(force=True)
-                del self._unmerged[uuid]
+    def save(self) -> None:
+        """Blocking. Makes everything durable that was replayed, and notes the last log object."""
+        with self.lock:
+            for uuid, store in self.stores.items():
+                store.flush()
+                if self._unmerged.get(uuid, 0) >= limits.STANDBY_MERGE_BYTES:
+                    # Closing the file would do this too, but a promotion must not wait for it.
+                    store.checkpoint(force=True)
+                    del self._unmerged[uuid]
         self.identity = msgspec.structs.replace(
             self.identity,
             url=self._bucket.url,

@@ -356,6 +356,7 @@ class Health:
                 "role": "standby" if lag.is_standby else "owner",
                 "seconds": round(lag.seconds, 3),
                 "objects": lag.objects,
+                "is_damaged": lag.is_damaged,
             }
         text = msgspec.json.encode(body) + b"\n"
         return Response(text, 200 if is_healthy else 503, media_type="application/health+json")

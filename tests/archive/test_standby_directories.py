@@ -1,0 +1,122 @@
+"""What a directory of a standby may be used for after a crash, and after it was promoted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querator.config import ArchiveConfig
+from querator.daemon.archive import Bucket, standby_files
+from querator.daemon.archive import standby as standing_by
+from querator.daemon.archive.objects import Base
+from querator.daemon.archive.ownership import claim
+from querator.daemon.archive.restoring import place_base
+from querator.daemon.archive.standby_files import StandbyFiles
+from querator.daemon.store import Storage, StorageError
+from querator.errors import Conflict
+from tests.archive.looking import shipped
+from tests.archive.test_standby import followed, follower, promoted
+from tests.maintenance.house import House
+
+OpenHouse = Callable[..., House]
+
+
+def test_a_standby_that_was_killed_after_its_claim_lacks_nothing_as_the_owner(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed(live, standby)
+    with follower(standby)._following:
+        for number in range(20):
+            live.produce(f"late {number}")
+        shipped(live)
+
+    def claimed(*words: Any) -> bool:
+        is_ours = claim(*words)
+        shutil.copytree(standby.directory, standby.directory.with_name("killed"))
+        return is_ours
+
+    monkeypatch.setattr(standing_by, "claim", claimed)
+    promoted(standby).close()
+    monkeypatch.undo()
+    # The same directory again: systemd may start it without --standby, and it owns the archive.
+    again = open_house("killed", archive=archive)
+    assert sorted(again.contents()) == sorted(["1", "2", *(f"late {number}" for number in range(20))])
+
+
+def test_a_standby_that_was_killed_after_its_claim_may_go_on_as_a_standby(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed(live, standby)
+
+    def claimed(*words: Any) -> bool:
+        is_ours = claim(*words)
+        shutil.copytree(standby.directory, standby.directory.with_name("killed"))
+        return is_ours
+
+    monkeypatch.setattr(standing_by, "claim", claimed)
+    promoted(standby).close()
+    monkeypatch.undo()
+    promoted(open_house("killed", archive=archive, standby=True), force=True).produce("3")
+
+
+def test_a_standby_that_was_killed_while_it_made_its_files_goes_on(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = open_house("live")
+    house.create(partitions=2)
+    house.produce("1", "2")
+    house.close()
+    live = open_house("live", archive=archive)  # its files are older than the archive, and so they have bases
+    shipped(live)
+    copied: list[Path] = []
+
+    def placed(bucket: Bucket, storage: Storage, base: Base) -> None:
+        place_base(bucket, storage, base)
+        if not copied:
+            copied.append(live.directory.with_name("killed"))
+            shutil.copytree(live.directory.with_name("second"), copied[0])
+
+    monkeypatch.setattr(standby_files, "place_base", placed)
+    open_house("second", archive=archive, standby=True).close()
+    assert (copied[0] / "catalog.duckdb").exists()
+    again = open_house("killed", archive=archive, standby=True)
+    live.produce("3")
+    followed(live, again)
+    promoted(again)
+    assert sorted(again.contents()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"archive": None}], ids=["promoted", "without the archive"])
+def test_files_that_an_owner_has_changed_are_followed_no_longer(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig, settings: dict[str, Any]
+) -> None:
+    followed(live, standby)
+    if settings:
+        standby.close()
+        open_house("standby").close()
+    else:
+        promoted(standby).close()
+    with pytest.raises(Conflict, match="is not the directory of a standby"):
+        open_house("standby", archive=archive, standby=True)
+
+
+def test_a_full_disk_is_noticed_before_the_owner_is_replaced(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed(live, standby)
+
+    def full(files: StandbyFiles) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(StandbyFiles, "save", full)
+    with pytest.raises(StorageError):
+        follower(standby).promote(force=False)
+    live.produce("3")
+    shipped(live)
+    monkeypatch.undo()
+    promoted(standby)
+    assert sorted(standby.contents()) == ["1", "2", "3"]
