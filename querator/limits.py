@@ -204,6 +204,8 @@ LOCK_WAIT_SECONDS = 0.5
 """A daemon waits this long for the lock of its data directory, then it refuses to start."""
 SHUTDOWN_SECONDS_MAX = 10.0
 """A daemon that has not stopped after this time ends like a crash. What it acknowledged is durable."""
+TASKS_END_SECONDS_MAX = 2.0
+"""A daemon that stops waits this long for the threads of cancelled work, such as a copy for the archive."""
 CONNECTIONS_END_SECONDS = 1
 """Connections get this long to end after the service has stopped. Then they are cut."""
 

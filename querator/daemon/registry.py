@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from querator import limits
 from querator.clock import Clock
 from querator.config import DaemonConfig
 from querator.daemon import logs, validation
@@ -172,9 +173,13 @@ class Registry:
         """Refuses all calls from now on, because the daemon shuts down."""
         self.stopping = True
 
-    def cancel_tasks(self) -> None:
-        for task in list(self._tasks):
+    async def end_tasks(self) -> None:
+        """Cancels all tasks, and waits for a bounded time until they let go of the files that their threads use."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.TASKS_END_SECONDS_MAX)
 
     def check_running(self) -> None:
         """Refuses while the daemon shuts down."""

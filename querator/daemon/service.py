@@ -196,7 +196,7 @@ class Service:
         await registry.jobs.stop()
         for logical in registry.logicals.values():
             logical.stop()
-        registry.cancel_tasks()
+        await registry.end_tasks()
         try:
             await asyncio.wait_for(registry.turns.drain(), SHUTDOWN_SECONDS_MAX / 2)
         except TimeoutError:

@@ -7,6 +7,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from querator import limits
 from querator.config import ArchiveConfig
 from querator.daemon.archive.ledger import read_log
 from querator.daemon.archive.restoring import records_in
-from querator.daemon.store import Feed, News, Position
+from querator.daemon.store import Feed, FileSnapshot, News, Position, copies
 from querator.errors import Replaced
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
-from tests.maintenance.house import OPERATOR, House
+from tests.maintenance.house import OPERATOR, WAIT_SECONDS, House
 
 OpenHouse = Callable[..., House]
 
@@ -113,6 +114,34 @@ def _away() -> Exception:
     from querator.daemon.archive import Away
 
     return Away("nobody is there")
+
+
+def test_files_are_closed_after_the_thread_that_copies_one_has_let_go(
+    live: House, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    write = copies.write_snapshot
+    begun = threading.Event()
+
+    def written(snapshot: FileSnapshot, path: Path, check: Callable[[int], None]) -> object:
+        begun.set()
+        live.until(lambda: live.registry.stopping)
+        try:
+            return write(snapshot, path, check)
+        finally:
+            order.append("let go")
+
+    def closed(close: Callable[[], None]) -> None:
+        order.append("closed")
+        close()
+
+    monkeypatch.setattr(copies, "write_snapshot", written)
+    for storage in live.registry.storages.values():
+        monkeypatch.setattr(storage, "close", partial(closed, storage.close))
+    monkeypatch.setattr(limits, "ARCHIVE_BASE_LOG_BYTES", 1)
+    assert begun.wait(WAIT_SECONDS)
+    live.close()
+    assert order == ["let go", "closed", "closed"]
 
 
 def test_a_file_that_was_edited_while_the_daemon_was_stopped_gets_a_new_base(

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -82,13 +83,19 @@ async def _take(registry: Registry, shipper: Shipper, logical: Logical, partitio
     since = shipper.ledger.number + 1
     snapshot = await at_store(logical, partition, _snapshot)
     source = registry.storages[partition.placement.storage].directory / f"{partition.placement.uuid}.duckdb"
-    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, source, path))
+
+    def check(done: int) -> None:
+        if registry.stopping:
+            raise StorageError("the daemon stops")
+
+    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, source, path, check))
     try:
         await asyncio.shield(writing)
     finally:
         # The snapshot must not be closed while a thread reads it.
         if not writing.done():
             await asyncio.wait([writing])
+            writing.exception()  # nobody else asks for it
         await registry.blocking(snapshot.close)
 
 
@@ -106,11 +113,13 @@ def _check_room(source: Path, directory: Path) -> None:
         raise StorageError(f"the disk of {directory} has no room for a copy of {size / 1e6:,.1f} MB")
 
 
-def _upload(shipper: Shipper, snapshot: FileSnapshot, since: int, source: Path, path: Path) -> None:
+def _upload(
+    shipper: Shipper, snapshot: FileSnapshot, since: int, source: Path, path: Path, check: Callable[[int], None]
+) -> None:
     """Blocking."""
     _check_room(source, path.parent)
     try:
-        written = copies.write_snapshot(snapshot, path, lambda done: None)
+        written = copies.write_snapshot(snapshot, path, check)
         size, sha256 = path.stat().st_size, copies.file_hash(path)
         # The hash is in the name, because an upload that seemed to fail may still arrive, after the next attempt.
         name = f"base/{written.uuid}/{shipper.ledger.epoch:08d}-{since:016d}-{written.applied}-{sha256[:16]}.duckdb"
