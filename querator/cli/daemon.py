@@ -31,6 +31,10 @@ app = noun(NOUNS["daemon"].help)
 
 POLL_SECONDS: Final = 0.05
 STATUS_TIMEOUT_SECONDS: Final = 5.0
+START_SECONDS: Final = 10.0
+"""A promotion waits this long for a daemon that was started a moment ago."""
+CLOCKS_SECONDS: Final = 20.0
+"""A promotion waits this long until the standby has seen two heartbeats of the owner. By default they are 5 s apart."""
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Read the settings from this TOML file.")]
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Keep all data in this directory.")]
@@ -240,8 +244,7 @@ def _status_elsewhere(session: Session) -> None:
 def stop(session: Session, config: Config = None, data: Data = None) -> None:
     """Stop the daemon and wait until it has ended. The exit code is 6 if none runs, and 7 if it takes too long.
 
-    If --socket, QUERATOR_SOCKET or a context names the socket in a data directory, the daemon on that directory is
-    stopped.
+    If --socket, QUERATOR_SOCKET or a context names a socket, the daemon that listens there is stopped.
     """
     from querator.daemon.lock import holder
 
@@ -249,14 +252,18 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
     if config is None and data is None:
         directory = _directory_of_socket(session) or directory
     found = holder(directory)
-    if found is None:
-        raise Unreachable(f"no daemon runs on {directory}")
     if config is None and data is None and not _is_meant(session, found):
         address = session.settings.address
+        hint = "on the machine of the daemon: querator daemon stop --data DIR, with its data directory"
+        if found is None:
+            raise Unreachable(
+                f"no daemon of this machine and user answers at {address.value} ({address.origin})", hint=hint
+            )
         raise UsageError(
-            f"{address.value} ({address.origin}) is not the daemon on {directory}; nothing was done",
-            hint=f"a daemon is stopped where it runs: querator daemon stop --data {directory}",
+            f"{address.value} ({address.origin}) is not the daemon on {directory}; nothing was done", hint=hint
         )
+    if found is None:
+        raise Unreachable(f"no daemon runs on {directory}")
     if not found.pid:
         raise QueratorError(f"the daemon on {directory} has not written its PID yet", hint="repeat the command")
     # The lock is held, so its PID belongs to a live daemon, and not to a later process with the same number.
@@ -271,14 +278,27 @@ def stop(session: Session, config: Config = None, data: Data = None) -> None:
 
 
 def _directory_of_socket(session: Session) -> Path | None:
-    """The data directory that has the socket which flags, variables or a context name; None if no daemon runs there."""
+    """The data directory of the daemon on the socket which flags, variables or a context name; None if none is known.
+
+    The socket may be in that directory. If it is not, the daemon tells an admin. The LOCK file there must name the
+    socket: a daemon in a container has another file system, and other PIDs.
+    """
     from querator.client import parse_address
     from querator.daemon.lock import holder
 
     socket = parse_address(str(session.settings.address.value)).socket
-    directory = Path(socket).parent
-    if not socket or not (directory / "LOCK").exists():
+    if not socket:
         return None
+    directory = Path(socket).parent
+    if not (directory / "LOCK").exists():
+        session.client.patient = False
+        try:
+            data = session.client.daemon_status().data
+        except QueratorError:
+            return None
+        directory = Path(data)
+        if not data or not (directory / "LOCK").exists():
+            return None
     found = holder(directory)
     return directory if found is not None and found.socket == socket else None
 
@@ -297,35 +317,87 @@ def promote(
 ) -> None:
     """Make the standby on this data directory the owner of the archive, and wait until it serves.
 
-    The daemon that owned the archive before acknowledges nothing from then on.
+    A standby that was just started is given time to start, and to compare its clock with the owner's. The daemon that
+    owned the archive before acknowledges nothing from then on.
     """
     from querator.client import Client
-    from querator.daemon.lock import holder
 
     directory = data_directory(config, data)
-    found = holder(directory)
-    if found is None or not found.pid:
-        raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run --standby")
-    seconds = session.timeout_seconds
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + session.timeout_seconds
+    found = _started(session, directory, deadline)
     with Client(f"unix:{found.socket}", timeout=STATUS_TIMEOUT_SECONDS, patient=False) as client:
-        if not _standby_notes(client):
+        standby = _Standby(client)
+        standby.wait_for_answer(deadline)
+        if not standby.notes():
             raise UsageError(f"the daemon on {directory} is not a standby")
+        # Half of the time is left for the take-over.
+        clocks_end = time.monotonic() + min(CLOCKS_SECONDS, (deadline - time.monotonic()) / 2)
+        if not force and standby.lacks_clock():
+            session.note("waiting until the standby has compared its clock with the owner's")
+            while standby.lacks_clock() and time.monotonic() < clocks_end:
+                time.sleep(POLL_SECONDS)
+        asked_before = standby.promotions
         os.kill(found.pid, signal.SIGUSR2 if force else signal.SIGUSR1)
-        while notes := _standby_notes(client):
-            if refused := [note for note in notes if note.startswith("not promoted")]:
+        while notes := standby.notes():
+            refused = [note for note in notes if note.startswith("not promoted")]
+            if refused and standby.promotions > asked_before:
                 reason, _, hint = refused[0].partition("; --force")
                 raise QueratorError(reason, hint=f"--force{hint}" if hint else "")
             if time.monotonic() > deadline:
-                raise TimedOut(f"the standby, PID {found.pid}, does not serve after {seconds:g}s")
+                raise TimedOut(f"the standby, PID {found.pid}, does not serve after {session.timeout_seconds:g}s")
             time.sleep(POLL_SECONDS)
     session.done(f"promoted the standby, PID {found.pid}", {"pid": found.pid, "promoted": True}, name="pid")
 
 
-def _standby_notes(client: Client) -> list[str]:
-    """The notes of a standby in `/health`; empty if the daemon serves."""
-    notes = [str(note) for note in client.health().get("archive", [])]
-    return notes if any(note.startswith("standby of") for note in notes) else []
+def _started(session: Session, directory: Path, deadline: float) -> Holder:
+    """The daemon on a directory, once it can be asked. It may have been started a moment ago."""
+    from querator.daemon.lock import holder
+
+    start_end = min(deadline, time.monotonic() + START_SECONDS)
+    has_told = False
+    while (found := holder(directory)) is None or not found.socket:
+        now = time.monotonic()
+        if found is None and now > start_end:
+            raise Unreachable(f"no daemon runs on {directory}", hint="querator daemon run --standby")
+        if now > deadline:
+            raise TimedOut(f"the daemon on {directory} does not answer yet", hint=_NOT_YET)
+        if not has_told:
+            session.note(f"waiting for a standby on {directory}")
+            has_told = True
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+_NOT_YET: Final = "its log tells why; a standby waits until its archive can be read"
+
+
+class _Standby:
+    """What a standby says in `/health`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.promotions = 0
+        """How often it was asked to take over before its last answer."""
+
+    def wait_for_answer(self, deadline: float) -> None:
+        """Wait until the daemon answers for the first time. It listens before it has read the archive."""
+        while True:
+            try:
+                self._client.health()
+                return
+            except TimedOut:
+                if time.monotonic() > deadline:
+                    raise TimedOut("the daemon does not answer yet", hint=_NOT_YET) from None
+
+    def notes(self) -> list[str]:
+        """The notes of a standby; empty if the daemon serves."""
+        health = self._client.health()
+        self.promotions = health.get("lag", {}).get("promotions", 0)
+        notes = [str(note) for note in health.get("archive", [])]
+        return notes if any(note.startswith("standby of") for note in notes) else []
+
+    def lacks_clock(self) -> bool:
+        return any("has not compared its clock" in note for note in self.notes())
 
 
 def data_directory(config: Path | None, data: Path | None) -> Path:

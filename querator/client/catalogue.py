@@ -349,6 +349,11 @@ def list_storages(*, timeout: float | None = None) -> Call[list[m.StorageStatus]
     return Call("storages.list", m.StoragesListRequest(), _items(m.StoragesListResponse), timeout=timeout)
 
 
+def daemon_status(*, timeout: float | None = None) -> Call[m.DaemonStatus]:
+    """The process of the daemon, its uptime and its memory. Admins also get its data directory."""
+    return Call("daemon.status", m.DaemonStatusRequest(), _message(m.DaemonStatus), timeout=timeout)
+
+
 def pause_partitions(
     queue: str, partitions: Sequence[int] = (), *, for_: Duration | None = None, timeout: float | None = None
 ) -> Call[None]:

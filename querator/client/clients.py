@@ -98,6 +98,7 @@ class _Calls:
     sql_bytes = Method(catalogue.sql_bytes)
     list_partitions = Method(catalogue.list_partitions)
     list_storages = Method(catalogue.list_storages)
+    daemon_status = Method(catalogue.daemon_status)
     pause_partitions = Method(catalogue.pause_partitions)
     resume_partitions = Method(catalogue.resume_partitions)
     drain_partitions = Method(catalogue.drain_partitions)

@@ -61,6 +61,8 @@ class ArchiveLag(NamedTuple):
     """Log objects that the standby knows of and has not replayed yet."""
     is_damaged: bool = False
     """Whether the archive lacks what was written to it."""
+    promotions: int = 0
+    """How often a standby was asked to take over."""
 
     @property
     def seconds_text(self) -> str:

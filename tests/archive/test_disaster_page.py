@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 from querator.config import ArchiveConfig
 from tests import ROOT
 from tests.archive.looking import bucket_of, shipped
-from tests.daemons import clean_environment, querator
+from tests.daemons import clean_environment
 from tests.maintenance.house import House
 from tests.waiting import until
 
@@ -30,40 +32,38 @@ def five_commands() -> list[str]:
     return block("Five commands", "sh").splitlines()
 
 
-def has_compared_clocks(data: Path) -> bool:
-    """True also if the daemon was promoted or has stopped."""
-    done = querator(data.parent, "daemon", "status", "--data", str(data))
-    return "not compared its clock" not in done.stdout
-
-
-def test_the_five_commands_work(tmp_path: Path) -> None:
+def test_the_five_commands_work_when_they_are_pasted_in_one_go(tmp_path: Path) -> None:
     commands = five_commands()
     assert len(commands) == 5
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "querator").write_text(f'#!/bin/sh\nexec {sys.executable} -m querator.cli.main "$@"\n')
+    (programs / "querator").chmod(0o755)
     environment = clean_environment(tmp_path) | {"QUERATOR_ARCHIVE": f"file://{tmp_path / 'archive'}"}
-    daemons: list[subprocess.Popen[bytes]] = []
-    logs: list[Path] = []
-    outputs = []
+    environment["PATH"] = f"{programs}:{os.environ['PATH']}"
+    # A terminal goes on after an error, and waits for nobody in between.
+    with open(tmp_path / "errors", "wb") as errors:
+        shell = subprocess.Popen(
+            ["bash", "-e"],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
     try:
-        for command in commands:
-            words = [sys.executable, "-m", "querator.cli.main", *command.removesuffix("&").split()[1:]]
-            if command.endswith("&"):
-                log = tmp_path / f"daemon-{len(daemons)}.log"
-                with open(log, "wb") as file:
-                    daemons.append(subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=file, stderr=file))
-                logs.append(log)
-            else:
-                # All daemons are started at once. The standby must have compared its clock before it can be promoted.
-                for log in logs:
-                    until(lambda log=log: " started" in log.read_text(), "the daemon does not serve")  # type: ignore[misc]
-                until(lambda: has_compared_clocks(tmp_path / "second"))
-                done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-                assert done.returncode == 0, f"{command}: {done.stderr}"
-                outputs.append(done.stdout)
+        # Daemons must not hold the pipe that is read to its end.
+        pasted = "\n".join(command.replace(" &", " >&2 &") for command in commands)
+        output, _ = shell.communicate(pasted, timeout=120)
+        log = (tmp_path / "errors").read_text()
+        assert shell.returncode == 0, log
+        until(lambda: "was replaced by" in (tmp_path / "errors").read_text())
     finally:
-        for daemon in daemons:
-            daemon.send_signal(signal.SIGKILL)
-            daemon.wait()
-    assert "epoch         2" in outputs[-1]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert "epoch         2" in output
 
 
 @pytest.fixture

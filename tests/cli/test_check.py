@@ -80,6 +80,16 @@ def test_a_daemon_is_stopped_by_its_socket(tmp_path: Path) -> None:
         assert daemon.process.wait(10) == 0
 
 
+def test_a_daemon_is_stopped_by_its_socket_outside_of_its_data(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with Daemon(tmp_path, socket="run/querator.sock") as daemon:
+        done = querator(tmp_path, "daemon", "stop", "--socket", str(daemon.socket))
+        assert done.returncode == 0, done.stderr
+        assert daemon.process.wait(10) == 0
+    done = querator(tmp_path, "daemon", "stop", "--socket", str(daemon.socket))
+    assert done.returncode == 6 and "with its data directory" in done.stderr
+
+
 def test_doctor_finds_nothing_wrong(cli: CommandLine, daemon: Daemon) -> None:
     records = cli.json("doctor", "--data", str(daemon.data))
     status = {one["check"]: one["status"] for one in records}

@@ -53,6 +53,9 @@ class StandingBy:
         address = str(config.http or "")
         self.standby = Standby(config.archive, config.data, config.storages, registry.clock, address, take_over)
         self.reads = StandbyReads(registry, self.standby)
+        self.promotions = 0
+        """How often somebody asked for a take-over, so that a command knows whether a refusal is an answer to it."""
+        self._promoting = asyncio.Lock()
         self._stopping = asyncio.Event()
         self.is_over = False
         """Whether the daemon was promoted and serves."""
@@ -92,9 +95,15 @@ class StandingBy:
 
     def promote(self, force: bool = False) -> None:
         """Takes over from the owner of the archive, in a task."""
-        if not self.is_over:
-            self.standby.refusal = ""
-            self._registry.run(self._promote(force))
+        self._registry.run(self._promote_in_turn(force))
+
+    async def _promote_in_turn(self, force: bool) -> None:
+        """One attempt after the other: only one may end with a daemon that serves."""
+        async with self._promoting:
+            if not self.is_over:
+                self.promotions += 1
+                self.standby.refusal = ""
+                await self._promote(force)
 
     async def _promote(self, force: bool) -> None:
         registry = self._registry
@@ -125,7 +134,7 @@ class StandingBy:
         """How far the files are behind the owner, or the answers, which are read from the files now and then."""
         found = self.reads.shown if is_of_answers else self.standby.replayed()
         seconds = max(0, self._registry.clock.now_us() - found.until_us) / limits.US_PER_SECOND
-        return ArchiveLag(True, found.owner, seconds, found.objects, self.standby.is_damaged)
+        return ArchiveLag(True, found.owner, seconds, found.objects, self.standby.is_damaged, self.promotions)
 
     def notes(self) -> list[str]:
         """The notes of a standby in `/health`."""

@@ -357,7 +357,7 @@ class Health:
                 "seconds": round(lag.seconds, 3),
                 "objects": lag.objects,
                 "is_damaged": lag.is_damaged,
-            }
+            } | ({"promotions": lag.promotions} if lag.is_standby else {})
         text = msgspec.json.encode(body) + b"\n"
         return Response(text, 200 if is_healthy else 503, media_type="application/health+json")
 
