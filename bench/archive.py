@@ -9,6 +9,7 @@ shipping   a daemon without an archive, one that copies to a directory, and one 
 wait       `wait = true`, with a store whose puts take 5 ms.
 takeover   from the signal of `daemon promote` to the first lease, with items that wait and a standby that has them.
 restore    `querator archive restore` of the same items.
+catchup    a new standby reads a long log: from a directory, from a store whose gets take 20 ms, and from moto.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from bench.catchup import GET_MS, catching_up
 from bench.compare.__main__ import SHAPES, System, measure_shape
 from bench.compare.cell import Direction
 from bench.compare.fsyncs import FsyncCounter
@@ -36,7 +38,7 @@ from querator import Client
 from querator.errors import QueratorError
 from tests.daemons import Daemon, querator
 
-PARTS = ("shipping", "wait", "takeover", "restore")
+PARTS = ("shipping", "wait", "takeover", "restore", "catchup")
 KEYS = 'access_key_id = "bench"\nsecret_access_key = "bench"\nregion = "us-east-1"\n'
 PAYLOAD_BYTES = 200
 """Of random bytes, which cannot be compressed."""
@@ -225,6 +227,16 @@ def losing_a_machine(directory: Path, options: argparse.Namespace, parts: list[s
         yield Line(f"restore of {options.items:,} items", time.monotonic() - begun, "s", 60, True)
 
 
+def catchup(directory: Path, options: argparse.Namespace) -> Iterator[Line]:
+    def slow(port: int) -> subprocess.Popen[bytes]:
+        return started(["bench.slow_store", "--port", str(port), "--put-ms", "0", "--get-ms", str(GET_MS)], port)
+
+    keys = {"access_key_id": "bench", "secret_access_key": "bench", "region": "us-east-1"}
+    stores = {f"a store of {GET_MS:g} ms": slow, "moto": moto}
+    for figure in catching_up(directory, options.objects, free_port, stores, keys):
+        yield Line(*figure)
+
+
 def _until_warm(client: Client, items: int) -> None:
     end = time.monotonic() + PROMOTE_SECONDS_MAX
     while True:
@@ -262,13 +274,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="per system and shape")
     parser.add_argument("--round-seconds", type=float, default=3.0, help="for producing and consuming")
     parser.add_argument("--items", type=int, default=1_000_000, help="that wait at a take-over and are restored")
+    parser.add_argument("--objects", type=int, default=4_000, help="that a new standby reads, at least")
     parser.add_argument("--dir", default=None, help="where the data is kept; not on tmpfs")
     options = parser.parse_args()
     parts = options.parts.split(",")
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as name:
         directory = Path(name)
-        for part, measure in (("shipping", shipping), ("wait", wait)):
+        for part, measure in (("shipping", shipping), ("wait", wait), ("catchup", catchup)):
             if part in parts:
                 for line in measure(directory, options):
                     lines.append(line)
