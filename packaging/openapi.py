@@ -55,7 +55,8 @@ CALLS: dict[str, Summary] = {
     ),
     "storage/items.list": Summary("Stored items of a partition by id, leased or not.", m.StorageItemsListResponse),
     "storage/items.import": Summary(
-        "Put items into a partition with their state. Items whose `source_id` is already there are skipped.",
+        "Put items into a partition with their state. Items whose `source_id` is already there are skipped."
+        " At most 1,000,000 items.",
         m.StorageItemsImportResponse,
     ),
     "storage/items.delete": Summary("Delete items of a partition, leased or not."),

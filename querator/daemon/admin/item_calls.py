@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from operator import methodcaller
 
-from querator import durations, ids
+from querator import durations, ids, limits
 from querator.daemon import logs, validation
 from querator.daemon.admin.figures import count_by_state
 from querator.daemon.engine import change, read
@@ -167,6 +167,10 @@ async def import_items(
     partition = registry.partition(logical, request.partition)
     if not request.items:
         raise InvalidRequest("items is invalid; cannot be empty")
+    if len(request.items) > limits.IMPORT_ITEMS_MAX:
+        raise InvalidRequest(
+            f"items is invalid; max_import_batch_size is {limits.IMPORT_ITEMS_MAX} but received {len(request.items)}"
+        )
     for item in request.items:
         for field in _TIMES:
             validation.year(field, getattr(item, field))
@@ -175,30 +179,35 @@ async def import_items(
                 raise InvalidRequest(f"{field} is invalid; cannot be negative")
     sources = [item.source_id for item in request.items if item.source_id]
     async with registry.importing[partition.placement.uuid]:
-        here = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
-        keeps = request.extended
-        imported = await change(
-            logical, [partition], lambda now: _import(logical, partition, request.items, here, now, keeps)
-        )
-    items, count = imported
+        known = await read(logical, partition, lambda store: store.sources(sources)) if sources else set()
+        keeps, answer, count = request.extended, [], 0
+        for begin in range(0, len(request.items), limits.IMPORT_CHUNK_ITEMS):
+            wanted = request.items[begin : begin + limits.IMPORT_CHUNK_ITEMS]
+            items, added = await change(
+                logical,
+                [partition],
+                lambda now, wanted=wanted: _import(logical, partition, wanted, known, now, keeps),  # type: ignore[misc]
+            )
+            answer += [_for_client(item, keeps) for item in items]
+            count += added
     if count:
         logs.changed("items imported", logical.queue.name, [partition.number], {"items": count})
-    return messages.StorageItemsImportResponse(items=[_for_client(item, request.extended) for item in items])
+    return messages.StorageItemsImportResponse(items=answer)
 
 
 def _import(
     logical: Logical,
     partition: Partition,
     wanted: Sequence[StorageItem],
-    here: set[str],
+    known: set[str],
     now: int,
     keeps_schedule: bool,
 ) -> tuple[list[StorageItem], int]:
-    """Adds the items whose source is not here yet. Returns all items, as stored or as sent, and how many were added.
+    """Adds the items whose source is not `known` yet, and notes it there. Returns all items, as stored or as sent, and
+    how many were added.
 
     Clients of the original service also send an `enqueue_at`, and expect the items to be ready.
     """
-    known = set(here)
     fresh: list[StorageItem] = []
     for one in wanted:
         if not one.source_id or one.source_id not in known:
