@@ -10,7 +10,7 @@ import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
-from querator.daemon.archive import ArchiveError, care
+from querator.daemon.archive import ArchiveError, Bucket, care
 from querator.daemon.archive.objects import DamagedObject, log_name, opened_log, sealed_log
 from tests.archive.looking import bucket_of, restored, shipped
 from tests.maintenance.house import SECOND, House
@@ -119,6 +119,37 @@ def test_pruning_keeps_every_point_since(house: House, archive: ArchiveConfig, t
         again = restored(archive, tmp_path / f"restored-{minutes}", at_us=at_us)
         assert len(again.contents()) == items
         again.close()
+
+
+@pytest.mark.parametrize("deleted", [1, 3, 8, 15])
+def test_a_prune_that_was_killed_leaves_a_sound_archive_and_is_finished_by_the_next(
+    house: House, archive: ArchiveConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    house.close()
+    bucket, left = bucket_of(archive), [deleted]
+
+    class Killed(Exception):
+        pass
+
+    class Dying(Bucket):
+        def delete(self, names: list[str]) -> None:
+            for name in names:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+                super().delete([name])
+
+    before_us = house.clock.now_us() - 60 * SECOND
+    would = care.prune(bucket, before_us, dry_run=True)
+    assert would.objects > deleted
+    with pytest.raises(Killed):
+        care.prune(Dying(archive.url), before_us)
+    care.verify(bucket)
+    oldest = care.status(bucket).oldest_point
+    again = restored(archive, tmp_path / "restored", at_us=oldest)
+    again.close()
+    assert care.prune(bucket, before_us).objects == would.objects - deleted
+    care.verify(bucket)
 
 
 def test_pruning_twice_deletes_nothing_more(house: House, archive: ArchiveConfig) -> None:

@@ -15,7 +15,7 @@ from querator.daemon.archive.standby import Doubt
 from querator.daemon.store import StorageError
 from tests.archive.looking import shipped, shipper_of
 from tests.archive.test_standby import followed, follower, promoted
-from tests.maintenance.house import OPERATOR, House
+from tests.maintenance.house import OPERATOR, SECOND, House
 
 
 @pytest.fixture
@@ -69,6 +69,10 @@ def test_the_lag_of_an_owner_grows_and_its_health_has_a_warning(
 def test_a_standby_is_promoted_only_by_force_and_says_up_to_when_it_is_complete(
     started_over: House, standby: House, caplog: pytest.LogCaptureFixture
 ) -> None:
+    started_over.create("later")  # newer objects do not make the old partitions complete
+    shipper = shipper_of(started_over)
+    standby.until(lambda: follower(standby).files.ledger.time > started_over.clock.now_us() - SECOND)
+    standby.until(lambda: follower(standby).files.ledger.number >= shipper.ledger.number)
     assert standby.service.archive.lag().seconds >= 600  # type: ignore[union-attr]
     assert "no copy of 2 partitions" in standby.service.health(OPERATOR)[1]
     with pytest.raises(Doubt, match=r"q/0 \(complete up to 2027-01-15"):

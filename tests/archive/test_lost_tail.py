@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from querator.config import ArchiveConfig
-from querator.daemon.archive import ArchiveError, Bucket, care, restoring
+from querator.daemon.archive import ArchiveError, Bucket, care, ownership, restoring
 from querator.daemon.archive.ledger import LostTail, heartbeat, last_readable, latest, read_log
 from querator.daemon.archive.objects import HEARTBEAT, log_name
 from querator.daemon.archive.ownership import read_identity
@@ -162,6 +163,21 @@ def test_a_running_owner_reports_it_and_is_critical(live: House, archive: Archiv
     lag = live.service.archive.lag()
     assert lag is not None and lag.is_damaged
     assert last_readable(bucket_of(archive)).number == first - 1
+
+
+def test_an_owner_whose_disk_is_full_ships_on(live: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[int] = []
+
+    def full(path: Path, data: bytes) -> None:
+        noted.append(1)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(ownership, "replace_file", full)
+    live.produce("3")
+    live.until(lambda: bool(noted))
+    live.produce("4")
+    shipped(live)
+    monkeypatch.undo()
 
 
 def test_check_daemon_is_critical(tmp_path: Path) -> None:

@@ -264,6 +264,42 @@ def test_an_owner_that_rarely_copies_still_sends_heartbeats(open_house: OpenHous
     standby.until(lambda: seen.last is not None and seen.last.beats > 3)
 
 
+def test_a_standby_that_lacks_a_storage_of_the_owner_says_so(
+    live: House, open_house: OpenHouse, archive: ArchiveConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    standby = open_house("standby", "default", archive=archive, standby=True)
+    live.create("elsewhere")
+    live.produce("1", queue="elsewhere")
+    assert live.job("migrate", queue="elsewhere", partition=0, to_storage="other").state == "done"
+    shipped(live)
+    standby.until(lambda: "storage 'other', which this standby lacks" in standby.service.health(OPERATOR)[1])
+    with pytest.raises(QueratorError, match="storage 'other'"):
+        follower(standby).promote(force=True)
+    standby.close()
+    again = open_house("standby", archive=archive, standby=True)
+    followed(live, again)
+    promoted(again)
+    assert again.contents("elsewhere") == ["1"]
+
+
+def test_a_fault_that_nobody_expected_does_not_end_the_following(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed(live, standby)
+
+    def broken(*words: Any) -> None:
+        raise KeyError("nobody expects this")
+
+    monkeypatch.setattr(standby_files, "records_in", broken)
+    live.produce("3")
+    shipped(live)
+    standby.until(lambda: "nobody expects this" in standby.service.health(OPERATOR)[1])
+    monkeypatch.undo()
+    followed(live, standby)
+    promoted(standby)
+    assert sorted(standby.contents()) == ["1", "2", "3"]
+
+
 def test_a_directory_that_is_no_standby_is_refused(live: House, open_house: OpenHouse, archive: ArchiveConfig) -> None:
     other = open_house("other")
     other.create()

@@ -177,7 +177,8 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     """Blocking. Deletes the objects that no point after a moment needs.
 
     The oldest point that stays is an index at or before that moment. Indexes are deleted first, so that no reader
-    begins at one whose log objects are gone. Claims stay for ever: a daemon that was replaced while it was suspended
+    begins at one whose log objects are gone, and bases last, so that no log object that is left names one that is gone.
+    Claims stay for ever: a daemon that was replaced while it was suspended
     must find its next number taken, even if that was long ago.
     """
     found = indexes(bucket)
@@ -195,8 +196,8 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
         if is_index or is_log or (kind == "base" and not _is_needed(rest, ledger)):
             doomed.append(entry)
     if not dry_run:
-        bucket.delete([entry.name for entry in doomed if entry.name.startswith("index/")])
-        bucket.delete([entry.name for entry in doomed if not entry.name.startswith("index/")])
+        for kind in ("index/", "log/", "base/"):
+            bucket.delete([entry.name for entry in doomed if entry.name.startswith(kind)])
     return Pruned(len(doomed), sum(entry.size for entry in doomed), oldest.time)
 
 

@@ -7,6 +7,7 @@ or if the last claim came from the same directory. Any other directory may lack 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterable
@@ -115,11 +116,12 @@ def found_for_claim(
 
 def noted_number(data: Path, identity: Identity, url: str, ledger: Ledger) -> Identity:
     """Blocking. Notes in the owner's directory how far the archive is, so that the directory knows it if the archive
-    is shorter one day."""
+    is shorter one day. If the disk is full, an earlier number must do."""
     identity = msgspec.structs.replace(
         identity, url=url, number=ledger.number, sha256=ledger.sha256, is_standby=False, lineages={}
     )
-    save_identity(data, identity)
+    with contextlib.suppress(OSError):
+        save_identity(data, identity)
     return identity
 
 

@@ -152,6 +152,11 @@ class Standby:
                 if self.trouble != str(error):
                     log.error("standby cannot follow", extra={"reason": str(error)})
                 self.trouble, self.is_damaged = str(error), isinstance(error, (DamagedObject, ArchiveError))
+            except Exception as error:
+                # A thread that ends here would leave a standby that only grows older.
+                if self.trouble != repr(error):
+                    log.exception("standby cannot follow")
+                self.trouble = repr(error)
             self._rest()
 
     def _must_let_go(self) -> bool:

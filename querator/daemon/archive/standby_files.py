@@ -22,7 +22,7 @@ from querator.daemon.archive.ownership import noted_behind, read_identity, save_
 from querator.daemon.archive.restoring import place_base, records_in
 from querator.daemon.catalog import Catalog, placements_in
 from querator.daemon.store import Storage, Store, open_storage
-from querator.errors import Conflict
+from querator.errors import ConfigError, Conflict
 
 
 class StandbyFiles:
@@ -173,6 +173,13 @@ class StandbyFiles:
         for uuid in set(self.stores) - self._placements.keys():
             self._drop(uuid)
         opened = []
+        unknown = {name for _, name in self._placements.values()} - self.storages.keys()
+        if unknown:
+            names = ", ".join(f"'{name}'" for name in sorted(unknown))
+            raise ConfigError(
+                f"the owner has partitions in storage {names}, which this standby lacks",
+                hint="give the standby [[storages]] of the same names, and restart it",
+            )
         for uuid, (queue, name) in self._placements.items():
             line = self.ledger.lines.get(uuid)
             if line is None or line.base is None:
