@@ -22,7 +22,7 @@ from querator.daemon.archive.ledger import Ledger, Line, check_gap, first_number
 from querator.daemon.archive.objects import Base, DamagedObject, LogObject, log_name
 from querator.daemon.archive.ownership import Identity, save_identity
 from querator.daemon.catalog import Catalog, placements_in
-from querator.daemon.store import Storage, open_storage, private, records_of, replace_file, sync_directory
+from querator.daemon.store import Storage, Store, open_storage, private, records_of, replace_file, sync_directory
 from querator.errors import NotFound, UsageError
 
 Progress = Callable[[int, int], None]
@@ -133,8 +133,12 @@ def restore(
     meter = _Meter(lines, ledger, progress)
     storages = {name: open_storage(name, place) for name, place in places.items()}
     try:
-        _take_bases(bucket, storages, wanted, lines, meter)
+        stores = _take_bases(bucket, storages, wanted, lines, meter)
         _replay(bucket, storages, wanted, lines, ledger, meter)
+        for store in stores:
+            # No journal has what was replayed. Closing a storage would only log that the disk is full.
+            store.flush()
+            store.checkpoint(force=True)
     finally:
         for storage in storages.values():
             storage.close()
@@ -175,15 +179,16 @@ def _take_bases(
     wanted: Mapping[str, tuple[str, str]],
     lines: Mapping[str, Line],
     meter: _Meter,
-) -> None:
+) -> list[Store]:
     """Puts the bases of all partitions in place, and opens them."""
-    done = 0
+    done, stores = 0, []
     for uuid, line in lines.items():
         assert line.base is not None
         queue, name = wanted[uuid]
         place_base(bucket, storages[name], line.base, lambda size, before=done: meter.at(before + size))  # type: ignore[misc]
         done += line.base.size
-        storages[name].open(uuid, queue)
+        stores.append(storages[name].open(uuid, queue))
+    return stores
 
 
 def place_base(
