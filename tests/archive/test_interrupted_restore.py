@@ -14,6 +14,7 @@ from querator.config import ArchiveConfig
 from querator.daemon.archive import care, restoring
 from querator.daemon.archive.ledger import read_log
 from querator.daemon.archive.objects import DamagedObject
+from querator.daemon.store import files
 from tests.archive.looking import bucket_of, restored, shipped
 from tests.archive.object_stores import S3, FaultyProxy, Handler
 from tests.daemons import QUERATOR, clean_environment, querator
@@ -72,6 +73,48 @@ def test_a_restore_that_is_killed_again_and_again_goes_on(
     proxy.fault = None
     done = querator(tmp_path, *words)
     assert done.returncode == 0, done.stderr
+    (target / "partitions").rename(target / "default")
+    again = House(target, ("default",))
+    assert sorted(again.contents()) == there
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "step", ["write", "rename", "open_storage", "place_base", "needed_logs", "Catalog", "save_identity", "unlink"]
+)
+def test_a_restore_that_was_killed_at_any_step_goes_on(
+    open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    there = filled(open_house, archive, partitions=1)
+    rename, unlink = Path.rename, Path.unlink
+
+    class Killed(Exception):
+        pass
+
+    def kill(*words: object) -> None:
+        raise Killed
+
+    def write(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:5])
+        raise Killed
+
+    def rename_others(path: Path, to: Path) -> Path:
+        return kill() if path.name == "restore.json.new" else rename(path, to)  # type: ignore[return-value]
+
+    def unlink_others(path: Path, missing_ok: bool = False) -> None:
+        return kill() if path.name == "restore.json" else unlink(path, missing_ok)
+
+    target = tmp_path / "restored"
+    with pytest.raises(Killed), monkeypatch.context() as patch:
+        if step == "write":
+            patch.setattr(files, "write_file", write)
+        elif step in ("rename", "unlink"):
+            patch.setattr(Path, step, rename_others if step == "rename" else unlink_others)
+        else:
+            patch.setattr(restoring, step, kill)
+        restoring.restore(bucket_of(archive), target)
+    restoring.restore(bucket_of(archive), target)
+    assert not restoring.is_unfinished(target)
     (target / "partitions").rename(target / "default")
     again = House(target, ("default",))
     assert sorted(again.contents()) == there

@@ -149,7 +149,8 @@ def restore(
 
 def _begin(directory: Path, url: str, queue: str) -> _State | None:
     """Refuses a directory that is not empty, unless it holds an unfinished restore of the same kind."""
-    if not directory.exists() or not any(directory.iterdir()):
+    # A restore that was killed in its first moment leaves only a state that is not in place.
+    if not directory.exists() or not any(path.name != f"{_STATE}.new" for path in directory.iterdir()):
         return None
     try:
         state = msgspec.json.decode((directory / _STATE).read_bytes(), type=_State)
