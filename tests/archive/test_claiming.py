@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querator.config import ArchiveConfig
-from querator.daemon.archive import restoring
-from querator.daemon.archive.ledger import latest
-from querator.daemon.archive.objects import LOG, LogHead, log_name, sealed_log
+from querator.daemon.archive import Bucket, ownership, restoring, shipping
+from querator.daemon.archive.ledger import Ledger, latest, log_entries
+from querator.daemon.archive.objects import HEARTBEAT, LOG, LogHead, log_name, sealed_log
 from querator.errors import Conflict
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.maintenance.house import House
@@ -120,3 +122,47 @@ def test_a_restored_directory_continues_an_archive_whose_owner_died_in_a_cut(
     restored(archive, tmp_path / "other").close()
     other = open_house("other", "default", archive=archive, claim=True)
     assert sorted(other.contents()) == ["1", "2"]
+
+
+@pytest.mark.parametrize("is_shorter", [False, True])
+def test_a_claim_that_was_killed_before_its_first_cut_still_starts_over(
+    open_house: OpenHouse,
+    archive: ArchiveConfig,
+    owner: House,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_shorter: bool,
+) -> None:
+    """The directory is older than the archive, so the records of the archive do not lead to its files."""
+    restored(archive, tmp_path / "other").close()
+    owner.lease(1)
+    owner.produce("later", "and later")
+    shipped(owner)
+    owner.service.lost_archive = lambda error: None
+    bucket = bucket_of(archive)
+    if is_shorter:
+        owner.close()
+        bucket.delete([log_name(latest(bucket).number)])
+    claims: list[int] = []
+
+    def claimed(bucket: Bucket, ledger: Ledger, *words: Any) -> bool:
+        is_ours = ownership.claim(bucket, ledger, *words)
+        claims.append(ledger.number)
+        shutil.copytree(tmp_path / "other", tmp_path / "killed")
+        return is_ours
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shipping, "claim", claimed)
+        open_house("other", "default", archive=archive, claim=True, start_over=True).close()
+    (claim,) = claims
+    bucket.delete([entry.name for number, entry in log_entries(bucket, after=claim)])
+    bucket.delete([HEARTBEAT])
+    house = open_house("killed", "default", archive=archive)
+    house.produce("3")
+    shipped(house)
+    there = sorted(house.contents())
+    assert there == ["1", "2", "3"]
+    house.close()
+    again = restored(archive, tmp_path / "restored")
+    assert sorted(again.contents()) == there
+    again.close()

@@ -19,7 +19,7 @@ import msgspec
 
 from querator import __version__, limits
 from querator.clock import Clock, SetBackClock, SystemClock
-from querator.daemon.archive.bucket import Bucket
+from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, Lost, LostTail, check_gap, last_readable, read_log
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
@@ -35,6 +35,9 @@ class Identity(msgspec.Struct):
     sha256: str = ""
     """The directory was made from the archive up to this log object, or its daemon has written it as the owner; 0 if
     neither is so."""
+    needs_bases: bool = False
+    """Whether the daemon that claimed the archive with this directory may have ended before its first cut, so that what
+    the archive has need not lead to the files that are here."""
     is_standby: bool = False
     """Whether a standby made the files, and no owner has changed them since."""
     closed: dict[str, tuple[int, int, int]] = {}
@@ -130,6 +133,21 @@ def stop_following(data: Path) -> None:
     the archive has, so no standby may go on from them."""
     if identity_path(data).exists() and (identity := read_identity(data)).is_standby:
         save_identity(data, msgspec.structs.replace(identity, is_standby=False, lineages={}))
+
+
+def noted_bases(data: Path, identity: Identity, needs_bases: bool) -> Identity:
+    """Blocking. Notes whether the archive needs new bases of all files: before a claim, and after the first cut. Raises
+    Away if the disk is full before a claim. After the first cut, that only costs the bases at the next start."""
+    if identity.needs_bases == needs_bases:
+        return identity
+    noted = msgspec.structs.replace(identity, needs_bases=needs_bases)
+    try:
+        save_identity(data, noted)
+    except OSError as error:
+        if needs_bases:
+            raise Away(f"{identity_path(data)} cannot be written: {error.strerror}") from None
+        return identity
+    return noted
 
 
 def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:

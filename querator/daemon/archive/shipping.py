@@ -34,6 +34,7 @@ from querator.daemon.archive.ownership import (
     check_log,
     claim,
     found_for_claim,
+    noted_bases,
     noted_number,
     owner_of,
     read_identity,
@@ -344,6 +345,7 @@ class Shipper:
                 _find_many_objects(self)
             self._is_stranger = False
             _beat(self, at_once=False)  # a cut after an outage may take long
+        self._identity = noted_bases(self._data, self._identity, False)
         self._placed = tuple(cutter.placements)
         self._without_base = cutter.without_base(self.ledger)
         _note_shipped(self, time_us)
@@ -369,6 +371,7 @@ def _try_store(shipper: Shipper) -> None:
 
 
 def _claim(shipper: Shipper) -> None:
+    needed_bases = shipper._identity.needs_bases
     ledger, is_shorter = found_for_claim(
         shipper.bucket, shipper._identity, shipper.owner, shipper._may_take, shipper._may_start_over
     )
@@ -378,6 +381,8 @@ def _claim(shipper: Shipper) -> None:
         is_first = shipper.before is None or shipper.before.epoch == ledger.epoch
         check_claim(ledger, shipper.owner, shipper._may_take and is_first, shipper.config.url)
         _check_continues(shipper, ledger)
+        if is_shorter or (ledger.owner is not None and ledger.owner.data != shipper.owner.data):
+            shipper._identity = noted_bases(shipper._data, shipper._identity, True)
         shipper.before = Before(ledger.owner, ledger.epoch, ledger.number, ledger.sha256)
         if claim(shipper.bucket, ledger, shipper.owner, shipper._clock.now_us()):
             break
@@ -386,8 +391,10 @@ def _claim(shipper: Shipper) -> None:
     before = shipper.before
     shipper.ledger = ledger
     shipper._is_heir = before.owner is not None and before.owner.data != shipper.owner.data
-    if is_shorter or (
-        shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256)
+    if (
+        is_shorter
+        or needed_bases
+        or (shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256))
     ):
         log.warning("archive starts over from fresh bases: this directory does not continue it")
         shipper._is_stranger = True
