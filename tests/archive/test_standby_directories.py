@@ -7,18 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator.config import ArchiveConfig
 from querator.daemon.archive import Bucket, standby_files
 from querator.daemon.archive import standby as standing_by
-from querator.daemon.archive.objects import Base
+from querator.daemon.archive.ledger import Ledger, log_entries
+from querator.daemon.archive.objects import HEARTBEAT, Base, log_name, opened_log, sealed_log
 from querator.daemon.archive.ownership import claim
 from querator.daemon.archive.restoring import place_base
 from querator.daemon.archive.standby_files import StandbyFiles
 from querator.daemon.store import Storage, StorageError
 from querator.errors import Conflict
-from tests.archive.looking import shipped
+from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.test_standby import followed, follower, promoted
 from tests.maintenance.house import House
 
@@ -45,6 +47,43 @@ def test_a_standby_that_was_killed_after_its_claim_lacks_nothing_as_the_owner(
     # The same directory again: systemd may start it without --standby, and it owns the archive.
     again = open_house("killed", archive=archive)
     assert sorted(again.contents()) == sorted(["1", "2", *(f"late {number}" for number in range(20))])
+
+
+def test_an_unfinished_cut_of_the_owner_does_not_hide_what_comes_after_a_killed_claim(
+    live: House, standby: House, open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of the unfinished cut have the numbers of records that the new owner writes."""
+    followed(live, standby)
+    live.service.lost_archive = lambda error: None
+    bucket, claims = bucket_of(archive), []
+    with follower(standby)._following:
+        live.produce("not acknowledged", "neither")
+        shipped(live)
+        number = shipper_of(live).ledger.number
+        one = opened_log(bucket.read(log_name(number)) or b"", number)
+        bucket.replace(log_name(number), sealed_log(msgspec.structs.replace(one.head, is_point=False), one.body)[1])
+
+    def claimed(bucket: Bucket, ledger: Ledger, *words: Any) -> bool:
+        is_ours = claim(bucket, ledger, *words)
+        claims.append(ledger.number)
+        shutil.copytree(standby.directory, standby.directory.with_name("killed"))
+        return is_ours
+
+    with monkeypatch.context() as patch:
+        patch.setattr(standing_by, "claim", claimed)
+        promoted(standby).close()
+    bucket.delete([entry.name for number, entry in log_entries(bucket, after=claims[0])])
+    bucket.delete([HEARTBEAT])
+    again = open_house("killed", archive=archive)
+    for text in ("3", "4"):
+        again.produce(text)
+        shipped(again)
+    there = sorted(again.contents())
+    assert there == ["1", "2", "3", "4"]
+    again.close()
+    found = restored(archive, standby.directory.with_name("restored"))
+    assert sorted(found.contents()) == there
+    found.close()
 
 
 def test_a_standby_that_was_killed_after_its_claim_may_go_on_as_a_standby(

@@ -371,7 +371,8 @@ def _try_store(shipper: Shipper) -> None:
 
 
 def _claim(shipper: Shipper) -> None:
-    needed_bases = shipper._identity.needs_bases
+    # A standby that was promoted in this run knows which of its files agree with the log.
+    needed_bases = shipper._identity.needs_bases and shipper.before is None
     ledger, is_shorter = found_for_claim(
         shipper.bucket, shipper._identity, shipper.owner, shipper._may_take, shipper._may_start_over
     )

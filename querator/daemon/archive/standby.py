@@ -290,8 +290,7 @@ class Standby:
                 raise Doubt(f"the archive has no copy of all files of its owner: {', '.join(self.files.incomplete)}")
             end = _end_of_log(self.files.ledger, self._pending)
             self._before = Before(self.files.ledger.owner, epoch, self.files.ledger.number, self.files.ledger.sha256)
-            # If the daemon dies after the claim, its next start goes on from the files.
-            self.files.save()
+            self.files.note_claim(needs_bases=bool(self._pending))
             if claim(self.bucket, end, self.owner, self._clock.now_us()):
                 return self._before
 

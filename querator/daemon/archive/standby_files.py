@@ -18,7 +18,7 @@ from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Away, Bucket
 from querator.daemon.archive.ledger import Ledger, Line, needed_logs
 from querator.daemon.archive.objects import LogObject, log_name
-from querator.daemon.archive.ownership import noted_behind, read_identity, save_identity
+from querator.daemon.archive.ownership import noted_bases, noted_behind, read_identity, save_identity
 from querator.daemon.archive.restoring import place_base, records_in
 from querator.daemon.catalog import Catalog, placements_in
 from querator.daemon.store import Storage, Store, open_storage
@@ -269,6 +269,12 @@ class StandbyFiles:
                     # The owner's clock has reached this time, so the owner has forgotten these keys too, or soon will.
                     store.forget(until_us)
                 self._forgot_at[uuid] = now
+
+    def note_claim(self, needs_bases: bool) -> None:
+        """Blocking. Called before a claim. If the daemon dies after it, its next start goes on from the files. With
+        `needs_bases`, the log has records that the files lack."""
+        self.save()
+        self.identity = noted_bases(self._data, self.identity, needs_bases)
 
     def note_behind(self, clock: Clock, behind_us: int) -> None:
         """Blocking. Notes that the daemon's clock is about to be set back by this much more."""
