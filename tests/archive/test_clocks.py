@@ -85,6 +85,13 @@ def test_a_clock_that_is_set_is_noticed(machines: Machines) -> None:
     assert -30 <= machines.skew_seconds() <= -29
 
 
+def test_a_small_step_of_a_clock_is_noticed_within_a_minute(machines: Machines) -> None:
+    machines.run(20)
+    machines.owner_us = -SECOND
+    machines.run(limits.SKEW_SECONDS_KEPT + 6)
+    assert 1 <= machines.skew_seconds() <= 1 + limits.SKEW_ERROR_SECONDS_MAX
+
+
 def test_our_own_clock_may_be_set_after_the_last_heartbeat(machines: Machines) -> None:
     machines.run(20)
     machines.standby_us = 30 * SECOND

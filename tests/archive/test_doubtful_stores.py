@@ -74,6 +74,21 @@ def test_a_store_that_ignores_conditional_puts_can_still_be_a_copy(
         assert "two daemons could own it" in daemon.output
 
 
+def test_a_store_that_allows_no_deletes_can_still_be_a_copy(
+    tmp_path: Path, configure: Configure, proxy: FaultyProxy
+) -> None:
+    config = configure("")
+
+    def forbid_deletes(handler: Handler, body: bytes) -> bool:
+        is_delete = handler.command == "DELETE" or (handler.command == "POST" and "delete" in handler.path)
+        return is_delete and handler.refuse(403)
+
+    proxy.fault = forbid_deletes
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        daemon.client.create_queue("q")
+        until(lambda: ", object " in daemon.client.health()["archive"][0])
+
+
 def test_a_daemon_that_waits_for_a_store_that_is_away_answers_454_and_can_be_stopped(
     tmp_path: Path, configure: Configure, proxy: FaultyProxy
 ) -> None:

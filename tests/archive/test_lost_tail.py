@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from querator.config import ArchiveConfig
@@ -135,6 +136,31 @@ def test_an_owner_that_is_restarted_does_not_give_lost_numbers_to_others(
     again.close()
     house = restored(archive, tmp_path / "restored")
     assert sorted(house.contents()) == sorted(there) and {"6", "7"} <= set(there)
+    house.close()
+
+
+def test_an_owner_that_starts_over_does_not_trust_bases_from_before_the_loss(
+    closed: House, open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path
+) -> None:
+    """The lost objects said that a file was edited while the daemon was stopped."""
+    before = last_readable(bucket_of(archive)).number
+    path = next(
+        closed.directory / "default" / f"{placement.uuid}.duckdb"
+        for placement in (partition.placement for partition in closed.registry.logicals["q"].partitions)
+    )
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("delete from items")
+    again = reopened(open_house, archive)
+    shipped(again)
+    there = sorted(again.contents())
+    assert there and len(there) < 5
+    again.close()
+    cut_off(archive, last_readable(bucket_of(archive)).number - before)
+    again = reopened(open_house, archive, start_over=True)
+    shipped(again)
+    again.close()
+    house = restored(archive, tmp_path / "restored")
+    assert sorted(house.contents()) == there
     house.close()
 
 

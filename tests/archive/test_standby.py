@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator import limits
@@ -262,6 +263,35 @@ def test_an_owner_that_rarely_copies_still_sends_heartbeats(open_house: OpenHous
     standby = open_house("standby", archive=archive, standby=True)
     seen = follower(standby).heartbeats
     standby.until(lambda: seen.last is not None and seen.last.beats > 3)
+
+
+def test_a_standby_that_rarely_reads_the_log_still_watches_for_heartbeats(
+    live: House, open_house: OpenHouse, archive: ArchiveConfig
+) -> None:
+    standby = open_house("standby", archive=dataclasses.replace(archive, interval=3_600.0), standby=True)
+    seen = follower(standby).heartbeats
+    beats = seen.last.beats if seen.last is not None else 0
+    standby.until(lambda: seen.last is not None and seen.last.beats > beats + 2)
+
+
+def test_a_standby_waits_for_three_heartbeats_of_the_owner_before_it_takes_over(
+    live: House, standby: House, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's heartbeats are 100 seconds apart, which the configuration of the standby does not say."""
+    followed(live, standby)
+    silence: list[float] = [299.0]
+    takeovers: list[float] = []
+    seen = follower(standby).heartbeats
+    monkeypatch.setattr(follower(standby), "_take_over", lambda: takeovers.append(silence[0]))
+    monkeypatch.setattr(seen, "look", lambda epoch: None)
+    monkeypatch.setattr(seen, "last", msgspec.structs.replace(seen.last, every=100.0))
+    monkeypatch.setattr(seen, "silence", lambda: silence[0])
+    monkeypatch.setattr(follower(standby), "config", dataclasses.replace(archive, takeover=0.01))
+    follower(standby)._watch_owner()
+    assert not takeovers
+    silence[0] = 301.0
+    follower(standby)._watch_owner()
+    assert 301.0 in takeovers
 
 
 def test_a_standby_that_lacks_a_storage_of_the_owner_says_so(
