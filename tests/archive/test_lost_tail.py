@@ -15,7 +15,7 @@ from querator.daemon.archive.ledger import LostTail, heartbeat, last_readable, l
 from querator.daemon.archive.objects import HEARTBEAT, log_name
 from querator.daemon.archive.ownership import read_identity
 from querator.daemon.archive.standby import Doubt
-from querator.errors import Conflict
+from querator.errors import Conflict, Replaced
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.object_stores import S3
 from tests.archive.test_standby import followed, follower, promoted
@@ -189,6 +189,26 @@ def test_a_running_owner_reports_it_and_is_critical(live: House, archive: Archiv
     lag = live.service.archive.lag()
     assert lag is not None and lag.is_damaged
     assert last_readable(bucket_of(archive)).number == first - 1
+
+
+def test_a_running_owner_ends_when_another_directory_has_started_over(
+    live: House, open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path
+) -> None:
+    """Its next number stays free, because the other daemon goes on from a shorter log."""
+    restored(archive, tmp_path / "other").close()
+    for number in range(20):
+        live.produce(f"{number}")
+        shipped(live)
+    beat_reached(live, archive)
+    lost: list[object] = []
+    live.service.lost_archive = lost.append
+    cut_off(archive, 20)
+    live.until(lambda: shipper_of(live).is_damaged)
+    other = open_house("other", archive=archive, claim=True, start_over=True)
+    live.until(lambda: bool(lost))
+    assert isinstance(lost[0], Replaced)
+    live.begin_produce("lost", timeout="1s")
+    assert "lost" not in other.contents()
 
 
 def test_an_owner_whose_disk_is_full_ships_on(live: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from querator import __version__, limits
 from querator.clock import Clock, SetBackClock, SystemClock
 from querator.daemon.archive.bucket import Away, Bucket
-from querator.daemon.archive.ledger import Ledger, Lost, LostTail, check_gap, last_readable, read_log
+from querator.daemon.archive.ledger import Ledger, Lost, LostTail, check_gap, heartbeat, last_readable, read_log
 from querator.daemon.archive.objects import CLAIM, LogHead, Owner, log_name, sealed_log
 from querator.daemon.store import replace_file
 from querator.errors import Conflict, Replaced
@@ -235,8 +235,16 @@ def claim(bucket: Bucket, ledger: Ledger, owner: Owner, now_us: int) -> bool:
 
 def check_log(bucket: Bucket, ledger: Ledger) -> None:
     """Blocking. Raises Lost if the archive lacks what its owner has written: its disk is not mounted, or it was
-    emptied. Claims are never deleted, and the next object must follow the last one.
+    emptied. Claims are never deleted, and the next object must follow the last one. Raises Replaced if another daemon
+    goes on from what was there before: it takes lower numbers, so that the next one stays free.
     """
     for number in (ledger.claims[-1], ledger.number):
         if not bucket.has(log_name(number)):
+            beat = heartbeat(bucket)
+            if beat is not None and beat.epoch > ledger.epoch:
+                raise Replaced(
+                    f"the archive {bucket.url} has started over before {log_name(number)}: it belongs to {beat.owner}"
+                    f" since epoch {beat.epoch}",
+                    hint="querator archive salvage lists what only this directory has",
+                )
             raise Lost(f"{log_name(number)} is missing: mount the archive's disk or bring its objects back")
