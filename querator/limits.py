@@ -173,6 +173,20 @@ UNAPPLIED_BYTES_MAX = 48_000_000
 """Journal bytes of items that are not in the partition files yet, per storage. When there are more, producers wait."""
 APPLY_BYTES = 24_000_000
 """When memory holds this many unapplied bytes, they are applied to the partition files."""
+LEFT_RECORD_BYTES_MIN = 64_000
+LEFT_ITEM_BYTES_MIN = 4_096
+"""New items of a record of at least the first size, with at least the second size per item, are left in the journal
+until they are applied. Memory has only their places."""
+LEFT_SECONDS_MAX = 8.0
+"""As many bytes are left in the journal as the files of a busy storage take in this time. So long, or less if little
+else is done, may take an orderly stop, a start after a crash, and a read that needs everything in the file. With more,
+producers wait. With half of it, the items are applied to the partition files."""
+LEFT_DELTA_BYTES = 64_000_000
+"""They are applied in transactions of about this size."""
+LEFT_ROOM_SHARE = 4
+"""They never take more than this part of the free space, because the files need as much again."""
+UNAPPLIED_READ_ITEMS_MAX = 1_000
+"""A read of waiting items that are not applied yet returns at most this many, because it holds up the loop."""
 KEY_BYTES = 64
 """The bytes by which a key that an apply must look up, such as that of a deleted item, counts towards the two bounds
 above.
@@ -272,6 +286,8 @@ RECENT_WARNINGS_MAX = 100
 WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
 """A disk whose writes take longer on average is written from a thread instead of from the loop."""
+INLINE_WRITE_BYTES_MAX = 256_000
+"""A write of more bytes is always made in a thread, so that the loop reads the next bodies meanwhile."""
 RATE_WINDOW_US = 60 * US_PER_SECOND
 """The rates of `queues list` cover this time."""
 RATE_SAMPLE_US = 5 * US_PER_SECOND

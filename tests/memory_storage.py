@@ -96,7 +96,7 @@ class MemoryStore(UnappliedStore):
             chosen.append(item)
         return chosen
 
-    def ready_ahead(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
+    def _ready_in_file(self, after: int, before: int, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
         found = self.ready(after, before, items_max, bytes_max)
         return ItemColumns(pa.table(item_rows(found))) if found else []
 
@@ -228,6 +228,10 @@ class MemoryStorage:
     def unapplied_bytes(self) -> int:
         return 0  # nothing waits for a disk
 
+    @property
+    def staged_bytes(self) -> int:
+        return self._staged.waiting_bytes
+
     def take(self) -> object | None:
         return self._staged.take()
 
@@ -243,7 +247,7 @@ class MemoryStorage:
         assert isinstance(taken, list)
         self._staged.drop(taken)
 
-    def lagging(self) -> set[str]:
+    def lagging(self, left_bytes: int = 0) -> set[str]:
         return set()
 
     @property

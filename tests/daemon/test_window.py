@@ -66,6 +66,23 @@ def test_the_bytes_of_payloads_are_bounded_too():
     assert window.disk_range() == (2, 3)
 
 
+def test_large_items_behind_the_head_are_only_counted_and_so_are_those_before_them():
+    window = window_of(ready_max=2)
+    append(window, 1, 2)
+    append(window, 3, 4)
+    large = [Item(seq, 1_000, 9_000, b"x" * 70_000) for seq in (5, 6)]
+    window.append(large, 140_000)
+    assert (window.waiting, window.on_disk, window.disk_range()) == (6, 4, (2, None))
+    append(window, 7, 8)
+    assert (window.waiting, window.on_disk, window.disk_range()) == (8, 4, (2, 7))
+    assert taken(window, 2) == [1, 2]
+    assert window.wants_loading()
+    window.extend([*items(3, 4), *large])
+    assert taken(window, 9) == [3, 4, 5, 6]
+    assert not window.wants_loading()
+    assert taken(window, 9) == [7, 8]
+
+
 def test_a_tail_that_the_file_has_is_only_counted():
     window = window_of(ready_max=2)
     append(window, 1, 2)

@@ -473,10 +473,33 @@ class TestError:
         house.registry.upkeep._timer.cancel()
         house.registry.upkeep._unapplied_bytes_max = 1_500_000
         house.create(partitions=1)
+        waiting = [house.begin_produce("x" * 3_000) for _ in range(2_000)]
+        assert [one.result(30) for one in waiting] == [None] * 2_000
+        disk = house.registry.turns.disks["default"]
+        house.until(lambda: disk.held_bytes < 1_500_000)
+
+    def test_files_catch_up_when_much_is_left_in_the_journal(self, house: House, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(limits, "UNAPPLIED_BYTES_MAX", 1_500_000)
+        monkeypatch.setattr(limits, "LEFT_SECONDS_MAX", 0.0)
+        monkeypatch.setattr(house.registry.upkeep, "_run_round", lambda: None)
+        house.registry.upkeep._timer.cancel()
+        house.create(partitions=1)
         waiting = [house.begin_produce("x" * 1_000_000) for _ in range(6)]
         assert [one.result(30) for one in waiting] == [None] * 6
         disk = house.registry.turns.disks["default"]
-        house.until(lambda: disk.held_bytes < 1_500_000)
+        house.until(lambda: disk.left_bytes < 1_500_000)
+
+    def test_items_that_are_left_in_the_journal_are_leased_in_order(self, house: House):
+        house.create(partitions=1)
+        store, window = house.partition().store, house.partition().contents.window
+        assert store is not None
+        window._bytes_max = 300_000
+        texts = [f"{n} " + "x" * (100 if n % 5 == 0 else 70_000) for n in range(40)]
+        for text in texts:
+            house.produce(text)
+        assert store.left_bytes > 1_000_000
+        assert window.on_disk > 20
+        assert [item.payload for text in texts for item in house.lease(1)] == [text.encode() for text in texts]
 
     def test_what_is_acknowledged_is_noted_though_the_queue_is_never_idle(
         self, house: House, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ import pytest
 from querator import limits
 from querator.daemon.store.base import Leased, StorageError, Summary
 from querator.daemon.store.batches import Batch
+from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import log_path
 from querator.daemon.store.duck.duckstore import DuckStore
@@ -453,8 +454,8 @@ class TestApplying:
         apply = applying.apply
         with monkeypatch.context() as patched:
 
-            def unlucky(file: PartitionFile, delta: object) -> None:
-                apply(file, delta)  # type: ignore[arg-type]
+            def unlucky(file: PartitionFile, delta: Delta, left: Iterable[Batch]) -> None:
+                apply(file, delta, left)
                 raise duckdb.IOException("the answer was lost")
 
             patched.setattr(applying, "apply", unlucky)
@@ -472,7 +473,7 @@ class TestApplying:
         file = store.file
         with monkeypatch.context() as patched:
 
-            def conflicting(file: PartitionFile, delta: object) -> None:
+            def conflicting(file: PartitionFile, delta: Delta, left: Iterable[Batch]) -> None:
                 raise duckdb.TransactionException("Conflict on tuple deletion!")
 
             patched.setattr(applying, "apply", conflicting)

@@ -650,6 +650,17 @@ class TestSpares:
         again, history = read(tmp_path / "journal")
         assert [number for number, _ in contents(again, history, A)] == [1, 2, 3]
 
+    def test_a_large_append_that_the_system_takes_in_part_is_finished(
+        self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        payload = os.urandom(limits.INLINE_WRITE_BYTES_MAX)
+        monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: os.pwrite(fd, b"".join(pieces)[:1_000], at))
+        append(journal, (A, 1, payload), (A, 2, b"two"))
+        append(journal, (A, 3, b"three"))
+        abandon(journal)
+        again, history = read(tmp_path / "journal")
+        assert contents(again, history, A) == [(1, payload), (2, b"two"), (3, b"three")]
+
     def test_there_is_none_on_a_disk_that_is_nearly_full(
         self, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

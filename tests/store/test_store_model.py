@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from querator import limits
+from querator.daemon.store import unapplied
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.columnar import items_in
@@ -270,7 +274,48 @@ class Stores(RuleBasedStateMachine):
                 assert store.is_removed(leased.item.seq, "scheduled") == gone
 
 
+class StoresThatLeaveItems(Stores):
+    """The same with a DuckDB store that leaves all items in the journal, and applies them a few at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patched = contextlib.ExitStack()
+        for place, name, value in (
+            (unapplied, "LEFT_RECORD_BYTES_MIN", 0),
+            (unapplied, "LEFT_ITEM_BYTES_MIN", 0),
+            (limits, "LEFT_DELTA_BYTES", 300),
+        ):
+            self.patched.enter_context(mock.patch.object(place, name, value))
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patched.close()
+
+    @rule()
+    def freeze(self) -> None:
+        self.in_memory.freeze()
+        self.on_disk.freeze()
+
+    @rule()
+    def catch_up(self) -> None:
+        self.on_disk.catch_up()
+
+    @rule()
+    def read_ahead(self) -> None:
+        """Finds every waiting item, and nothing else but rows of the file that are known to be leased or gone."""
+        found: dict[int, Item] = {}
+        while read := self.on_disk.ready_ahead(max(found, default=0), None, 1_000, 1 << 40):
+            items = read if isinstance(read, list) else read.items(0, read.count)
+            found.update((item.seq, item) for item in items)
+        waiting = {seq: item for seq, item in self.written.items.items() if seq not in self.written.leases}
+        assert {seq: item for seq, item in found.items() if seq in waiting} == waiting
+        for seq in found.keys() - waiting.keys():
+            assert seq in self.written.leases or self.on_disk.is_removed(seq)
+
+
+for machine in (Stores, StoresThatLeaveItems):
+    machine.TestCase.settings = settings(
+        max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 TestStores = Stores.TestCase
-TestStores.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestStoresThatLeaveItems = StoresThatLeaveItems.TestCase

@@ -87,7 +87,9 @@ class Torture:
         while not self.over.is_set():
             texts = [f"{next(self.numbers)}" for _ in range(chance.choice((1, 1, 3, 20)))]
             self.history.begun.update(texts)
-            items = [{"utf8": text} for text in texts]
+            # Now and then large items, which are left in the journal until they are applied.
+            filling = f" {'x' * 70_000}" if chance.random() < 0.1 else ""
+            items = [{"utf8": text + filling} for text in texts]
             status, reply = connection.call("queue.produce", queue_name=queue, request_timeout="30s", items=items)
             if status == 200:
                 self.history.acknowledged.update(texts)
@@ -105,7 +107,7 @@ class Torture:
             if status != 200:
                 self.history.refusals.append(reply)
                 continue
-            texts = [base64.b64decode(item["bytes"]).decode() for item in reply["items"]]
+            texts = [base64.b64decode(item["bytes"]).decode().partition(" ")[0] for item in reply["items"]]
             ids = [item["id"] for item in reply["items"]]
             self.history.delivered += texts
             if chance.random() < 0.2:
@@ -171,7 +173,7 @@ class Torture:
                     )
                     assert status == 200, reply
                     items = reply.get("items", [])
-                    found += [base64.b64decode(item["payload"]).decode() for item in items[:1000]]
+                    found += [base64.b64decode(item["payload"]).decode().partition(" ")[0] for item in items[:1000]]
                     if len(items) <= 1000:
                         break
                     pivot = items[1000]["id"]

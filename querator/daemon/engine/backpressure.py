@@ -12,7 +12,7 @@ from typing import Final
 from querator.limits import BACK_PRESSURE_MEASURED_BYTES_MIN
 
 SLACK_SHARE: Final = 16
-"""This part of the bound may come in at once when an apply begins."""
+"""This part of the bound, or of twice the apply, may come in at once when an apply begins."""
 SECONDS_PER_BYTE: Final = 50e-9
 """The speed of an apply before the first one was measured: 20 MB/s."""
 WEIGHT: Final = 0.3
@@ -23,10 +23,13 @@ class BackPressure:
     """Decides for one storage whether producers wait. `absorbed` counts all bytes that the storage ever took."""
 
     def __init__(self) -> None:
-        self._seconds_per_byte = SECONDS_PER_BYTE
+        self.seconds_per_byte = SECONDS_PER_BYTE
+        """How long an apply takes, on average."""
+        self._is_measured = False
         self._began = 0.0
         self._bytes = 0
         self._room = 0
+        self._slack = 0
         self._absorbed = 0
         self._is_pacing = False
 
@@ -34,11 +37,16 @@ class BackPressure:
         """An apply of so many bytes begins, while memory holds `held_bytes` of at most `bytes_max`."""
         self._began, self._bytes, self._absorbed = now, applied_bytes, absorbed
         self._is_pacing = held_bytes >= bytes_max // 2
-        self._room = max(0, min(applied_bytes, bytes_max - held_bytes))
+        left = max(0, bytes_max - held_bytes)
+        # Twice as fast as the apply while half of the bound is left, and as fast as the apply with a quarter.
+        self._room = min(left, 4 * applied_bytes * left // bytes_max)
+        self._slack = min(bytes_max, 2 * applied_bytes) // SLACK_SHARE
 
     def ends(self, now: float) -> None:
         if self._bytes >= BACK_PRESSURE_MEASURED_BYTES_MIN:
-            self._seconds_per_byte += WEIGHT * ((now - self._began) / self._bytes - self._seconds_per_byte)
+            weight = WEIGHT if self._is_measured else 1.0
+            self.seconds_per_byte += weight * ((now - self._began) / self._bytes - self.seconds_per_byte)
+            self._is_measured = True
         self._is_pacing = False
 
     def is_closed(self, held_bytes: int, bytes_max: int, absorbed: int, now: float) -> bool:
@@ -47,5 +55,5 @@ class BackPressure:
             return True
         if not self._is_pacing:
             return False
-        progress = (now - self._began) / (self._bytes * self._seconds_per_byte + 1e-9)
-        return absorbed - self._absorbed > bytes_max // SLACK_SHARE + self._room * min(1.0, progress)
+        progress = (now - self._began) / (self._bytes * self.seconds_per_byte + 1e-9)
+        return absorbed - self._absorbed > self._slack + self._room * min(1.0, progress)

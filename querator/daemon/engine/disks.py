@@ -99,6 +99,18 @@ class Disk:
         return sum([store.held_bytes for store in self.stores_behind()])
 
     @property
+    def left_bytes(self) -> int:
+        """How many bytes of the journal have unapplied items that memory does not have."""
+        return sum([store.left_bytes for store in self.stores_behind()])
+
+    @property
+    def left_bytes_max(self) -> int:
+        """How many there may be: as many as the files take in a few seconds, if there is space for them there."""
+        room = 0 if self.room is None or self.room.is_low else self.room.free_bytes // limits.LEFT_ROOM_SHARE
+        in_time = int(limits.LEFT_SECONDS_MAX / self.back_pressure.seconds_per_byte)
+        return max(min(room, in_time), limits.UNAPPLIED_BYTES_MAX)
+
+    @property
     def memory_bytes(self) -> int:
         """About how much memory everything that is not applied yet takes."""
         return sum([store.memory_bytes for store in self.stores_behind()])

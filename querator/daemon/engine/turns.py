@@ -222,10 +222,11 @@ class Turns:
         if disk.writing:
             return
         flights, disk.flights = disk.flights, []
+        is_large = disk.storage.staged_bytes >= limits.INLINE_WRITE_BYTES_MAX
         taken = disk.storage.take()
         if taken is None:
             self._write_ended(disk, flights, None, None)
-        elif disk.is_slow:
+        elif is_large or disk.is_slow:
             disk.writing = True
             future = self.loop.run_in_executor(disk.writer, disk.write, taken)
             future.add_done_callback(lambda done: self._written(disk, flights, taken, done.result()))

@@ -52,7 +52,7 @@ class Upkeep:
                 self._forget_old_keys(disk)
             self.look_after(disk)
             self._note_acknowledged(disk)
-            if self._rounds % ROOM_CHECK_ROUNDS == 0:
+            if self._rounds % ROOM_CHECK_ROUNDS == 1:
                 self._check_room(disk)
         now_us = self._turns.clock.now_us()
         if not 0 <= now_us - self._sampled_at_us < RATE_SAMPLE_US:
@@ -125,15 +125,17 @@ class Upkeep:
         storage = disk.storage
         disk.look_at_bytes = disk.absorbed_bytes + LOOK_AFTER_BYTES
         holds_much = disk.held_bytes >= self._unapplied_bytes_max or disk.memory_bytes >= APPLY_BYTES
-        everyone = hurry or holds_much or disk.is_idle
+        left_bytes = disk.left_bytes
+        leaves_much = left_bytes >= disk.left_bytes_max // 2
+        everyone = hurry or holds_much or leaves_much or disk.is_idle
         if not disk.due and disk.behind:
-            lagging = storage.lagging()
+            lagging = storage.lagging(left_bytes)
             for partition, logical in disk.behind.items():
                 if everyone or partition.placement.uuid in lagging:
                     disk.due.append((logical, partition))
         self._catch_up_next(disk)
         self._admit(disk)
-        if storage.wants_preparing and not disk.preparing:
+        if storage.wants_preparing and not disk.preparing and left_bytes < limits.SEGMENT_BYTES_MAX:
             disk.preparing = True
             future = self._loop.run_in_executor(disk.keeper, storage.prepare)
             future.add_done_callback(lambda done: _prepared(disk, done))
@@ -142,9 +144,7 @@ class Upkeep:
 
     def _admit(self, disk: Disk) -> None:
         """Makes producers wait while too much is in memory, and lets them in again."""
-        is_closed = disk.back_pressure.is_closed(
-            disk.held_bytes, self._unapplied_bytes_max, disk.absorbed_bytes, time.monotonic()
-        )
+        is_closed = disk.back_pressure.is_closed(*self._held(disk), disk.absorbed_bytes, time.monotonic())
         if is_closed or disk.is_congested:
             for logical, partition in self._turns.partitions_on(disk):
                 if partition.health.congested and not is_closed:
@@ -154,6 +154,13 @@ class Upkeep:
         if disk.easing is not None:
             disk.easing.cancel()
         disk.easing = self._loop.call_later(BACK_PRESSURE_SECONDS, self._admit, disk) if is_closed else None
+
+    def _held(self, disk: Disk) -> tuple[int, int]:
+        """The bytes that wait for an apply, and their bound: those in memory or those left in the journal, whichever is
+        nearer to its bound."""
+        held, left = disk.held_bytes, disk.left_bytes
+        held_max, left_max = self._unapplied_bytes_max, disk.left_bytes_max
+        return (held, held_max) if held * left_max >= left * held_max else (left, left_max)
 
     def _forget_old_keys(self, disk: Disk) -> None:
         """Chooses the files from which expired request ids have not been deleted for some time."""
@@ -177,6 +184,7 @@ class Upkeep:
             return
 
         def work() -> None:
+            store.catch_up()
             store.checkpoint()
             if forgets:
                 store.forget(now_us)
@@ -198,26 +206,26 @@ class Upkeep:
 
         started = time.perf_counter()
         disk.catching_up = True
-        disk.back_pressure.begins(
-            store.unapplied_bytes,
-            disk.held_bytes,
-            self._unapplied_bytes_max,
-            disk.absorbed_bytes,
-            time.monotonic(),
-        )
+        disk.back_pressure.begins(store.next_bytes, *self._held(disk), disk.absorbed_bytes, time.monotonic())
 
         def done(result: object) -> None:
             disk.catching_up = False
             disk.back_pressure.ends(time.monotonic())
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
+            partition.applied()
             if forgets:
                 partition.health.old_keys_deleted(now_us)
             self._catch_up_next(disk)
-            if not disk.catching_up and (partition.health.congested or disk.memory_bytes >= APPLY_BYTES):
+            if not disk.catching_up and (
+                partition.health.congested
+                or disk.memory_bytes >= APPLY_BYTES
+                or disk.left_bytes >= disk.left_bytes_max // 2
+                or disk.is_idle
+            ):
                 # Much has arrived meanwhile, or producers wait for room: do not wait for the next round.
                 self._loop.call_soon(self.look_after, disk)
 
-        self._turns.threads.run(Read(partition, store, work, done, failed, upkeep=True))
+        self._turns.threads.run(Read(partition, None, work, done, failed, upkeep=True))
 
 
 def _forgets(partition: Partition, now_us: int) -> bool:

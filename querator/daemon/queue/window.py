@@ -3,8 +3,9 @@
     ready ── ahead (both in memory) ── on disk, not in memory ── tail (memory, not applied to the file yet)
 
 Items enter at the tail and leave at the head, in the order of their sequences. Memory holds the first items and those
-that the file does not have yet. The items between them are only counted. Items that were read from the file as columns
-stay columns until they are about to be leased; columns in the tail stay columns too.
+that the file does not have yet. The items between them are only counted. Large items that arrive behind the head are
+only counted too: the store reads them from the journal until the file has them. Items that were read from the file as
+columns stay columns until they are about to be leased; columns in the tail stay columns too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from querator.config_file import LimitsConfig
 from querator.daemon.store import ItemColumns, Rows, items_in
 from querator.items import Item
 from querator.limits import (
+    LEFT_ITEM_BYTES_MIN,
+    LEFT_RECORD_BYTES_MIN,
     OLDEST_AMONG_ITEMS_MAX,
     READY_UNPACK_ITEMS,
     READY_WINDOW_LOW_PERCENT,
@@ -113,6 +116,8 @@ class Window:
                 self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
+        elif size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= len(items) * LEFT_ITEM_BYTES_MIN:
+            self._leave(len(items))
         else:
             self.waiting += len(items)
             self.tail.append(ItemChunk(list(items)))
@@ -123,7 +128,18 @@ class Window:
         is_next = not self.tail and not self.ahead and self.waiting == len(self.ready) - len(self.gone)
         return is_next and self._has_room()
 
+    def _leave(self, count: int) -> None:
+        """Leaves new items to the store, and all items before them that are not at the head: memory would not have room
+        for them."""
+        self.waiting += count
+        if self.tail:
+            self._shorten_tail(self.tail[-1].last_seq)
+
     def append_rows(self, rows: Rows) -> None:
+        size_bytes = len(rows.columns)
+        if size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= rows.count * LEFT_ITEM_BYTES_MIN:
+            self._leave(rows.count)
+            return
         self.waiting += rows.count
         self.tail.append(ColumnChunk(rows))
         self.tail_items += rows.count
@@ -245,6 +261,9 @@ class Window:
 
     def applied(self, through: int) -> None:
         """Drops the part of the tail up to this sequence, which the file has now."""
+        self._shorten_tail(through)
+
+    def _shorten_tail(self, through: int) -> None:
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count

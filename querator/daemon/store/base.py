@@ -112,6 +112,10 @@ class Store(Protocol):
         """How many of these bytes are in memory. Items that leave before they are applied need none any more."""
 
     @property
+    def left_bytes(self) -> int:
+        """How many bytes of the journal have unapplied items that memory does not have."""
+
+    @property
     def memory_bytes(self) -> int:
         """About how much memory the unapplied batches take."""
 
@@ -122,6 +126,10 @@ class Store(Protocol):
     @property
     def is_resting(self) -> bool:
         """Whether the file is closed until it is needed, because it contains nothing."""
+
+    @property
+    def next_bytes(self) -> int:
+        """How many bytes the next `catch_up` applies."""
 
     def freeze(self) -> bool:
         """Sets aside the batches that were *written* so far, so that `apply` applies them; fast. False if there are
@@ -137,6 +145,9 @@ class Store(Protocol):
     def flush(self) -> None:
         """Applies every batch that was written before the call."""
 
+    def catch_up(self) -> None:
+        """Applies the oldest batches, as many as one transaction should have."""
+
     def checkpoint(self, force: bool = False) -> None:
         """Checkpoints the file if its log has grown long, or if `force` is set. Called after an apply."""
 
@@ -146,7 +157,7 @@ class Store(Protocol):
         """Ready items with after < seq < before, ascending; at least one if there is one, however large it is."""
 
     def ready_ahead(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
-        """The same items, in columnar form if they can be read so."""
+        """The same items, in columnar form if they can be read so, and also those that are not applied yet."""
 
     def leased(self) -> list[Leased]:
         """Every lease with its item, by deadline."""
@@ -272,6 +283,10 @@ class Storage(Protocol):
     def delete(self, uuid: str) -> None:
         """Deletes a partition's file, open or not."""
 
+    @property
+    def staged_bytes(self) -> int:
+        """How many bytes the next `take` returns."""
+
     def take(self) -> object | None:
         """The batches that were staged since the last call, for `write`; None if there are none."""
 
@@ -285,8 +300,9 @@ class Storage(Protocol):
         """Counts written batches as durable, and returns how many bytes they have in the journal. Must come before the
         next flush or write. It is a step of its own because clients need not wait for it."""
 
-    def lagging(self) -> set[str]:
-        """The partitions that should be applied first, because they keep old journal segments from being trimmed."""
+    def lagging(self, left_bytes: int = 0) -> set[str]:
+        """The partitions that should be applied first, because they keep old journal segments from being trimmed.
+        `left_bytes` are left in the journal, and may stay there."""
 
     @property
     def wants_preparing(self) -> bool:

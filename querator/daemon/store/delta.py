@@ -10,14 +10,16 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import filterfalse, repeat
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
 from querator.daemon.store.batches import Batch, Rows, holds_of
+from querator.daemon.store.journal import Place
 from querator.items import NOBODY, Hold, Item
 from querator.limits import FREED_AT_ONCE_MAX, KEY_BYTES
 
@@ -28,6 +30,14 @@ _first_seq_of = attrgetter("first_seq")
 def _consume(steps: Iterable[Any]) -> None:
     """Runs an iterator for its side effects, without a loop in Python."""
     deque(steps, maxlen=0)
+
+
+class Left(NamedTuple):
+    """A record whose items are left in the journal: memory has the place of the record, and not the contents."""
+
+    place: Place
+    item_bytes: int
+    """The bytes of the record for each of its items."""
 
 
 class Delta:
@@ -47,6 +57,8 @@ class Delta:
         "journal_bytes",
         "last_seq",
         "leases",
+        "left",
+        "left_bytes",
         "lost",
         "record",
         "removed",
@@ -72,6 +84,9 @@ class Delta:
         self.added: dict[int, Item] = {}
         self.rows: list[Rows] = []
         """Items added in columnar form. `leases` and `removed` name those that were leased or removed since."""
+        self.left: dict[int, Left] = {}
+        """Further items, which are left in the journal."""
+        self.left_bytes = 0
         self.removed: dict[int, None] = {}
         """Removed items of the file and of `rows`, in the order of removal, which is nearly the order of the file."""
         self.removed_upto = 0
@@ -89,21 +104,27 @@ class Delta:
     def memory_bytes(self) -> int:
         """Roughly an upper bound of the memory of the items and of the keys that an apply looks for."""
         keys = len(self.removed) + len(self.leases) + len(self.unscheduled) + len(self.lost) + len(self.requests)
+        keys += len(self.left)
         return self.held_bytes + keys * KEY_BYTES
 
-    def absorb(self, batch: Batch) -> None:
-        """Adds a batch, which takes a small fraction of a microsecond per item. Most batches have one change."""
+    def absorb(self, batch: Batch, left: Left | None = None) -> None:
+        """Adds a batch, which takes a small fraction of a microsecond per item. Most batches have one change. With
+        `left`, the added items are left in the journal.
+        """
         if batch.clear_ready or batch.clear_leased or batch.clear_scheduled:
             self._clear(batch)
         add = batch.add
-        if add is not None:
-            if len(add) == 1:
-                item = add[0]
-                self.added[item.seq] = item
-            else:
-                self.added.update(zip(map(_seq_of, add), add, strict=True))
-        if batch.rows is not None:
-            self.rows += batch.rows
+        if left is not None:
+            self._leave(batch, left)
+        else:
+            if add is not None:
+                if len(add) == 1:
+                    item = add[0]
+                    self.added[item.seq] = item
+                else:
+                    self.added.update(zip(map(_seq_of, add), add, strict=True))
+            if batch.rows is not None:
+                self.rows += batch.rows
         if batch.schedule is not None:
             self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
         if batch.lease_seqs:
@@ -115,10 +136,12 @@ class Delta:
             if len(remove) == 1:
                 self._remove(remove[0])
             else:
-                _move_out(remove, self.added, self.removed)
                 self.removed_upto = max(self.removed_upto, max(remove))
                 if self.leases:
                     _consume(map(self.leases.pop, remove, repeat(None)))
+                if self.left:
+                    remove = list(filterfalse(self._drop_left, remove))
+                _move_out(remove, self.added, self.removed)
             if self.rows:
                 self._drop_spent_rows()
         if batch.lost_seqs:
@@ -143,21 +166,38 @@ class Delta:
             self.removed_upto = seq
         if seq in self.added:
             del self.added[seq]
-        else:
+        elif not self._drop_left(seq):
             self.removed[seq] = None
         if seq in self.leases:
             del self.leases[seq]
+
+    def _leave(self, batch: Batch, left: Left) -> None:
+        """Notes added items that are left in the journal."""
+        seqs = [item.seq for item in batch.add or ()]
+        for rows in batch.rows or ():
+            seqs += range(rows.first_seq, rows.last_seq + 1)
+        self.left.update(zip(seqs, repeat(left)))
+        self.left_bytes += len(seqs) * left.item_bytes
+
+    def _drop_left(self, seq: int) -> bool:
+        """Drops an item that is left in the journal. False if this is none."""
+        left = self.left.pop(seq, None)
+        if left is None:
+            return False
+        self.left_bytes -= left.item_bytes
+        return True
 
     def _clear(self, batch: Batch) -> None:
         if batch.clear_ready:
             self.clear_ready = True
             leases = self.leases
             self.added = {seq: item for seq, item in self.added.items() if seq in leases}
+            _consume(map(self._drop_left, [seq for seq in self.left if seq not in leases]))
             self._clear_rows()
         if batch.clear_leased:
             self.clear_leased = True
             self.removed_upto = max(self.removed_upto, max(self.leases, default=0))
-            _move_out(list(self.leases), self.added, self.removed)
+            _move_out(list(filterfalse(self._drop_left, self.leases)), self.added, self.removed)
             self.leases = {}
         if batch.clear_scheduled:
             self.clear_scheduled = True
@@ -183,6 +223,13 @@ class Delta:
             _consume(map(removed.pop, seqs))
             del self.rows[0]
 
+    def cancel(self, later: Delta) -> None:
+        """Forgets items that a later Delta removes from the file, in both."""
+        for items in (self.left, self.added):
+            for seq in items.keys() & later.removed.keys():
+                self._remove(seq)
+                del later.removed[seq]
+
     def state_after(self, seq: int, state: str) -> str:
         """The state of a sequence after this Delta, given its state before; "" when it is gone."""
         if state == "scheduled":
@@ -193,7 +240,7 @@ class Delta:
             return ""
         if seq in self.leases:
             return "leased"
-        if seq in self.added or self._is_in_rows(seq):
+        if seq in self.added or seq in self.left or self._is_in_rows(seq):
             return "ready"
         if self.clear_leased if state == "leased" else self.clear_ready:
             return ""
@@ -208,19 +255,37 @@ class Delta:
             came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
         return filterfalse(came_and_went.__contains__, self.removed) if came_and_went else self.removed
 
+    def waiting(self, after: int, before: int) -> Iterator[tuple[int, Item | Rows | Left]]:
+        """The added items with after < seq < before that are not leased, ascending, each with what has its contents."""
+        rows = (
+            (seq, one)
+            for one in self.rows
+            if one.last_seq > after and one.first_seq < before
+            for seq in range(one.first_seq, one.last_seq + 1)
+            if seq not in self.removed
+        )
+        others: Iterable[tuple[int, Any]] = merge(self.added.items(), self.left.items(), rows, key=itemgetter(0))
+        for seq, contents in others:
+            if seq >= before:
+                return
+            if seq > after and seq not in self.leases:
+                yield seq, contents
+
     def _is_in_rows(self, seq: int) -> bool:
         at = bisect_right(self.rows, seq, key=_first_seq_of) - 1
         return at >= 0 and seq <= self.rows[at].last_seq
 
     def drop_contents(self) -> None:
         """Frees the contents after an apply, except what `state_after` needs."""
-        applied = (self.added, self.scheduled)
+        applied: tuple[dict[int, Any], ...] = (self.added, self.scheduled)
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
             self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)
             self.rows = [msgspec.structs.replace(rows, columns=b"") for rows in self.rows]
         else:
-            self.added, self.scheduled, self.rows = {}, {}, []
+            applied += (self.left,)
+            self.added, self.scheduled, self.rows, self.left = {}, {}, [], {}
+        self.left_bytes = 0
         self.lost, self.requests = {}, {}
         for items in applied:
             _empty(items)

@@ -1,9 +1,10 @@
 """The half of a store that needs no SQL: batches that are not in the file yet.
 
-A batch goes through four stages. *Staged*: not durable yet; dropped when its write fails. *Current*: durable, and part
-of the net effect that still grows. *Frozen*: a net effect that is being applied, or whose apply failed and will be
-tried again. *Settled*: a net effect that the last flush has applied. It is kept until the next flush, so that
-`is_removed` stays right for rows that were read during that flush or before it.
+A batch goes through these stages. *Staged*: not durable yet; dropped when its write fails. *Current*: durable, and part
+of the net effect that still grows. *Filled*: a net effect that does not grow any more, because much of it is left in
+the journal; there may be several. *Frozen*: a net effect that is being applied, or whose apply failed and will be tried
+again. *Settled*: a net effect that the last flush has applied. It is kept until the next flush, so that `is_removed`
+stays right for rows that were read during that flush or before it.
 
 `commit`, `is_removed` and `absorb_staged` run on the loop's thread, `drop_staged` in the thread that writes, `freeze`
 in a worker thread. The lock of `StagedBatches` keeps the last three apart.
@@ -12,16 +13,25 @@ in a worker thread. The lock of `StagedBatches` keeps the last three apart.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
 from uuid import UUID
 
 from mypy_extensions import mypyc_attr
 
+from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, encode
-from querator.daemon.store.delta import Delta
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord
+from querator.daemon.store.batches import Batch, Rows, encode
+from querator.daemon.store.columnar import ItemColumns, items_in
+from querator.daemon.store.delta import Delta, Left
+from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord, Place
+from querator.daemon.store.stretches import LAST_SEQ
+from querator.items import Item
+from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN, UNAPPLIED_READ_ITEMS_MAX
+
+_seq_of = attrgetter("seq")
 
 
 class StagedBatch(NewRecord):
@@ -48,19 +58,34 @@ class StagedBatches:
         self.lock = threading.Lock()
         """Held while batches of a store go from one stage to the next."""
         self.waiting: list[StagedBatch] = []
+        self.waiting_bytes = 0
+
+    def add(self, staged: StagedBatch) -> None:
+        self.waiting.append(staged)
+        self.waiting_bytes += len(staged.payload)
 
     def take(self) -> list[StagedBatch] | None:
         taken, self.waiting = self.waiting, []
+        self.waiting_bytes = 0
         return taken or None
 
-    def absorb(self, taken: list[StagedBatch]) -> int:
-        """Counts written batches as durable. Returns how many bytes their payloads have."""
+    def absorb(self, taken: list[StagedBatch], written: tuple[Path, int] | None = None) -> int:
+        """Counts written batches as durable. Returns how many bytes their payloads have. `written` says in which file
+        and at which byte they begin; without it, no items are left in the journal.
+        """
         total = 0
+        at = 0 if written is None else written[1]
         with self.lock:
             for staged in taken:
                 size = len(staged.payload)
                 total += size
-                staged.of.absorb(staged.batch, size + RECORD_HEADER_BYTES)
+                left = None
+                if written is not None:
+                    at += RECORD_HEADER_BYTES
+                    if size >= LEFT_RECORD_BYTES_MIN:
+                        left = _left(staged.batch, Place(staged.number, 0, written[0], at, size))
+                    at += size
+                staged.of.absorb(staged.batch, size + RECORD_HEADER_BYTES, left)
         return total
 
     def drop(self, taken: list[StagedBatch]) -> None:
@@ -83,6 +108,7 @@ class Unapplied:
         self.staged: list[Batch] = []
         self.staged_delta: Delta | None = None
         self.current = Delta(record, last_seq)
+        self.filled: list[Delta] = []
         self.frozen: Delta | None = None
         self.settled: tuple[Delta, ...] = ()
         self.applied_through = last_seq
@@ -93,8 +119,19 @@ class Unapplied:
         """What is not in the file for certain, oldest first."""
         # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
         staged = self._delta_of_staged() if self.staged else None
-        current, frozen, settled = self.current, self.frozen, self.settled
-        return [delta for delta in (*settled, frozen, current, staged) if delta is not None]
+        current = self.current
+        filled = tuple(self.filled)
+        frozen, settled = self.frozen, self.settled
+        return [delta for delta in (*settled, frozen, *filled, current, staged) if delta is not None]
+
+    def written(self) -> list[Delta]:
+        """What is durable and not applied yet, oldest first."""
+        current = self.current
+        filled = self.filled
+        frozen = self.frozen
+        if not filled:
+            return [current] if frozen is None else [frozen, current]
+        return [*([] if frozen is None else [frozen]), *filled, current]
 
     def _delta_of_staged(self) -> Delta:
         """Computed on demand, because `is_removed` is rarely called while a write is under way."""
@@ -108,16 +145,20 @@ class Unapplied:
 
     # After a write, under the lock.
 
-    def absorb(self, batch: Batch, journal_bytes: int) -> None:
+    def absorb(self, batch: Batch, journal_bytes: int, left: Left | None = None) -> None:
         """Adds the batch that was staged first, and is durable now, to the current net effect."""
         current = self.current
-        current.absorb(batch)
+        current.absorb(batch, left)
         current.record += 1
         current.journal_bytes += journal_bytes
-        if batch.add is not None or batch.rows is not None or batch.schedule is not None:
+        has_items = (batch.add is not None or batch.rows is not None) and left is None
+        if has_items or batch.schedule is not None:
             current.held_bytes += journal_bytes
         elif not (current.added or current.rows or current.scheduled):
             current.held_bytes = 0
+        if current.left_bytes >= limits.LEFT_DELTA_BYTES:
+            self.filled.append(current)
+            self.current = Delta(current.record, current.last_seq)
         self.drop_staged(batch)
 
     def drop_staged(self, batch: Batch) -> None:
@@ -149,7 +190,7 @@ class UnappliedStore:
         of = self.unapplied
         of.staged.append(batch)
         of.staged_delta = None
-        self._storage_staged.waiting.append(StagedBatch(of, batch))
+        self._storage_staged.add(StagedBatch(of, batch))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         for delta in self.unapplied.deltas():
@@ -182,19 +223,25 @@ class UnappliedStore:
 
     @property
     def unapplied_bytes(self) -> int:
-        frozen = self.unapplied.frozen
-        return self.unapplied.current.journal_bytes + (frozen.journal_bytes if frozen else 0)
+        return sum([delta.journal_bytes for delta in self.unapplied.written()])
 
     @property
     def held_bytes(self) -> int:
-        frozen = self.unapplied.frozen
-        return self.unapplied.current.held_bytes + (frozen.held_bytes if frozen else 0)
+        return sum([delta.held_bytes for delta in self.unapplied.written()])
+
+    @property
+    def left_bytes(self) -> int:
+        return sum([delta.left_bytes for delta in self.unapplied.written()])
+
+    @property
+    def next_bytes(self) -> int:
+        written = self.unapplied.written()
+        return written[0].memory_bytes + written[0].left_bytes
 
     @property
     def memory_bytes(self) -> int:
         """About how much memory the unapplied batches take, including the keys of items removed from the file."""
-        frozen = self.unapplied.frozen
-        return self.unapplied.current.memory_bytes + (frozen.memory_bytes if frozen else 0)
+        return sum([delta.memory_bytes for delta in self.unapplied.written()])
 
     @property
     def record_written(self) -> int:
@@ -213,7 +260,11 @@ class UnappliedStore:
     def freeze(self) -> bool:
         unapplied = self.unapplied
         with self._lock:
-            if unapplied.frozen is None and unapplied.current.record > self._record_applied():
+            if unapplied.frozen is None and unapplied.filled:
+                frozen = unapplied.frozen = unapplied.filled.pop(0)
+                for later in unapplied.written()[1:]:
+                    frozen.cancel(later)
+            elif unapplied.frozen is None and unapplied.current.record > self._record_applied():
                 frozen = unapplied.frozen = unapplied.current
                 unapplied.current = Delta(frozen.record, frozen.last_seq)
             return unapplied.frozen is not None
@@ -231,18 +282,111 @@ class UnappliedStore:
         frozen.drop_contents()
 
     def flush(self) -> None:
+        self._drop_settled()
+        written = self.unapplied.current.record
+        self.apply()
+        while self._record_applied() < written and self.freeze():
+            self.apply()
+
+    def catch_up(self) -> None:
+        self._drop_settled()
+        if self.freeze():
+            self.apply()
+
+    def _drop_settled(self) -> None:
         settled, self.unapplied.settled = self.unapplied.settled, ()
         for delta in settled:
             delta.drop_keys()
-        self.apply()
-        if self.freeze():
-            self.apply()
+
+    def ready_ahead(self, after: int, before: int | None, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
+        upto = LAST_SEQ if before is None else before
+        while True:
+            applied_through = self.unapplied.applied_through
+            waiting = self._waiting(after, upto, items_max, bytes_max)
+            if not waiting or after < applied_through or applied_through < self.unapplied.applied_through:
+                # An apply may add the items to the file meanwhile, so this read ends before the first of them.
+                found = self._ready_in_file(after, waiting[0][0] if waiting else upto, items_max, bytes_max)
+                if found or not waiting:
+                    return found
+            try:
+                return self._items_of(waiting)
+            except FileNotFoundError as error:
+                if applied_through == self.unapplied.applied_through:
+                    raise StorageError(f"partition {self.uuid}: {error}", [self.uuid]) from error
+                # The items are in the file by now, and the journal has overwritten their records.
+
+    def _waiting(self, after: int, before: int, items_max: int, bytes_max: int) -> list[tuple[int, Item | Rows | Left]]:
+        """The first waiting items with after < seq < before that are not applied yet, with what has their contents."""
+        found: list[tuple[int, Item | Rows | Left]] = []
+        size = 0
+        with self._lock:
+            deltas = self.unapplied.written()
+            for at, delta in enumerate(deltas):
+                for seq, contents in delta.waiting(after, before):
+                    if any([later.state_after(seq, "ready") != "ready" for later in deltas[at + 1 :]]):
+                        continue
+                    size += _size_of(contents)
+                    if found and (size > bytes_max or len(found) >= min(items_max, UNAPPLIED_READ_ITEMS_MAX)):
+                        return found
+                    found.append((seq, contents))
+        return found
+
+    def _items_of(self, waiting: Sequence[tuple[int, Item | Rows | Left]]) -> list[Item]:
+        """These items, ascending. Raises FileNotFoundError if the journal has no longer what is left in it."""
+        seqs = {seq for seq, _ in waiting}
+        items: list[Item] = []
+        rows: dict[int, Rows] = {}
+        records: dict[int, Left] = {}
+        for _, contents in waiting:
+            if isinstance(contents, Item):
+                items.append(contents)
+            elif isinstance(contents, Rows):
+                rows[contents.first_seq] = contents
+            else:
+                records[contents.place.number] = contents
+        for one in rows.values():
+            items += [item for item in items_in(one) if item.seq in seqs]
+        for batch in self._left_batches(records.values()):
+            items += [item for item in _items_in(batch) if item.seq in seqs]
+        return sorted(items, key=_seq_of)
+
+    def _left_batches(self, records: Iterable[Left]) -> Iterator[Batch]:
+        """The batches of records that were left in the journal. Raises FileNotFoundError if one is gone."""
+        raise NotImplementedError
+
+    def _ready_in_file(self, after: int, before: int, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
+        raise NotImplementedError
 
     def _record_applied(self) -> int:
         raise NotImplementedError
 
     def _apply(self, delta: Delta) -> None:
         raise NotImplementedError
+
+
+def _left(batch: Batch, place: Place) -> Left | None:
+    """The record, if its items are large enough to be left in the journal."""
+    count = len(batch.add or ())
+    for rows in batch.rows or ():
+        count += rows.count
+    if not count or place.payload_bytes < count * LEFT_ITEM_BYTES_MIN:
+        return None
+    return Left(place, place.payload_bytes // count)
+
+
+def _size_of(contents: Item | Rows | Left) -> int:
+    """The bytes of one item."""
+    if isinstance(contents, Item):
+        return len(contents.payload)
+    return len(contents.columns) // contents.count if isinstance(contents, Rows) else contents.item_bytes
+
+
+def _items_in(batch: Batch) -> list[Item]:
+    """The items that a batch adds."""
+    items = list(batch.add or ())
+    for rows in batch.rows or ():
+        items += items_in(rows)
+    return items
 
 
 def number_records(taken: list[StagedBatch]) -> dict[bytes, int]:

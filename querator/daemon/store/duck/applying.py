@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from querator import limits
+from querator.daemon.store.batches import Batch, Rows
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
@@ -19,18 +20,21 @@ _ORPHANED_PARTS: Final = (
 )
 
 
-def apply(file: PartitionFile, delta: Delta) -> None:
-    """Applies a net effect in one transaction, which also notes the last journal record that it contains."""
+def apply(file: PartitionFile, delta: Delta, left: Iterable[Batch] = ()) -> None:
+    """Applies a net effect in one transaction, which also notes the last journal record that it contains. `left` are
+    the batches of the items that were left in the journal.
+    """
     import pyarrow as pa
 
     from querator.daemon.store.duck import arrow_rows
 
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
-        for table in arrow_rows.tables_of(delta.rows, delta.removed, delta.removed_upto):
-            table, large = parts.cut(table)
-            file.insert(cursor, "items", table)
-            _insert_parts(file, cursor, large)
+        for items, rows in _together(delta, left):
+            gone = [seq for one in rows for seq in range(one.first_seq, one.last_seq + 1) if seq not in delta.left]
+            _insert_rows(file, cursor, rows, set(gone), max(gone, default=0))
+            _insert(file, cursor, "items", items)
+        _insert_rows(file, cursor, delta.rows, delta.removed, delta.removed_upto)
         _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases", "parts")
         _delete(file, cursor, delta.unscheduled, "seq", "scheduled", "parts")
         _insert(file, cursor, "items", delta.added.values())
@@ -49,6 +53,34 @@ def apply(file: PartitionFile, delta: Delta) -> None:
             [delta.record, delta.last_seq],
         )
         cursor.execute(f"DELETE FROM {file.name}.meta WHERE applied <> ?", [delta.record])
+
+
+def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item], list[Rows]]]:
+    """The items that were left in the journal and are still there, for inserts of a bounded size."""
+    items: list[Item] = []
+    rows: list[Rows] = []
+    size = 0
+    for batch in left:
+        some = [item for item in batch.add or () if item.seq in delta.left]
+        items += some
+        rows += batch.rows or ()
+        size += sum([len(item.payload) for item in some]) + sum([len(one.columns) for one in batch.rows or ()])
+        if size >= limits.PARTS_BYTES_PER_INSERT_MAX:
+            yield items, rows
+            items, rows, size = [], [], 0
+    yield items, rows
+
+
+def _insert_rows(
+    file: PartitionFile, cursor: Cursor, rows: Iterable[Rows], removed: Collection[int], removed_upto: int
+) -> None:
+    """Adds items in columnar form, without the removed ones."""
+    from querator.daemon.store.duck import arrow_rows
+
+    for table in arrow_rows.tables_of(rows, removed, removed_upto):
+        table, large = parts.cut(table)
+        file.insert(cursor, "items", table)
+        _insert_parts(file, cursor, large)
 
 
 def _insert(file: PartitionFile, cursor: Cursor, name: str, items: Collection[Item]) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -15,7 +15,8 @@ import duckdb
 
 from querator import limits
 from querator.daemon.store.base import StorageError, Summary
-from querator.daemon.store.delta import Delta
+from querator.daemon.store.batches import Batch, decode
+from querator.daemon.store.delta import Delta, Left
 from querator.daemon.store.duck import applying, reading
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.database import with_room
@@ -120,7 +121,8 @@ class DuckStore(UnappliedStore):
             self.is_blank = False
             self._is_doubtful = True
             try:
-                applying.apply(self.file, delta)
+                left = {one.place.number: one for one in delta.left.values()}
+                applying.apply(self.file, delta, self._left_batches(left.values()))
             except duckdb.TransactionException:
                 # Nobody else changes this file. So an earlier transaction failed and could not be undone, and all
                 # further ones would conflict with it, until the file is attached again.
@@ -129,6 +131,23 @@ class DuckStore(UnappliedStore):
                 raise
             self._is_doubtful = False
             self.record_applied = delta.record
+
+    def _left_batches(self, records: Iterable[Left]) -> Iterator[Batch]:
+        places = sorted([record.place for record in records])
+        done = 0
+        try:
+            for number, payload in self._journal.payloads(places):
+                yield decode(payload)
+                done = number
+        except FileNotFoundError:
+            # The segment was trimmed meanwhile, and the records that this partition needs were copied out of it.
+            wanted = {place.number for place in places if place.number > done}
+            found = self._journal.books.history().replay(self.partition, done)
+            places = [place for place in found if place.number in wanted]
+            if len(places) < len(wanted):
+                raise
+            for _, payload in self._journal.payloads(places):
+                yield decode(payload)
 
     def _look_again(self) -> None:
         """Reads again which records the file contains, because a transaction that failed may still be durable."""
@@ -236,7 +255,7 @@ class DuckStore(UnappliedStore):
     free_share = _of_file(PartitionFile.free_share)
     _summary = _of_file(reading.summary)
     ready = _of_file(reading.ready)
-    ready_ahead = _of_file(reading.ready_ahead)
+    _ready_in_file = _of_file(reading.ready_ahead)
     leased = _of_file(reading.leased)
     scheduled = _of_file(reading.scheduled)
     expired = _of_file(reading.expired)

@@ -49,6 +49,8 @@ class DuckStorage:
         self._files = AttachedFiles(name, self.directory, self._journal)
         self._resting = RestingFiles(self.directory / "resting")
         self._staged = StagedBatches()
+        self._written: tuple[Path, int] | None = None
+        """Where the last write is in the journal, until it is absorbed."""
         self._stores: dict[str, DuckStore] = {}
         self._history = History()
         self._unopened: set[str] = set()
@@ -272,25 +274,30 @@ class DuckStorage:
     def unapplied_bytes(self) -> int:
         return sum(store.unapplied_bytes for store in tuple(self._stores.values()))
 
+    @property
+    def staged_bytes(self) -> int:
+        return self._staged.waiting_bytes
+
     def take(self) -> object | None:
         return self._staged.take()
 
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         try:
-            self._journal.append(taken, number_records(taken), on_loop)
+            self._written = self._journal.append(taken, number_records(taken), on_loop)
         except StorageError:
             self._staged.drop(taken)
             raise
 
     def absorb(self, taken: object) -> int:
         assert isinstance(taken, list)
-        return self._staged.absorb(taken)
+        return self._staged.absorb(taken, self._written)
 
     # Upkeep.
 
-    def lagging(self) -> set[str]:
-        return {str(UUID(bytes=partition)) for partition in self._journal.books.lagging()}
+    def lagging(self, left_bytes: int = 0) -> set[str]:
+        lagging = self._journal.books.lagging(2 * left_bytes // limits.SEGMENT_BYTES_MAX)
+        return {str(UUID(bytes=partition)) for partition in lagging}
 
     @property
     def wants_preparing(self) -> bool:

@@ -16,7 +16,7 @@ from querator.daemon.store.journal.feed import (
     survey,
     take_together,
 )
-from querator.daemon.store.journal.history import History
+from querator.daemon.store.journal.history import History, Place
 from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES, NewRecord
 from querator.daemon.store.journal.segments import Journal
 
@@ -31,6 +31,7 @@ __all__ = [
     "NewRecord",
     "News",
     "Opening",
+    "Place",
     "Position",
     "Survey",
     "records_left",

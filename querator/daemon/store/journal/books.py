@@ -63,6 +63,8 @@ class Books:
         """The number of the newest segment so far."""
         self._held_from: int | None = None
         """Segments from this number on are held for the archive; None if nothing is held."""
+        self._expected = 0
+        """How many closed segments are expected to wait."""
         self._kept = Kept(directory)
         self._trimmed = Trimmed(directory / "TRIMMED", directory.with_name(directory.name + ".trimmed"))
 
@@ -149,13 +151,14 @@ class Books:
             segment.partitions.pop(partition, None)
         self._trimmed.numbers.pop(partition, None)
 
-    def lagging(self) -> set[bytes]:
-        """The partitions that keep closed segments from being trimmed, if there are too many closed segments."""
+    def lagging(self, expected: int = 0) -> set[bytes]:
+        """The partitions that keep closed segments from being trimmed, if there are too many closed segments besides
+        the `expected` ones."""
+        self._expected = expected
         with self.lock:
             closed = [segment for segment in self._needed() if segment is not self.active]
-            return set().union(
-                *[segment.needs for segment in closed[: max(0, len(closed) - limits.SEGMENTS_WAITING_MAX)]]
-            )
+            too_many = max(0, len(closed) - limits.SEGMENTS_WAITING_MAX - expected)
+            return set().union(*[segment.needs for segment in closed[:too_many]])
 
     def hold_from(self, number: int | None) -> None:
         """Holds segments from this number on, until the archive has copied them. None holds nothing."""
@@ -206,7 +209,7 @@ class Books:
                 if self._is_held(segment):
                     break
                 if segment.needs:
-                    if len(self.segments) <= limits.SEGMENTS_KEPT_MAX:
+                    if len(self.segments) <= limits.SEGMENTS_KEPT_MAX + self._expected:
                         break
                     try:
                         self._keep(segment)

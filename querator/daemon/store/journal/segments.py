@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 from querator import limits
 from querator.daemon.failpoints import failpoint
@@ -44,6 +45,8 @@ from querator.daemon.store.journal.recovery import recover
 from querator.daemon.store.journal.spares import Spares
 from querator.daemon.store.journal.syscalls import fdatasync_holding, pwrite_holding
 
+_PIECES_MAX: Final = 1_024
+"""The system takes this many pieces in one call."""
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
@@ -104,9 +107,11 @@ class Journal:
 
     # Appending.
 
-    def append(self, entries: Sequence[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False) -> None:
-        """Makes records durable. `numbers` is the last record number of each partition among them. `on_loop` says that
-        this runs on the loop's thread.
+    def append(
+        self, entries: Sequence[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False
+    ) -> tuple[Path, int]:
+        """Makes records durable, and returns in which file and at which byte they begin. `numbers` is the last record
+        number of each partition among them. `on_loop` says that this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
         failure it is unknown what is durable, and the journal refuses everything until `reopen`.
@@ -123,11 +128,12 @@ class Journal:
             magic, append = segment.magic, segment.bytes
             pieces = encode(magic, append, entries)
             pieces.append(encode_tail(magic, append, append + size))
-            self._write(segment, b"".join(pieces), on_loop)
+            self._write(segment, pieces, size + RECORD_HEADER_BYTES, on_loop)
             with self._books_lock:
                 segment.bytes += size
                 segment.needs.update(numbers)
                 segment.partitions.update(numbers)
+            return segment.path, append
 
     def _should_end(self, segment: Segment, size: int) -> bool:
         begin = segment.bytes
@@ -152,11 +158,19 @@ class Journal:
         for partition in numbers:
             self.books.release(partition)
 
-    def _write(self, segment: Segment, data: bytes, on_loop: bool) -> None:
+    def _write(self, segment: Segment, pieces: list[bytes], size: int, on_loop: bool) -> None:
         pwrite, sync = (pwrite_holding, fdatasync_holding) if on_loop else (os.pwrite, os.fdatasync)
         written = 0
+        data = b""
         try:
-            written = pwrite(self._fd, data, segment.bytes)
+            if size >= limits.INLINE_WRITE_BYTES_MAX and len(pieces) <= _PIECES_MAX:
+                # Joining large records would copy them once more.
+                written = os.pwritev(self._fd, pieces, segment.bytes)
+                if written < size:
+                    data = b"".join(pieces)
+            else:
+                data = b"".join(pieces)
+                written = pwrite(self._fd, data, segment.bytes)
             while written < len(data):
                 written += pwrite(self._fd, data[written:], segment.bytes + written)
         except OSError as error:
@@ -184,7 +198,8 @@ class Journal:
             if not self.failure:
                 segment = self.books.active or self._begin(limits.ROOM_PROBE_BYTES)
                 tail = encode_tail(segment.magic, segment.bytes, segment.bytes)
-                self._write(segment, tail + bytes(limits.ROOM_PROBE_BYTES), on_loop=False)
+                zeros = bytes(limits.ROOM_PROBE_BYTES)
+                self._write(segment, [tail, zeros], len(tail) + len(zeros), on_loop=False)
 
     def _cut(self, segment: Segment, error: OSError) -> None:
         """Ends the segment: the next append must not follow the remains of an append that failed."""
