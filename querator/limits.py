@@ -444,6 +444,8 @@ ARCHIVE_PACKING_SECONDS_MAX = 2.0
 """If that process does not answer for so long, because the processors are busy, the daemon makes the object itself."""
 ARCHIVE_PACKING_IDLE_SECONDS = 60.0
 """The process ends when it had nothing to do for so long. After a failure, it is started again after so long."""
+ARCHIVE_SYNC_BYTES = 500_000
+"""An object in a directory is synced after each piece of this size, so that the journal's syncs do not wait long."""
 ARCHIVE_INDEX_EVERY = 64
 """After this many log objects an index is written, so that readers begin there."""
 ARCHIVE_READS_AHEAD_MAX = 16

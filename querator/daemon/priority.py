@@ -27,9 +27,15 @@ def lower() -> None:
 
 
 def lowest() -> None:
-    """Gives the calling process the lowest priority: it runs when a processor is idle, and hardly otherwise."""
+    """Gives the calling process the lowest priority: it runs when a processor is idle, and hardly otherwise.
+
+    On Linux, a thread of another process that wakes up takes the processor at once. Nice alone lets it wait for the end
+    of a time slice.
+    """
     with contextlib.suppress(OSError):
         os.nice(LOWEST)
+        if sys.platform == "linux":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def at_low_priority(make: Callable[[], T]) -> T:

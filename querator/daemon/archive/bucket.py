@@ -1,19 +1,18 @@
 """Creates, reads, lists and deletes objects in an object store. Only this module uses obstore.
 
-For an archive in a directory (`file://`), this module also syncs the files, because obstore does not.
+The objects of an archive in a directory (`file://`) are written by `object_files`, because obstore does not sync them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from querator import limits
-from querator.daemon.store import sync_directory
+from querator.daemon.archive import object_files
 from querator.errors import ConfigError, QueratorError
 
 SCHEMES: Final = ("s3", "gs", "az", "file")
@@ -77,8 +76,9 @@ class Bucket:
         if there is None:
             raise Away(f"{name} exists and cannot be read")
         if there == data:
-            with self._failures():
-                self._sync(name)
+            if self._directory is not None:
+                with self._failures():
+                    object_files.sync_names(self._directory, name)
             return None
         if len(there) < len(data) and data.startswith(there):
             self.replace(name, data)
@@ -87,23 +87,28 @@ class Bucket:
 
     def _create(self, name: str, data: bytes) -> bool:
         with self._failures():
+            if self._directory is not None:
+                return object_files.create(self._directory, name, data)
             try:
                 self._library.put(self._store, name, data, mode="create", use_multipart=False)
             except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
                 return False
-            self._sync(name)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         with self._failures():
-            self._library.put(self._store, name, data, use_multipart=False)
-            self._sync(name)
+            if self._directory is not None:
+                object_files.replace(self._directory, name, data)
+            else:
+                self._library.put(self._store, name, data, use_multipart=False)
 
     def upload(self, name: str, path: Path) -> None:
         """Uploads a file, in parts if it is large. Nobody else uses the name."""
         with self._failures():
-            self._library.put(self._store, name, path, max_concurrency=2)
-            self._sync(name)
+            if self._directory is not None:
+                object_files.upload(self._directory, name, path)
+            else:
+                self._library.put(self._store, name, path, max_concurrency=2)
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
@@ -168,19 +173,6 @@ class Bucket:
             for at in range(0, len(names), count):
                 with contextlib.suppress(self._errors.NotFoundError, FileNotFoundError):
                     self._library.delete(self._store, names[at : at + count])
-
-    def _sync(self, name: str) -> None:
-        if self._directory is None:
-            return
-        path = self._directory / name
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        while path != self._directory:
-            path = path.parent
-            sync_directory(path)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

@@ -84,7 +84,8 @@ class PackingProcess:
 
     def __init__(self) -> None:
         self._memory = os.memfd_create("querator-archive", os.MFD_CLOEXEC)
-        """The process puts an object here. Through a pipe, the object would come in hundreds of pieces."""
+        """The process puts an object here. Through a pipe, the object would come in hundreds of pieces. The memory is
+        kept for the next object: to free and clear it again takes the daemon longer than to copy the object."""
         # It gets no environment, because ours may hold secrets, and its own session, so that Ctrl-C spares it.
         try:
             self._process = subprocess.Popen(
@@ -118,7 +119,6 @@ class PackingProcess:
         self._send(msgspec.msgpack.encode(order))
         size, sha256 = msgspec.msgpack.decode(self._receive(), type=tuple[int, str])
         data = os.pread(self._memory, size, 0)
-        os.ftruncate(self._memory, 0)
         self.used_at = time.monotonic()
         if len(data) != size:
             raise Unusable("its object is incomplete")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from querator import limits
 from querator.clock import Clock
 from querator.config import ArchiveConfig
+from querator.daemon import priority
 from querator.daemon.archive.bucket import ArchiveError, Away, Bucket
 from querator.daemon.archive.care import try_store
 from querator.daemon.archive.cutting import Cutter
@@ -181,6 +182,8 @@ class Shipper:
     # The thread.
 
     def _run(self) -> None:
+        if not self.config.wait:
+            priority.lower()  # also the threads that obstore starts, which sign and send objects
         try:
             self._patiently(lambda: _try_store(self))
             self._patiently(lambda: _claim(self))
