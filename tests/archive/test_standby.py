@@ -40,10 +40,17 @@ def follower(house: House):  # type: ignore[no-untyped-def]
     return role.standby
 
 
+def has_taken(standby: House, number: int) -> bool:
+    """Whether the files have this log object. The ledger is ahead of them while the lock is held."""
+    files = follower(standby).files
+    with files.lock:
+        return bool(files.ledger.number >= number)
+
+
 def followed(live: House, standby: House) -> None:
     shipped(live)
     number = shipper_of(live).ledger.number
-    standby.until(lambda: follower(standby).files.ledger.number >= number)
+    standby.until(lambda: has_taken(standby, number))
     standby.until(lambda: follower(standby).heartbeats.skew_us() is not None)
 
 
