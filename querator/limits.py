@@ -42,8 +42,6 @@ SMALL_BODY_BYTES_MAX = 64_000
 BODY_BYTES_MAX = 256_000
 UPDATE_BODY_BYTES_MAX = 512_000
 IMPORT_BODY_BYTES_MAX = 64_000_000
-IMPORT_ITEMS_MAX = 1_000_000
-"""An import with more items is refused. With that many, each has 64 bytes on average, less than any real item."""
 IMPORT_CHUNK_ITEMS = 10_000
 """A larger import is made in several steps, so that other requests are served in between."""
 OVER_LIMIT_DRAIN_BYTES_MAX = 1_000_000

@@ -12,7 +12,7 @@ import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
-from querator.daemon.archive import Away, Bucket, care
+from querator.daemon.archive import Away, Bucket, care, shipping
 from querator.daemon.archive.ledger import latest
 from querator.daemon.archive.objects import Owner, log_name
 from querator.daemon.archive.ownership import check_end, claim
@@ -254,6 +254,22 @@ def test_a_daemon_that_was_replaced_notices_it_although_nobody_asks_it_for_anyth
     open_house("other", archive=archive, claim=True, start_over=True)
     house.until(lambda: bool(lost))
     assert isinstance(lost[0], Replaced)
+
+
+def test_a_defect_in_the_copying_ends_the_daemon_because_it_would_not_notice_that_it_was_replaced(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = open_house("live", archive=archive)
+    shipped(house)
+    lost: list[object] = []
+    house.service.lost_archive = lost.append
+
+    def broken(shipper: object, at_once: bool) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(shipping, "_beat", broken)
+    house.until(lambda: bool(lost))
+    assert "a defect ended the copying to the archive: ZeroDivisionError()" in str(lost[0])
 
 
 def test_segments_that_were_given_up_in_the_middle_of_a_cut_are_replaced_by_fresh_bases(

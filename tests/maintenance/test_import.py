@@ -1,4 +1,4 @@
-"""Imports of many items: other requests are served in between, and too many are refused."""
+"""Imports of many items: other requests are served in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from querator import limits
 from querator.daemon.admin import item_calls
-from querator.errors import InvalidRequest
 from querator.wire import messages as m
 from tests.maintenance.house import House
 
@@ -36,16 +35,4 @@ def test_a_large_import_is_made_in_steps_and_answered_in_order(tmp_path: Path, m
         (source, b"%d" % number) for number, source in enumerate(sources)
     ]
     assert sorted(house.contents()) == ["0", "1", "2", "4", "5", "6"]
-    house.close()
-
-
-def test_more_items_than_any_real_import_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "IMPORT_ITEMS_MAX", 2)
-    house = House(tmp_path, ("default",))
-    house.create()
-    with pytest.raises(InvalidRequest, match="max_import_batch_size is 2 but received 3"):
-        house.call(
-            "storage/items.import", m.StorageItemsImportRequest(queue_name="q", items=[m.StorageItem() for _ in "abc"])
-        )
-    assert house.contents() == []
     house.close()

@@ -167,10 +167,6 @@ async def import_items(
     partition = registry.partition(logical, request.partition)
     if not request.items:
         raise InvalidRequest("items is invalid; cannot be empty")
-    if len(request.items) > limits.IMPORT_ITEMS_MAX:
-        raise InvalidRequest(
-            f"items is invalid; max_import_batch_size is {limits.IMPORT_ITEMS_MAX} but received {len(request.items)}"
-        )
     for item in request.items:
         for field in _TIMES:
             validation.year(field, getattr(item, field))

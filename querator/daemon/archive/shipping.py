@@ -199,16 +199,23 @@ class Shipper:
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
         except (QueratorError, DamagedObject) as error:
-            refusal = error if isinstance(error, QueratorError) else ArchiveError(f"{error}")
-            self.trouble = str(refusal)
-            log.critical("archive is lost", extra={"reason": self.trouble})
-            with self._lock:
-                self._refusal = refusal
-            if self._has_started:
-                self._failed(refusal)
+            self._end(error if isinstance(error, QueratorError) else ArchiveError(f"{error}"))
+        except Exception as error:
+            # Without this thread the daemon would not learn that it was replaced. A restart begins with durable state.
+            log.exception("a defect ended the copying to the archive")
+            self._end(ArchiveError(f"a defect ended the copying to the archive: {error!r}"))
         finally:
             self._claimed.set()
             self._packers.close()
+
+    def _end(self, refusal: QueratorError) -> None:
+        """Nothing more is copied. Ends the daemon, or its start."""
+        self.trouble = str(refusal)
+        log.critical("archive is lost", extra={"reason": self.trouble})
+        with self._lock:
+            self._refusal = refusal
+        if self._has_started:
+            self._failed(refusal)
 
     def _rest_until(self, end: float) -> None:
         """Waits until then, or until somebody asks for a cut. Heartbeats go on: they must not depend on `interval`."""
