@@ -179,7 +179,7 @@ LEFT_SECONDS_MAX = 8.0
 """As many bytes are left in the journal as the files of a busy storage take in this time. So long, or less if little
 else is done, may take an orderly stop, a start after a crash, and a read that needs everything in the file. With more,
 producers wait. With half of it, the items are applied to the partition files."""
-LEFT_DELTA_BYTES = 64_000_000
+LEFT_DELTA_BYTES = 24_000_000
 """They are applied in transactions of about this size."""
 LEFT_ROOM_SHARE = 4
 """They never take more than this part of the free space, because the files need as much again."""
