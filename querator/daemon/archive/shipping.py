@@ -199,23 +199,14 @@ class Shipper:
         except _Stopped:
             log.warning("what the archive lacks stays in the journal", extra={"reason": self.trouble})
         except (QueratorError, DamagedObject) as error:
-            self._end(error if isinstance(error, QueratorError) else ArchiveError(f"{error}"))
+            _end(self, error if isinstance(error, QueratorError) else ArchiveError(f"{error}"))
         except Exception as error:
             # Without this thread the daemon would not learn that it was replaced. A restart begins with durable state.
             log.exception("a defect ended the copying to the archive")
-            self._end(ArchiveError(f"a defect ended the copying to the archive: {error!r}"))
+            _end(self, ArchiveError(f"a defect ended the copying to the archive: {error!r}"))
         finally:
             self._claimed.set()
             self._packers.close()
-
-    def _end(self, refusal: QueratorError) -> None:
-        """Nothing more is copied. Ends the daemon, or its start."""
-        self.trouble = str(refusal)
-        log.critical("archive is lost", extra={"reason": self.trouble})
-        with self._lock:
-            self._refusal = refusal
-        if self._has_started:
-            self._failed(refusal)
 
     def _rest_until(self, end: float) -> None:
         """Waits until then, or until somebody asks for a cut. Heartbeats go on: they must not depend on `interval`."""
@@ -364,6 +355,16 @@ class Shipper:
             self.confirmed()
         with self._done:
             self._done.notify_all()
+
+
+def _end(shipper: Shipper, refusal: QueratorError) -> None:
+    """Nothing more is copied. Ends the daemon, or its start."""
+    shipper.trouble = str(refusal)
+    log.critical("archive is lost", extra={"reason": shipper.trouble})
+    with shipper._lock:
+        shipper._refusal = refusal
+    if shipper._has_started:
+        shipper._failed(refusal)
 
 
 def _try_store(shipper: Shipper) -> None:
