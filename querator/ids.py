@@ -86,6 +86,20 @@ def encode_many(prefix: int, seqs: list[int]) -> list[str]:
     return texts
 
 
+def encode_run(prefix: int, first: int, count: int) -> list[str]:
+    """The texts of the ids of consecutive sequences of one partition."""
+    texts: list[str] = []
+    seq, end = first, first + count
+    while seq < end:
+        # The ids of one second differ only in their last two digits, until those are used up.
+        high, rest = divmod(_number(prefix, seq), _LOW_SIZE)
+        room = min(_LOW_SIZE - rest, US_PER_SECOND - seq % US_PER_SECOND, end - seq)
+        high_text = _high_text(high)
+        texts += [high_text + low for low in _LOW[rest : rest + room]]
+        seq += room
+    return texts
+
+
 def _high_text(high: int) -> str:
     leading, rest = divmod(high, _MIDDLE_SIZE)
     pairs, last = divmod(rest, _LOW_SIZE)

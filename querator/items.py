@@ -1,4 +1,4 @@
-"""The types that all layers share: a stored item, a queue, a partition.
+"""The types that all layers share: a stored item, its lease, a queue, a partition.
 
 Times are microseconds since 1970 (UTC), durations nanoseconds. State that exists only in memory, such as windows, lives
 with the partition in the daemon and not here.
@@ -55,6 +55,16 @@ class Hold(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True, gc=
 
 NOBODY: Final = Hold()
 """The hold of an imported lease that names no holder."""
+
+
+class Lease(msgspec.Struct, gc=False):
+    """An item that a client holds. `attempts` counts this lease."""
+
+    id: str
+    item: Item
+    attempts: int
+    deadline: int
+    hold: Hold = NOBODY
 
 
 class Event(msgspec.Struct, omit_defaults=True):

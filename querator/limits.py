@@ -121,7 +121,11 @@ READY_UNPACK_ITEMS = 500
 SCHEDULED_WINDOW_ITEMS_MAX = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
 ROWS_ITEMS_MIN = 100
-"""Batches of at least this size are kept in columnar form when they arrive behind the in-memory window."""
+"""So many items of any requests stay together when they arrive behind the in-memory window."""
+RUN_ITEMS_MIN = 16
+"""Items of produces with at least so many stay together, and are leased without an object for each of them."""
+HAND_ITEMS_MIN = 16
+"""Requests for at least so many items lease them together."""
 OLDEST_AMONG_ITEMS_MAX = 1_000
 """The age of the oldest item is computed from the items that are leased next: at most this many per partition."""
 

@@ -47,9 +47,9 @@ class MemoryStore(UnappliedStore):
         return self._applied
 
     def _apply(self, delta: Delta) -> None:
-        items, leases = self._items, self._leases
+        items, leases, held = self._items, self._leases, dict(delta.all_leases())
         if delta.clear_ready:
-            for seq in [seq for seq in items if seq not in leases and seq not in delta.leases]:
+            for seq in [seq for seq in items if seq not in leases and seq not in held]:
                 del items[seq]
         if delta.clear_leased:
             for seq in leases:
@@ -58,14 +58,15 @@ class MemoryStore(UnappliedStore):
         if delta.clear_scheduled:
             self._scheduled.clear()
         for rows in delta.rows:
-            items.update((item.seq, item) for item in items_in(rows))
+            gone = delta.gone_from(rows) or bytes(rows.count)
+            items.update((item.seq, item) for at, item in enumerate(items_in(rows)) if not gone[at])
         for seq in delta.removed:
             items.pop(seq, None)
             leases.pop(seq, None)
         for seq in delta.unscheduled:
             self._scheduled.pop(seq, None)
         items.update(delta.added)
-        leases.update(delta.leases)
+        leases.update(held)
         self._scheduled.update(delta.scheduled)
         self._lost.update(delta.lost)
         self._requests.update(delta.requests)

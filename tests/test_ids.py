@@ -67,6 +67,7 @@ def test_ids_of_a_long_run_are_those_of_its_members(prefix: int, first: int) -> 
     assert len(texts) == 5000
     assert texts[::997] == [ids.encode(prefix, seq) for seq in seqs[::997]]
     assert sorted(set(texts)) == texts
+    assert ids.encode_run(prefix, first, 5000) == texts
 
 
 @given(prefixes, st.lists(sequences | runs, unique=True, max_size=20))

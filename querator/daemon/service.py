@@ -264,7 +264,7 @@ class Service:
 
         def delivered(result: Delivery | QueratorError) -> None:
             if isinstance(result, Delivery):
-                respond(LeaseReply(request.queue_name, result.partition, result.leases))
+                respond(LeaseReply(request.queue_name, result.partition, result.leases, result.hand))
             else:
                 respond(result)
 

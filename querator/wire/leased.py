@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from pybase64 import b64encode
+from pybase64 import b64encode, b64encode_as_string
 
 from querator import times
 from querator.wire.wireformat import sized, time, varint
@@ -23,12 +23,16 @@ _encode: Final = msgspec.json.Encoder().encode
 class LeaseReply:
     """What a client gets for a lease."""
 
-    def __init__(self, queue_name: str, partition: int, leases: list[Any]) -> None:
+    def __init__(self, queue_name: str, partition: int, leases: list[Any], hand: Any = None) -> None:
         self.queue_name = queue_name
         self.partition = partition
         """The number of the partition."""
         self.leases = leases
         """Each has an `id`, the number of `attempts`, a `deadline` and an `item`."""
+        self.hand = hand
+        """If it is not None, it has all leases, with the same attempts and deadline. It knows their ids, payloads and
+        texts as columns.
+        """
 
 
 def as_json(reply: LeaseReply) -> bytes:
@@ -36,6 +40,11 @@ def as_json(reply: LeaseReply) -> bytes:
     if reply.partition:
         before += f',"partition":{reply.partition}'
     leases = reply.leases
+    if reply.hand is not None:
+        encoded = _hand_as_json(before, reply.hand)
+        if encoded is not None:
+            return encoded
+        leases = reply.hand.leases()
     if not leases:
         return (before + "}").encode()
     before += ',"items":[{'
@@ -52,7 +61,7 @@ def as_json(reply: LeaseReply) -> bytes:
             attempts, deadline = own_attempts, own_deadline
             shared = _json_shared(attempts, deadline)
         if item.encoding or item.kind or item.reference:
-            before += _json_texts(item)
+            before += _json_texts(item.encoding, item.kind, item.reference)
         if payload:
             pieces.append(f'{before}"id":"{own_id}{shared},"bytes":"'.encode())
             pieces.append(payload)
@@ -70,15 +79,57 @@ def _json_shared(attempts: int, deadline: int) -> str:
     return f'"{counted},"lease_deadline":"{times.text(deadline)}"'
 
 
-def _json_texts(item: Any) -> str:
+def _json_texts(encoding: str, kind: str, reference: str) -> str:
     texts = ""
-    if item.encoding:
-        texts += '"encoding":' + _json_text(item.encoding) + ","
-    if item.kind:
-        texts += '"kind":' + _json_text(item.kind) + ","
-    if item.reference:
-        texts += '"reference":' + _json_text(item.reference) + ","
+    if encoding:
+        texts += '"encoding":' + _json_text(encoding) + ","
+    if kind:
+        texts += '"kind":' + _json_text(kind) + ","
+    if reference:
+        texts += '"reference":' + _json_text(reference) + ","
     return texts
+
+
+def _hand_as_json(before: str, hand: Any) -> bytes | None:
+    """The answer, put together from four columns. None for payloads for which this is not worth it."""
+    ids: list[str] = hand.ids
+    digits = _base64_texts(hand.payloads())
+    if digits is None:
+        return None
+    payloads, padding = digits
+    shared = _json_shared(hand.attempts, hand.deadline) + ',"bytes":"'
+    count = len(ids)
+    pieces = [padding + '"},{"id":"', "", shared, ""] * count
+    pieces[1::4] = ids
+    pieces[3::4] = payloads
+    first = ""
+    texts = hand.texts()
+    if texts is not None:
+        own = [_json_texts(*some) for some in texts]
+        pieces[::4] = [padding + '"},{' + some + '"id":"' for some in own]
+        first = own[0]
+    pieces[0] = before + ',"items":[{' + first + '"id":"'
+    pieces.append(padding + '"}]}')
+    return "".join(pieces).encode()
+
+
+def _base64_texts(payloads: list[bytes]) -> tuple[list[str], str] | None:
+    """Short payloads in base64, and the padding that all of them lack. None if one is empty, or if they are long. May
+    change the list.
+    """
+    sizes = list(map(len, payloads))
+    size = sizes[0]
+    if 0 in sizes or sum(sizes) > _SHORT_BYTES * len(sizes):
+        return None
+    if sizes.count(size) < len(sizes):
+        return [digits.decode("ascii") for digits in _base64(payloads)], ""
+    rest = size % 3
+    fill = _FILL[rest]
+    payloads.append(b"")
+    digits: str = b64encode_as_string(fill.join(payloads))
+    width = (size + 2) // 3 * 4
+    end = width + rest - 3 if rest else width
+    return [digits[at : at + end] for at in range(0, width * len(sizes), width)], _PADDING[rest].decode("ascii")
 
 
 def _json_text(text: str) -> str:
@@ -141,6 +192,8 @@ def as_protobuf(reply: LeaseReply) -> bytes:
     pieces = [_QUEUE_NAME + sized(reply.queue_name.encode())]
     if reply.partition:
         pieces.append(_PARTITION + varint(reply.partition))
+    if reply.hand is not None:
+        return b"".join(pieces + _hand_as_protobuf(reply.hand))
     shared, attempts, deadline = b"", -1, -1
     before_payload, payload_bytes = b"", 0
     for lease in reply.leases:
@@ -151,7 +204,9 @@ def as_protobuf(reply: LeaseReply) -> bytes:
             shared = counted + _LEASE_DEADLINE + time(deadline)
         id_text: str = lease.id
         own_id = _ID + sized(id_text.encode())
-        texts = _protobuf_texts(item) if item.encoding or item.kind or item.reference else b""
+        texts = b""
+        if item.encoding or item.kind or item.reference:
+            texts = _protobuf_texts(item.encoding, item.kind, item.reference)
         payload: bytes = item.payload
         if len(payload) != payload_bytes:
             payload_bytes = len(payload)
@@ -163,12 +218,37 @@ def as_protobuf(reply: LeaseReply) -> bytes:
     return b"".join(pieces)
 
 
-def _protobuf_texts(item: Any) -> bytes:
+def _hand_as_protobuf(hand: Any) -> list[bytes]:
+    ids: list[str] = hand.ids
+    payloads: list[bytes] = hand.payloads()
+    shared = (_ATTEMPTS + varint(hand.attempts) if hand.attempts else b"") + _LEASE_DEADLINE + time(hand.deadline)
+    pieces = [b"", b"", b"", b""] * len(ids)
+    pieces[1::4] = list(map(str.encode, ids))
+    pieces[3::4] = payloads
+    texts = hand.texts()
+    all_sizes = list(map(len, payloads))
+    before_id, before_payload = b"", b""
+    previous = -1
+    id_size = varint(len(ids[0]))
+    for at in range(len(ids)):
+        size = all_sizes[at]
+        own = b"" if texts is None else _protobuf_texts(*texts[at])
+        if size != previous or texts is not None:
+            before_payload = shared + (_BYTES + varint(size) if size else b"")
+            whole = len(own) + len(_ID) + len(id_size) + len(ids[0]) + len(before_payload) + size
+            before_id = _ITEMS + varint(whole) + own + _ID + id_size
+            previous = size
+        pieces[4 * at] = before_id
+        pieces[4 * at + 2] = before_payload
+    return pieces
+
+
+def _protobuf_texts(encoding: str, kind: str, reference: str) -> bytes:
     texts = b""
-    if item.encoding:
-        texts += _ENCODING + sized(item.encoding.encode())
-    if item.kind:
-        texts += _KIND + sized(item.kind.encode())
-    if item.reference:
-        texts += _REFERENCE + sized(item.reference.encode())
+    if encoding:
+        texts += _ENCODING + sized(encoding.encode())
+    if kind:
+        texts += _KIND + sized(kind.encode())
+    if reference:
+        texts += _REFERENCE + sized(reference.encode())
     return texts

@@ -68,7 +68,7 @@ class Answer:
     @property
     def leases(self) -> list[Any]:
         assert isinstance(self.result, Delivery), self.result
-        return self.result.leases
+        return self.result.leases if self.result.hand is None else self.result.hand.leases()
 
 
 class Driver:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from querator import limits
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.requests import REPEATED
 from querator.errors import QueratorError
@@ -29,8 +30,10 @@ class QueueMachine(RuleBasedStateMachine):
         max_attempts=st.sampled_from([0, 0, 1, 3]),
         dead=st.booleans(),
         window=st.sampled_from([2, 5, 20_000]),
+        in_runs=st.booleans(),
     )
-    def start(self, partitions: int, max_attempts: int, dead: bool, window: int) -> None:
+    def start(self, partitions: int, max_attempts: int, dead: bool, window: int, in_runs: bool) -> None:
+        limits.RUN_ITEMS_MIN = limits.HAND_ITEMS_MIN = 2 if in_runs else 16
         self.d = self.make_driver(LimitsConfig(ready_window_items=window))
         self.d.create("dead", expire_s=10**9)
         self.d.create(
@@ -49,9 +52,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.hands: dict[str, tuple[str, int]] = {}
         """Payload → the id and deadline of its lease."""
         self.parked: list[Answer] = []
+        self.got: list[list[tuple[str, str]]] = []
+        """The payloads and ids that one lease request got."""
         self.last_leased: dict[int, int] = {}
         self.write_fails = 0
         self.d.failing_writes = self.failing
+
+    def teardown(self) -> None:
+        limits.RUN_ITEMS_MIN = limits.HAND_ITEMS_MIN = 16
 
     def failing(self) -> str | None:
         if self.write_fails:
@@ -88,6 +96,22 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(count=counts)
     def lease(self, count: int) -> None:
         self.parked.append(self.d.lease(count))
+        self.look()
+
+    @precondition(lambda self: self.got)
+    @rule(in_lease=st.booleans())
+    def complete_all_of_one_request(self, in_lease: bool) -> None:
+        got = self.got.pop()
+        ids = [self.hands.get(payload, ("",))[0] for payload, _ in got]
+        if ids != [item_id for _, item_id in got]:
+            return
+        for payload, _ in got:
+            del self.hands[payload]
+            self.completed.add(payload)
+        if in_lease:
+            self.parked.append(self.d.lease(2, completes=ids))
+        else:
+            self.d.complete(ids)
         self.look()
 
     @precondition(lambda self: self.hands)
@@ -151,6 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Records the leases that parked requests got."""
         got = [a for a in self.parked if not a.waiting and not isinstance(a.result, QueratorError)]
         self.parked = [answer for answer in self.parked if answer.waiting]
+        self.got += [[(lease.item.payload.decode(), lease.id) for lease in answer.leases] for answer in got]
         hands = [(answer.result.partition, lease) for answer in got for lease in answer.leases]
         for partition, lease in sorted(hands, key=lambda hand: decode(hand[1].id).seq):
             payload = lease.item.payload.decode()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from querator import ids
+from querator.daemon.queue import distribution
 from querator.daemon.queue.agenda import NEVER
+from querator.daemon.queue.hands import Hand
 from querator.daemon.queue.leases import TO_DIE_US, Leases, write_leases
-from querator.daemon.store import Batch, Leased
+from querator.daemon.store import Batch, Leased, Run
 from querator.items import Hold, Item
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 
@@ -79,3 +81,46 @@ def test_a_lease_that_is_put_back_is_written_again():
     leases.put_back(batch, lease)
     assert leases.by_id == {lease.id: lease}
     assert (batch.lease_deadlines, batch.hold_counts) == ([TO_DIE_US, 50], [1, 1])
+
+
+def dealt_runs(sizes: list[int]) -> tuple[Leases, Batch, list[Hand | None]]:
+    leases, batch = Leases(PREFIX), Batch()
+    pieces = [(Run(1, 5, 10, 20, [b"a"] * 5), range(2, 5)), (Run(8, 4, 10, 20, [b"b"] * 4), range(4))]
+    return leases, batch, leases.deal_runs(batch, pieces, sizes, [ANN, BOB], 50)
+
+
+def test_items_of_runs_are_dealt_like_single_ones():
+    leases, batch, hands = dealt_runs([2, 9])
+    seqs = [3, 4, 5, 8, 9, 10, 11]
+    dealt = distribution.deal(seqs, [2, 9])
+    assert [hand.ids for hand in hands] == [ids.encode_many(PREFIX, own) for own in dealt]
+    assert [[lease.item.seq for lease in hand.leases()] for hand in hands] == dealt
+    in_batch = [(leased.hold, seq) for leased in batch.leased_stripes for seq in leased.stripe.seqs]
+    assert in_batch == [(hold, seq) for hold, own in zip([ANN, BOB], dealt, strict=True) for seq in own]
+    assert (leases.count, leases.by_id, leases.next_end(), leases.time_left(40)) == (7, {}, 50, 70)
+
+
+def test_a_hand_is_completed_as_a_whole():
+    leases, _, (ann, bob) = dealt_runs([2, 9])
+    assert leases.take_hand(ann.ids[:1]) is None and leases.take_hand(ann.ids[::-1]) is None
+    assert leases.take_hand(bob.ids) is bob
+    assert (leases.count, leases.holds(bob.ids[0]), leases.holds(ann.ids[1])) == (2, False, True)
+    batch = Batch()
+    bob.remove(batch)
+    assert [seq for stripe in batch.removed_stripes for seq in stripe.seqs] == [4, 8, 9, 10, 11]
+
+
+def test_a_hand_becomes_single_leases_when_one_of_them_is_wanted():
+    leases, _, (ann, bob) = dealt_runs([2, 9])
+    assert leases.take([ann.ids[1]]) == [ann.leases()[1]]
+    assert (list(leases.by_id), list(leases.hands), leases.count) == (ann.ids[:1], bob.ids[:1], 6)
+    assert [lease.item.seq for lease in leases.take_ended(51, 9)] == [3, 4, 8, 9, 10, 11]
+    assert (leases.count, leases.hands) == (0, {})
+
+
+def test_an_id_of_nobody_leaves_hands_together():
+    leases, _, _ = dealt_runs([2, 9])
+    for text in ("no id", ids.encode(PREFIX, 7), ids.encode(PREFIX + 1, 3)):
+        assert not leases.holds(text)
+        assert leases.take([text]) == []
+    assert len(leases.hands) == 2

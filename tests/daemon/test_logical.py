@@ -380,6 +380,55 @@ class TestUnused:
         assert d.lease().leases[0].attempts == 1
 
 
+class TestLargeRequests:
+    """Items that came together and are leased together have no object each, which nobody may notice."""
+
+    def test_all_items_of_a_lease_are_completed_at_once(self, d):
+        logical = d.create(partitions=2)
+        d.produce(20)
+        answers = [d.lease(16, run=False), d.lease(16, run=False)]
+        d.run()
+        assert [len(answer.leases) for answer in answers] == [10, 10]
+        assert [d.complete(ids(answer)).result for answer in answers] == [None, None]
+        assert (d.stored(), logical.counters.completed) == ([], 20)
+
+    def test_some_of_them_can_be_treated_differently(self, d):
+        d.create(lease_s=60)
+        d.produce(20)
+        leased = ids(d.lease(20))
+        d.advance(30)
+        d.extend(leased[:2], seconds=100)
+        d.retry(leased[2:4])
+        d.complete([leased[5], leased[4]])
+        d.advance(31)  # the others end
+        again = d.lease(100)
+        assert d.payloads(again.leases) == [f"item {n}" for n in (2, 3, *range(6, 20))]
+        assert {lease.attempts for lease in again.leases} == {2}
+        assert d.complete(leased[:2]).result is None
+        assert "its lease was lost" in d.complete(leased[6:8]).error
+
+    def test_they_are_leased_after_a_restart_and_end_then(self, d):
+        d.create(lease_s=60)
+        d.produce(20)
+        kept = ids(d.lease(16))
+        d.restart()
+        assert d.complete(kept[:15]).result is None
+        d.advance(61)
+        assert d.payloads(d.lease(20).leases) == ["item 16", "item 17", "item 18", "item 19", "item 15"]
+
+    def test_those_that_a_client_did_not_get_come_back(self, d):
+        logical = d.create()
+        d.produce(20)
+        request = LeaseItems(Answer(), FAR_NS, "gone", 16)
+        d.failing_writes = lambda: logical.abandon(request)
+        logical.submit(request)
+        d.run()
+        d.failing_writes = lambda: None
+        again = d.lease(20)
+        assert sorted(d.payloads(again.leases)) == sorted(f"item {n}" for n in range(20))
+        assert {lease.attempts for lease in again.leases} == {1}
+
+
 class TestExtend:
     def test_keeps_the_item(self, d):
         d.create(lease_s=60)

@@ -28,6 +28,7 @@ class DuckQueueMachine(QueueMachine):
         return Driver(storage, bounds)
 
     def teardown(self) -> None:
+        super().teardown()
         if hasattr(self, "d"):
             self.d.storage.close()
             shutil.rmtree(self.directory)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.window import Window
-from querator.daemon.store import ItemColumns, Rows
+from querator.daemon.store import ItemColumns, Rows, Run
 from querator.daemon.store.duck.arrow_rows import item_rows
 from querator.items import Item
 from querator.limits import READY_UNPACK_ITEMS
@@ -203,13 +203,14 @@ def test_columns_come_after_the_items_before_them_and_before_those_after_them():
     assert taken(window, 9) == [4, 5, 6, 7, 8, 9]
 
 
-def test_new_items_wait_behind_columns_that_were_read():
+def test_new_items_follow_columns_that_were_read():
     window = window_with_a_backlog(4)
     window.extend(items(1, 1))
+    assert not window.is_open(), "items on disk come first"
     window.extend_columns(columns(2, 4))
-    assert not window.is_open()
+    assert window.is_open()
     append(window, 5, 6)
-    assert (window.waiting, window.on_disk, window.disk_range()) == (6, 0, (4, 5))
+    assert (window.waiting, window.on_disk, window.disk_range()) == (6, 0, (6, None))
     assert not window.wants_loading()
     assert taken(window, 9) == [1, 2, 3, 4, 5, 6]
     assert window.is_open()
@@ -245,3 +246,51 @@ def test_a_cleared_window_has_no_columns():
     append(window, 6, 6)
     assert taken(window, 9) == [6]
     assert (window.waiting, window.on_disk) == (0, 0)
+
+
+def run(first: int, last: int) -> Run:
+    return Run(first, last + 1 - first, 77, 9_000, [b"12345"] * (last + 1 - first))
+
+
+def test_runs_are_leased_without_objects_for_their_items():
+    window = window_of(ready_max=100)
+    first, second = run(1, 4), run(5, 8)
+    window.append_rows(first)
+    window.append_rows(second)
+    assert (window.oldest(), window.has_next(), window.on_disk) == (77, True, 0)
+    assert window.take_runs(3) == [(first, range(3))]
+    assert window.take_runs(3) == [(first, range(3, 4)), (second, range(2))]
+    assert (window.waiting, window.ahead_bytes) == (2, 10)
+    assert window.take_runs(9) == [(second, range(2, 4))]
+    assert (window.waiting, window.ahead_bytes, window.has_next(), window.take_runs(1)) == (0, 0, False, [])
+
+
+def test_runs_become_items_where_single_items_are_wanted_or_follow():
+    window = window_of(ready_max=100)
+    window.append_rows(run(1, 4))
+    append(window, 5, 5)
+    assert window.take_runs(5) == [], "the fifth item is not of a run"
+    assert window.take_runs(1) != []
+    assert taken(window, 1) == [2]
+    assert window.take_runs(1) == [], "the next item is an object already"
+    assert taken(window, 9) == [3, 4, 5]
+    assert (window.waiting, window.ready_bytes, window.ahead_bytes) == (0, 0, 0)
+
+
+def test_a_run_without_room_waits_in_the_tail_and_then_moves_up():
+    window = window_of(ready_max=2)
+    window.append_rows(run(1, 3))
+    late = run(4, 6)
+    window.append_rows(late)
+    assert (window.waiting, window.disk_range()) == (6, (3, 4))
+    window.take_runs(3)
+    assert not window.wants_loading()
+    assert window.take_runs(9) == [(late, range(3))]
+
+
+def test_items_of_a_run_can_leave_out_of_turn():
+    window = window_of(ready_max=100)
+    window.append_rows(run(1, 4))
+    window.forget(items(2, 2))
+    assert (window.waiting, window.take_runs(9)) == (3, [])
+    assert taken(window, 9) == [1, 3, 4]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from querator.daemon.store.batches import Batch, Rows
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.delta import Delta
+from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold
 from tests.store.store_making import batch_of, item
 
@@ -64,6 +65,53 @@ class TestRows:
         delta = delta_of(batch_of(rows=[rows(1, 3), rows(4, 2)]), lease(2), batch_of(clear_ready=True))
         assert [one.first_seq for one in delta.rows] == [1]
         assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["", "leased", "", ""]
+
+
+def stripe_lease(first: int, count: int, step: int = 1) -> Batch:
+    return batch_of(leased_stripes=[LeasedStripe(Stripe(first, count, step), 100, NOBODY)])
+
+
+def stripe_removal(first: int, count: int, step: int = 1) -> Batch:
+    return batch_of(removed_stripes=[Stripe(first, count, step)])
+
+
+def run(first_seq: int, count: int) -> Run:
+    return Run(first_seq, count, 1, 2, [b"x"] * count)
+
+
+class TestStripes:
+    def test_items_that_came_and_went_in_stripes_leave_nothing(self) -> None:
+        delta = delta_of(batch_of(rows=[run(1, 6)]), stripe_lease(1, 3, 2), stripe_lease(2, 3, 2))
+        assert dict(delta.all_leases()).keys() == {1, 2, 3, 4, 5, 6}
+        delta.absorb(stripe_removal(2, 3, 2))
+        assert [delta.state_after(seq, "ready") for seq in (1, 2, 7)] == ["leased", "", "ready"]
+        assert list(delta.gone_from(delta.rows[0]) or ()) == [0, 1, 0, 1, 0, 1]
+        delta.absorb(stripe_removal(1, 3, 2))
+        assert not (delta.rows or delta.gone or delta.leased_stripes or delta.leases or delta.removed)
+
+    def test_a_stripe_ends_when_one_of_its_leases_does(self) -> None:
+        delta = delta_of(batch_of(rows=[run(1, 3)]), stripe_lease(1, 3), batch_of(remove=[2]))
+        assert (sorted(delta.leases), delta.leased_stripes) == ([1, 3], {})
+        delta.absorb(batch_of(remove=[1, 3]))
+        assert not (delta.rows or delta.leases or delta.removed)
+
+    def test_a_single_lease_replaces_that_of_its_stripe(self) -> None:
+        delta = delta_of(batch_of(rows=[run(1, 2)]), stripe_lease(1, 2), lease(2, deadline=200))
+        assert {seq: deadline for seq, (_, deadline, _) in delta.all_leases()} == {1: 100, 2: 200}
+
+    def test_rows_can_go_partly_in_stripes_and_partly_one_by_one(self) -> None:
+        delta = delta_of(batch_of(rows=[run(1, 4)]), batch_of(remove=[1, 3]), stripe_removal(2, 1))
+        assert list(delta.gone_from(delta.rows[0]) or ()) == [1, 1, 1, 0]
+        delta.absorb(batch_of(remove=[4]))
+        assert not (delta.rows or delta.gone or delta.removed)
+
+    def test_the_file_is_asked_to_remove_a_stripe_that_it_has(self) -> None:
+        delta = delta_of(stripe_lease(7, 2, 3), stripe_removal(7, 2, 3))
+        assert (list(delta.removed_from_file()), delta.removed_upto, dict(delta.all_leases())) == ([7, 10], 10, {})
+
+    def test_a_clear_keeps_the_leased_stripe(self) -> None:
+        delta = delta_of(batch_of(rows=[run(1, 4)]), stripe_lease(1, 2, 2), batch_of(clear_ready=True))
+        assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["leased", "", "leased", ""]
 
 
 class TestClearing:

@@ -11,12 +11,13 @@ import pytest
 
 from querator import limits
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, Rows
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
+from querator.daemon.store.runs import Rows
 from querator.wire import arrow
 from tests.store.store_making import (
     NO_BYTES_MAX,

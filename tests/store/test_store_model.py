@@ -19,9 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from querator import limits
 from querator.daemon.store import unapplied
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, Rows
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.duck.storage import DuckStorage
+from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import Hold, Item
 from querator.wire.arrow import encode_batches
 from tests.memory_storage import MemoryStorage
@@ -33,6 +34,10 @@ class Oracle:
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
         self.leases: dict[int, tuple[int, int, Hold]] = {}
+        self.never_leased: set[int] = set()
+        """Sequences of items of runs."""
+        self.stripes: list[Stripe] = []
+        """Leased stripes of which every item still has this lease."""
         self.scheduled: dict[int, Item] = {}
         self.lost: set[int] = set()
         self.requests: dict[str, int] = {}
@@ -48,14 +53,25 @@ class Oracle:
         self.items.update((item.seq, item) for item in batch.add or ())
         self.items.update((item.seq, item) for rows in batch.rows or () for item in items_in(rows))
         self.scheduled.update((item.seq, item) for item in batch.schedule or ())
+        for rows in batch.rows or ():
+            if isinstance(rows, Run):
+                self.never_leased.update(range(rows.first_seq, rows.last_seq + 1))
+        for leased in batch.leased_stripes or ():
+            self.leases.update(leased.leases())
+            self.never_leased.difference_update(leased.stripe.seqs)
+            self.stripes.append(leased.stripe)
         held = zip(batch.holds or (), batch.hold_counts or (), strict=True)
         holds = [hold for hold, count in held for _ in range(count)]
         for at, seq in enumerate(batch.lease_seqs or ()):
+            self._end_stripe(seq)
             self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at], holds[at])
         for seq in batch.unschedule or ():
             self.scheduled.pop(seq, None)
         for seq in batch.remove or ():
             self._remove(seq)
+        for stripe in batch.removed_stripes or ():
+            for seq in stripe.seqs:
+                self._remove(seq)
         self.lost.update(batch.lost_seqs or ())
         self.requests.update(zip(batch.request_ids or (), batch.request_until or (), strict=True))
         self.last_seq = max(self.last_seq, batch.last_seq)
@@ -63,6 +79,11 @@ class Oracle:
     def _remove(self, seq: int) -> None:
         self.items.pop(seq, None)
         self.leases.pop(seq, None)
+        self._end_stripe(seq)
+
+    def _end_stripe(self, seq: int) -> None:
+        self.never_leased.discard(seq)
+        self.stripes = [stripe for stripe in self.stripes if seq not in stripe.seqs]
 
     def contents(self) -> dict[str, Any]:
         return {
@@ -113,6 +134,8 @@ class Stores(RuleBasedStateMachine):
         self.written = Oracle()
         self.committed = Oracle()
         self.next_seq = 1
+        self.run_of: dict[int, int] = {}
+        """By the sequence of an item: the first sequence of its run."""
 
     def teardown(self) -> None:
         if hasattr(self, "place"):
@@ -123,10 +146,19 @@ class Stores(RuleBasedStateMachine):
         data=st.data(),
         added=st.integers(0, 4),
         in_columns=st.integers(0, 3),
+        in_run=st.integers(0, 5),
         scheduled=st.integers(0, 2),
         written_as_leased=st.booleans(),
     )
-    def commit(self, data: st.DataObject, added: int, in_columns: int, scheduled: int, written_as_leased: bool) -> None:
+    def commit(
+        self,
+        data: st.DataObject,
+        added: int,
+        in_columns: int,
+        in_run: int,
+        scheduled: int,
+        written_as_leased: bool,
+    ) -> None:
         state = self.committed
         batch = Batch()
         if data.draw(st.integers(0, 6)) == 0:
@@ -138,11 +170,15 @@ class Stores(RuleBasedStateMachine):
         batch.add = [self.new_item() for _ in range(added)]
         if in_columns:
             batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
+        if in_run:
+            batch.rows = [*(batch.rows or ()), self.new_run(in_run, data.draw(st.booleans()))]
         batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
         new = [
             *(item.seq for item in batch.add or ()),
-            *range(self.next_seq - scheduled - in_columns, self.next_seq - scheduled),
+            *range(self.next_seq - scheduled - in_columns - in_run, self.next_seq - scheduled),
         ]
+        free = after_clear.never_leased | set(range(self.next_seq - scheduled - in_run, self.next_seq - scheduled))
+        batch.leased_stripes = self.some_stripes(data, free)
         there = [*after_clear.items, *(new if written_as_leased else ())]
         batch.lease_seqs = self.some(data, there)
         batch.lease_attempts = [data.draw(st.integers(1, 9)) for _ in batch.lease_seqs]
@@ -153,6 +189,10 @@ class Stores(RuleBasedStateMachine):
         batch.hold_counts = [1] * len(batch.lease_seqs)
         batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule or ())])
         batch.remove = self.some(data, [*after_clear.items, *new])
+        untouched = deepcopy(after_clear)
+        for seq in [*batch.lease_seqs, *batch.remove]:
+            untouched._end_stripe(seq)
+        batch.removed_stripes = [one for one in untouched.stripes if data.draw(st.booleans())]
         batch.lost_seqs = self.some(data, batch.remove)
         batch.lost_births = [0] * len(batch.lost_seqs)
         batch.lost_until = 1_000
@@ -178,6 +218,28 @@ class Stores(RuleBasedStateMachine):
             columns |= {"created_at": times, "expire_deadline": times}
         table = pa.table(columns)
         return Rows(first, count, first * 3, first * 7 % 50, encode_batches(table.to_batches(), table.schema))
+
+    def new_run(self, count: int, with_texts: bool) -> Run:
+        first, self.next_seq = self.next_seq, self.next_seq + count
+        self.run_of.update(dict.fromkeys(range(first, first + count), first))
+        payloads = [b"%d" % seq for seq in range(first, first + count)]
+        texts = [f"kïnd {seq % 2}" for seq in range(first, first + count)] if with_texts else None
+        return Run(first, count, first * 3, first * 7 % 50, payloads, texts)
+
+    def some_stripes(self, data: st.DataObject, free: set[int]) -> list[LeasedStripe]:
+        found = []
+        for _ in range(data.draw(st.integers(0, 2))):
+            if not free:
+                break
+            first, step = data.draw(st.sampled_from(sorted(free))), data.draw(st.integers(1, 3))
+            count = 1
+            own = {seq for seq in free if self.run_of[seq] == self.run_of[first]}
+            while first + count * step in own and data.draw(st.integers(0, 3)):
+                count += 1
+            stripe = Stripe(first, count, step)
+            free = free.difference(stripe.seqs)
+            found.append(LeasedStripe(stripe, data.draw(st.integers(0, 99)), Hold("ann", 1)))
+        return found
 
     def some(self, data: st.DataObject, seqs: list[int]) -> list[int]:
         return data.draw(st.lists(st.sampled_from(seqs), unique=True, max_size=6)) if seqs else []

@@ -283,7 +283,7 @@ def remove_items(partition: Partition, wanted: Mapping[int, str], found: Mapping
     """Removes the items, also those whose state changed since they were found. Returns how many were removed."""
     before = sum(count_by_state(partition).values())
     contents = partition.contents
-    gone = contents.remove_leased(wanted.values())
+    gone = contents.remove_leased(list(wanted.values()))
     items = [one.item for seq, one in found.items() if one.item is not None and seq not in gone]
     contents.remove_waiting([item for item in items if not item.enqueue_at])
     contents.remove_scheduled([item for item in items if item.enqueue_at])

@@ -313,8 +313,8 @@ def _partition_stats(partition: Partition, now: int) -> messages.QueuePartitionS
     counts = partition.counts
     total = counts.total
     age_us = max(0, now - counts.created_sum // total) if total else 0
-    leases = partition.contents.leases.by_id.values()
-    left_us = sum(lease.deadline - now for lease in leases) // len(leases) if leases else 0
+    leases = partition.contents.leases
+    left_us = leases.time_left(now) // leases.count if leases.count else 0
     return messages.QueuePartitionStats(
         partition=partition.number,
         total=total,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -73,7 +74,8 @@ def _changes(queue: str, uuid: str, batch: Batch) -> Iterator[Salvaged]:
     in_columns = (item for rows in batch.rows or () for item in items_in(rows))
     for item in [*(batch.add or ()), *(batch.schedule or ()), *in_columns]:
         yield Salvaged(queue, "produced", ids.encode(prefix, item.seq), item.kind, item.reference, item.payload)
-    for seq in batch.remove or ():
+    in_stripes = chain.from_iterable([stripe.seqs for stripe in batch.removed_stripes or ()])
+    for seq in chain(batch.remove or (), in_stripes):
         yield Salvaged(queue, "removed", ids.encode(prefix, seq))
 
 

@@ -15,13 +15,14 @@ import msgspec
 
 from querator import ids
 from querator.daemon.queue import lifecycle, moves
-from querator.daemon.queue.contents import returned
-from querator.daemon.queue.leases import Lease, failed
+from querator.daemon.queue.contents import remove_hand, returned
+from querator.daemon.queue.leases import failed
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LOST_PREFIX, Complete, Extend, LeaseItems, Request, Retry, failing
 from querator.daemon.store import Found, Store
 from querator.errors import InvalidRequest, QueratorError, RetryRequest
+from querator.items import Lease
 from querator.limits import SCHEDULE_AHEAD_MIN_US
 
 LOST = Found("lost", None, 0, 0)
@@ -70,12 +71,29 @@ def _holder(this: Pass, number: int, item_id: str) -> Partition:
     named = this.partitions[min(number, len(this.partitions) - 1)]
     if item_id in named.contents.leases.by_id:
         return named
-    return next((partition for partition in this.partitions if item_id in partition.contents.leases.by_id), named)
+    return next((partition for partition in this.partitions if partition.contents.leases.holds(item_id)), named)
+
+
+def _separate(this: Pass, wanted: Sequence[str]) -> None:
+    """Makes single leases of the hands that have one of these ids, because their leases are treated one by one."""
+    for partition in this.partitions:
+        if partition.contents.leases.hands:
+            partition.contents.leases.separate(wanted)
 
 
 def _complete(this: Pass, request: Complete) -> QueratorError | None:
     hint = _holder(this, request.number, request.ids[0])
-    by_id = hint.contents.leases.by_id
+    here = hint.contents.leases
+    if here.hands and hint.allows.complete:
+        hand = here.take_hand(request.ids)
+        if hand is not None:
+            remove_hand(hint.contents, hand)
+            request.touched.add(hint)
+            this.completed += len(hand)
+            return None
+    if here.hands or len(this.partitions) > 1:
+        _separate(this, request.ids)
+    by_id = here.by_id
     if by_id and hint.allows.complete:
         leases = list(map(by_id.pop, request.ids, repeat(None)))
         if None not in leases:
@@ -100,6 +118,7 @@ def _completed(this: Pass, request: Complete, partition: Partition, leases: list
 
 def _retry(this: Pass, request: Retry) -> None:
     wanted = [item.id for item in request.items]
+    _separate(this, wanted)
     hint = _holder(this, request.number, wanted[0])
     held, error = _find(this, request.known, hint, wanted, "retried", once=True)
     request.handed_back = len(held)
@@ -147,7 +166,11 @@ def take_back_undelivered(this: Pass) -> None:
         partition = this.partitions[delivery.partition]
         contents = partition.contents
         by_id = contents.leases.by_id
-        leases = [lease for lease in delivery.leases if lease.id in by_id and by_id[lease.id] is lease]
+        delivered = delivery.leases
+        if delivery.hand is not None:
+            delivered = delivery.hand.leases()
+            contents.leases.separate(delivery.hand.ids)
+        leases = [lease for lease in delivered if lease.id in by_id and by_id[lease.id] is lease]
         if not leases or not partition.allows.complete:
             continue
         for lease in leases:
@@ -157,6 +180,7 @@ def take_back_undelivered(this: Pass) -> None:
 
 
 def _extend(this: Pass, request: Extend) -> QueratorError | list[Lease]:
+    _separate(this, request.ids)
     hint = _holder(this, request.number, request.ids[0])
     held, error = _find(this, request.known, hint, request.ids, "extended")
     if error is not None:

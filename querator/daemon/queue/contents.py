@@ -6,7 +6,7 @@ partition drops its contents and reads them again from storage, so nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,13 @@ from querator import ids
 from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.departing import DepartingItems
 from querator.daemon.queue.expiry import ExpirySearch
-from querator.daemon.queue.leases import Lease, Leases
+from querator.daemon.queue.hands import Hand
+from querator.daemon.queue.leases import Leases
 from querator.daemon.queue.loading import Snapshot
 from querator.daemon.queue.schedule import Schedule
 from querator.daemon.queue.window import Window
-from querator.daemon.store import Batch, Due, ItemColumns, Leased, Rows, Store, joined
-from querator.items import Hold, Item
+from querator.daemon.store import Batch, Due, ItemColumns, Leased, Rows, Run, Store, joined
+from querator.items import Hold, Item, Lease
 from querator.limits import LOST_LEASE_KEPT_US
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Contents:
 
     def counts(self) -> tuple[int, int, int, int]:
         """The fields of Counts, as storage has the items after the batch."""
-        ready, leased, departing = self.window.waiting, len(self.leases.by_id), self.departing
+        ready, leased, departing = self.window.waiting, len(self.leases.by_id) + self.leases.in_hands, self.departing
         if departing.items:
             ready += departing.waiting
             leased += len(departing.leased)
@@ -135,7 +136,7 @@ class Contents:
         if first_expiry < self.expiry.next_expiry:
             self.expiry.expect(first_expiry)
 
-    def add_rows(self, rows: Rows, created_sum: int, first_expiry: int) -> None:
+    def add_rows(self, rows: Rows | Run, created_sum: int, first_expiry: int) -> None:
         """`add` for items in columns."""
         batch = self.changes()
         batch.rows = joined(batch.rows, [rows])
@@ -210,7 +211,7 @@ class Contents:
         self.remove_completed(leases)
         self.remember_lost([lease.item for lease in leases], now_us)
 
-    def remove_leased(self, wanted: Iterable[str]) -> set[int]:
+    def remove_leased(self, wanted: Sequence[str]) -> set[int]:
         """Removes the items with these ids that are leased. Returns their sequences."""
         leases = self.leases.take(wanted)
         if leases:
@@ -239,6 +240,7 @@ class Contents:
     def remove_all(self, *, ready: bool, leased: bool, scheduled: bool) -> None:
         batch = self.changes()
         batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
+        self.leases.separate_all()
         # A clear takes effect first in its batch, so it would not remove items that this pass has added so far.
         stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
         if ready:
@@ -248,7 +250,7 @@ class Contents:
             self.expiry.next_expiry = NEVER
         if leased:
             batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = batch.hold_counts = None
-            batch.holds = None
+            batch.holds = batch.leased_stripes = None
             self.leases.clear()
         if scheduled:
             batch.schedule = None
@@ -330,6 +332,18 @@ class Contents:
         """
         if not self.departing.waiting:
             self.expiry.all_departed(now_us)
+
+
+def lease_runs(contents: Contents, sizes: Sequence[int], holds: list[Hold], deadline: int) -> list[Hand | None]:
+    """`Contents.lease` without an object for each item. Returns an empty list if this is not possible."""
+    pieces = contents.window.take_runs(sum(sizes))
+    return contents.leases.deal_runs(contents.changes(), pieces, sizes, holds, deadline) if pieces else []
+
+
+def remove_hand(contents: Contents, hand: Hand) -> None:
+    """Removes the items of a hand that was taken out and succeeded."""
+    hand.remove(contents.changes())
+    contents.created_sum -= hand.created_sum
 
 
 def returned(item: Item, seq: int, attempts: int, enqueue_at: int = 0) -> Item:

@@ -59,15 +59,30 @@ def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:
         return [list(items[: wants[0]])]
     if len(items) <= len(wants):
         return [[item] for item in items] + [[] for _ in wants[len(items) :]]
-    hands: list[list[T]] = [[] for _ in wants]
+    hands: list[list[T]] = []
+    for dealt in deal_places(len(items), wants):
+        hand: list[T] = []
+        for places in dealt:
+            hand += items[places.start : places.stop : places.step]
+        hands.append(hand)
+    return hands
+
+
+def deal_places(count: int, wants: Sequence[int]) -> list[list[range]]:
+    """The places of the items that each hand gets when so many items are dealt."""
+    hands: list[list[range]] = [[] for _ in wants]
+    left = list(wants)
     seats = list(range(len(wants)))
     at = 0
-    while seats and at < len(items):
-        # All rounds until the first hand is full are dealt with one slice per hand.
-        rounds = min([wants[seat] - len(hands[seat]) for seat in seats])
-        dealt = items[at : at + rounds * len(seats)]
+    while seats and at < count:
+        # All rounds until the first hand is full are dealt with one range per hand.
+        rounds = min([left[seat] for seat in seats])
+        end = min(count, at + rounds * len(seats))
         for place, seat in enumerate(seats):
-            hands[seat] += dealt[place :: len(seats)]
-        at += len(dealt)
-        seats = [seat for seat in seats if len(hands[seat]) < wants[seat]]
+            places = range(at + place, end, len(seats))
+            if places:
+                hands[seat].append(places)
+                left[seat] -= len(places)
+        at = end
+        seats = [seat for seat in seats if left[seat]]
     return hands

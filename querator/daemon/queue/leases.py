@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Final
@@ -13,8 +13,9 @@ import msgspec
 from querator import ids
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.agenda import NEVER, Agenda
-from querator.daemon.store import Batch, Leased, joined
-from querator.items import NOBODY, ZERO_TIME_US, Hold, Item
+from querator.daemon.queue.hands import Hand
+from querator.daemon.store import Batch, Leased, Run, joined
+from querator.items import ZERO_TIME_US, Hold, Item, Lease
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 
 # Deadlines that no client can ask for. They are stored for leases that their holder has given up, and say what becomes
@@ -25,16 +26,6 @@ TO_MOVE_US: Final = ZERO_TIME_US + 2
 _seq_of = attrgetter("seq")
 _attempts_of = attrgetter("attempts")
 _hold_of = attrgetter("hold")
-
-
-class Lease(msgspec.Struct, gc=False):
-    """An item that a client holds. `attempts` counts this lease."""
-
-    id: str
-    item: Item
-    attempts: int
-    deadline: int
-    hold: Hold = NOBODY
 
 
 def failed(lease: Lease, reason: str, ended_at: int) -> Lease:
@@ -77,12 +68,17 @@ def _write(
 class Leases:
     """Keeps the leases in memory and adds every change to the batch. Planners take leases out of `by_id`."""
 
-    __slots__ = ("_agenda", "_ends", "_prefix", "by_id", "ends_ids")
+    __slots__ = ("_agenda", "_ends", "_prefix", "by_id", "ends_ids", "hands", "in_hands")
 
     def __init__(self, prefix: int, agenda: Agenda | None = None) -> None:
         self._agenda = agenda or Agenda()
         self._prefix = prefix
         self.by_id: dict[str, Lease] = {}
+        """The leases that are not in hands."""
+        self.hands: dict[str, Hand] = {}
+        """By the first of their ids."""
+        self.in_hands = 0
+        """The number of leases in hands."""
         self._ends: list[tuple[int, int, list[str]]] = []
         """A heap of deadlines and the ids that had them. An id whose lease has ended or was extended is skipped."""
         self.ends_ids = 0
@@ -92,6 +88,19 @@ class Leases:
         """Takes over the leases that storage has."""
         self.by_id = {lease.id: lease for lease in self._with_ids(leased)}
         self._rebuild_ends()
+
+    @property
+    def count(self) -> int:
+        return len(self.by_id) + self.in_hands
+
+    def holds(self, text: str) -> bool:
+        """Whether the item with this id is leased here."""
+        return text in self.by_id or (bool(self.hands) and (text in self.hands or self._hand_with(text) is not None))
+
+    def time_left(self, now_us: int) -> int:
+        """The sum of the times that are left until the leases end."""
+        left = sum([lease.deadline - now_us for lease in self.by_id.values()])
+        return left + sum([(hand.deadline - now_us) * len(hand) for hand in self.hands.values()])
 
     def _with_ids(self, leased: Sequence[Leased]) -> list[Lease]:
         texts = ids.encode_many(self._prefix, [one.item.seq for one in leased])
@@ -129,6 +138,70 @@ class Leases:
         _write(batch, [item.seq], [attempts], [deadline], [hold], [1])
         return lease
 
+    # -- hands
+
+    def deal_runs(
+        self, batch: Batch, pieces: list[tuple[Run, range]], sizes: Sequence[int], holds: list[Hold], deadline: int
+    ) -> list[Hand | None]:
+        """`deal` for items of runs at these places. None for a request that gets nothing."""
+        texts: list[str] = []
+        for run, places in pieces:
+            texts += ids.encode_run(self._prefix, run.first_seq + places.start, len(places))
+        hands: list[Hand | None] = []
+        for dealt, hold in zip(distribution.deal_places(len(texts), sizes), holds, strict=True):
+            if not dealt:
+                hands.append(None)
+                continue
+            own_texts: list[str] = []
+            own: list[tuple[Run, range]] = []
+            for one in dealt:
+                own_texts += texts[one.start : one.stop : one.step]
+                own += _places_in(pieces, one)
+            hand = Hand(own_texts, own, deadline, hold)
+            self.hands[own_texts[0]] = hand
+            self.in_hands += len(own_texts)
+            self._expect_end(deadline, hand.first_seq, own_texts)
+            hand.write(batch)
+            hands.append(hand)
+        return hands
+
+    def take_hand(self, wanted: Sequence[str]) -> Hand | None:
+        """Removes and returns the hand that has exactly these ids, in this order."""
+        hand = self.hands.get(wanted[0])
+        if hand is None or hand.ids != wanted:
+            return None
+        del self.hands[wanted[0]]
+        self.in_hands -= len(wanted)
+        return hand
+
+    def separate(self, wanted: Sequence[str]) -> None:
+        """Makes single leases of the hands that have one of these ids."""
+        for text in wanted:
+            if not self.hands:
+                return
+            if text not in self.by_id and (hand := self.hands.get(text) or self._hand_with(text)) is not None:
+                self._separate(hand)
+
+    def separate_all(self) -> None:
+        for hand in list(self.hands.values()):
+            self._separate(hand)
+
+    def _separate(self, hand: Hand) -> None:
+        del self.hands[hand.ids[0]]
+        self.in_hands -= len(hand)
+        self.by_id.update(zip(hand.ids, hand.leases(), strict=True))
+
+    def _hand_with(self, text: str) -> Hand | None:
+        try:
+            decoded = ids.decode(text)
+        except ValueError:
+            return None
+        if not ids.is_own(self._prefix, text, decoded):
+            return None
+        return next((hand for hand in self.hands.values() if hand.has(decoded.seq)), None)
+
+    # -- single leases
+
     def add(self, batch: Batch, leased: Sequence[Leased]) -> None:
         """Adds leases of items that are new here."""
         leases = self._with_ids(leased)
@@ -151,8 +224,9 @@ class Leases:
         self._expect_end(deadline, leases[0].item.seq, [lease.id for lease in leases])
         write_leases(batch, leases)
 
-    def take(self, wanted: Iterable[str]) -> list[Lease]:
+    def take(self, wanted: Sequence[str]) -> list[Lease]:
         """Removes and returns the leases with these ids. Other ids are skipped."""
+        self.separate(wanted)
         return [lease for text in wanted if (lease := self.by_id.pop(text, None)) is not None]
 
     def take_ended(self, now_us: int, leases_max: int) -> list[Lease]:
@@ -161,6 +235,8 @@ class Leases:
         while self._ends and self._ends[0][0] < now_us and len(ended) < leases_max:
             deadline, _, texts = heapq.heappop(self._ends)
             self.ends_ids -= len(texts)
+            if texts[0] in self.hands:
+                self._separate(self.hands[texts[0]])
             for text in texts:
                 lease = self.by_id.get(text)
                 if lease is not None and lease.deadline == deadline:
@@ -171,6 +247,8 @@ class Leases:
 
     def clear(self) -> None:
         self.by_id.clear()
+        self.hands.clear()
+        self.in_hands = 0
         self._ends.clear()
         self.ends_ids = 0
 
@@ -185,7 +263,7 @@ class Leases:
         if deadline < self._agenda.event_us:
             self._agenda.event_us = deadline
         self.ends_ids += len(texts)
-        if self.ends_ids > 2 * len(self.by_id) + LEASE_ENDS_IDS_MIN:
+        if self.ends_ids > 2 * (len(self.by_id) + self.in_hands) + LEASE_ENDS_IDS_MIN:
             # Most leases are completed long before their deadline. Their ids must not fill the heap until then.
             self._rebuild_ends()
 
@@ -194,6 +272,26 @@ class Leases:
         for lease in self.by_id.values():
             by_deadline.setdefault(lease.deadline, []).append(lease.id)
         self._ends = [(deadline, 0, texts) for deadline, texts in by_deadline.items()]
+        self._ends += [(hand.deadline, hand.first_seq, hand.ids) for hand in self.hands.values()]
         heapq.heapify(self._ends)
-        self.ends_ids = len(self.by_id)
+        self.ends_ids = self.count
         self._agenda.expect(self.next_end())
+
+
+def _places_in(pieces: list[tuple[Run, range]], dealt: range) -> list[tuple[Run, range]]:
+    """Which places of the runs are meant, if `dealt` counts through all of these pieces."""
+    if len(pieces) == 1:
+        run, places = pieces[0]
+        return [(run, places[dealt.start : dealt.stop : dealt.step])]
+    found: list[tuple[Run, range]] = []
+    begin = 0
+    for run, places in pieces:
+        end = begin + len(places)
+        start = dealt.start
+        if start < begin:
+            start += (begin - start + dealt.step - 1) // dealt.step * dealt.step
+        own = places[max(start - begin, 0) : max(min(dealt.stop, end) - begin, 0) : dealt.step]
+        if start < end and own:
+            found.append((run, own))
+        begin = end
+    return found

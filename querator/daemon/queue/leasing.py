@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from sys import intern
 
+from querator import limits
 from querator.daemon.queue import completing, distribution, lifecycle
+from querator.daemon.queue.contents import lease_runs
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Delivery, LeaseItems
@@ -75,6 +77,8 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     if len(requests) == 1:
         request = requests[0]
         hold = Hold(intern(request.client_id), now, 0, "", request.token_name)
+        if request.batch_size >= limits.HAND_ITEMS_MIN and _deal_runs(this, partition, requests, [hold], deadline):
+            return
         hands = partition.contents.lease([request.batch_size], [hold], deadline)
         if hands:
             this.parked.serve(request)
@@ -83,6 +87,8 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
         return
     sizes = [request.batch_size for request in requests]
     holds = [Hold(intern(request.client_id), now, 0, "", request.token_name) for request in requests]
+    if sum(sizes) >= limits.HAND_ITEMS_MIN * len(sizes) and _deal_runs(this, partition, requests, holds, deadline):
+        return
     hands = partition.contents.lease(sizes, holds, deadline)
     serve, answers, number = this.parked.serve, this.answers, partition.number
     for request, hand in zip(requests, hands, strict=False):
@@ -90,6 +96,17 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
             serve(request)
             answers.append((request, Delivery(number, hand), partition))
     this.leased += sum(map(len, hands))
+
+
+def _deal_runs(this: Pass, partition: Partition, requests: list[LeaseItems], holds: list[Hold], deadline: int) -> bool:
+    """Leases items of large requests to large requests. False if the items must be leased one by one."""
+    hands = lease_runs(partition.contents, [request.batch_size for request in requests], holds, deadline)
+    for request, hand in zip(requests, hands, strict=False):
+        if hand is not None:
+            this.parked.serve(request)
+            this.answers.append((request, Delivery(partition.number, [], hand), partition))
+            this.leased += len(hand)
+    return bool(hands)
 
 
 class _Standing:

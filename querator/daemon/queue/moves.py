@@ -13,13 +13,13 @@ import msgspec
 
 from querator import ids
 from querator.daemon.queue import lifecycle, repeats
-from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, Lease, write_leases
+from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, write_leases
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
 from querator.daemon.queue.requests import DEAD_PREFIX, MOVED_PREFIX, Arrival, Move, Retry, failing
 from querator.daemon.store import Store
 from querator.errors import QueratorError, RetryRequest
-from querator.items import Item, State
+from querator.items import Item, Lease, State
 from querator.limits import MOVE_KEPT_US
 
 # -- leaving

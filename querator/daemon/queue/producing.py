@@ -11,12 +11,13 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from querator import limits
 from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
 from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import Arrival, Intake, Produce
-from querator.daemon.store import Rows
+from querator.daemon.store import Run
 from querator.items import Item
 from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
 
@@ -124,7 +125,7 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
         payload = d.bytes_ or d.utf8.encode()
         contents.add([Item(first, now, expire, payload, d.kind, d.reference, d.encoding)], len(payload), now, expire)
     else:
-        _produce_many(drafts, contents, first, now, expire)
+        _produce_many(drafts, len(requests), contents, first, now, expire)
     answers = this.answers
     for request in requests:
         if request.request_id:
@@ -133,31 +134,21 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     this.produced += count
 
 
-def _produce_many(drafts: Sequence[QueueProduceItem], contents: Contents, first: int, now: int, expire: int) -> None:
+def _produce_many(
+    drafts: Sequence[QueueProduceItem], requests: int, contents: Contents, first: int, now: int, expire: int
+) -> None:
     count = len(drafts)
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
-    if count >= ROWS_ITEMS_MIN and not contents.window.is_open():
-        # These items wait behind others. As columns they take less memory and are applied faster.
-        rows = Rows(first, count, now, expire, _columns(drafts, payloads))
-        contents.add_rows(rows, now * count, expire)
+    texts = (list(map(_kind_of, drafts)), list(map(_reference_of, drafts)), list(map(_encoding_of, drafts)))
+    if count >= limits.RUN_ITEMS_MIN * requests or (count >= ROWS_ITEMS_MIN and not contents.window.is_open()):
+        # Whoever makes large requests probably leases and completes with large requests, too. And many items that wait
+        # behind others take less memory and are applied faster this way.
+        kinds, references, encodings = [some if any(some) else None for some in texts]
+        run = Run(first, count, now, expire, payloads, kinds, references, encodings)
+        contents.add_rows(run, now * count, expire)
     else:
-        texts = (map(_kind_of, drafts), map(_reference_of, drafts), map(_encoding_of, drafts))
         items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
         contents.add(items, sum(map(len, payloads)), now * count, expire)
-
-
-def _columns(drafts: Sequence[QueueProduceItem], payloads: list[bytes]) -> bytes:
-    import pyarrow as pa
-
-    from querator.wire import arrow
-
-    columns: dict[str, pa.Array] = {"payload": pa.array(payloads, pa.binary())}
-    for name, text_of in (("kind", _kind_of), ("reference", _reference_of), ("encoding", _encoding_of)):
-        texts = list(map(text_of, drafts))
-        if any(texts):
-            columns[name] = pa.array(texts, pa.string())
-    batch = pa.record_batch(columns)
-    return arrow.encode_batches([batch], batch.schema)
 
 
 def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:

@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
-from querator.items import Item
+from querator.items import Item, Lease
 from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
-    from querator.daemon.queue.leases import Lease
+    from querator.daemon.queue.hands import Hand
     from querator.daemon.queue.partition import Partition
     from querator.daemon.store import Found, Store
     from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
@@ -255,12 +255,14 @@ class Change(Request):
 class Delivery:
     """The answer to a lease."""
 
-    __slots__ = ("leases", "partition")
+    __slots__ = ("hand", "leases", "partition")
 
-    def __init__(self, partition: int, leases: list[Lease]) -> None:
+    def __init__(self, partition: int, leases: list[Lease], hand: Hand | None = None) -> None:
         self.partition = partition
         """The number of the partition."""
         self.leases = leases
+        self.hand = hand
+        """The leases, if `leases` is empty."""
 
 
 class Read:

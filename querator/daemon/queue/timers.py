@@ -11,12 +11,12 @@ import msgspec
 
 from querator.daemon.queue import moves
 from querator.daemon.queue.agenda import NEVER
-from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, Lease, failed
+from querator.daemon.queue.leases import TO_DIE_US, TO_MOVE_US, failed
 from querator.daemon.queue.lifecycle import CLIENT, EXPIRED, LEASE_EXPIRED, cause_of_death
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.store import Due
-from querator.items import Item, State
+from querator.items import Item, Lease, State
 from querator.limits import LIFECYCLE_ITEMS_PER_PASS_MAX, SCHEDULED_WINDOW_ITEMS_MAX
 
 

@@ -5,18 +5,19 @@
 Items enter at the tail and leave at the head, in the order of their sequences. Memory holds the first items and those
 that the file does not have yet. The items between them are only counted. Large items that arrive behind the head are
 only counted too: the store reads them from the journal until the file has them. Items that were read from the file as
-columns stay columns until they are about to be leased; columns in the tail stay columns too.
+columns stay columns until they are about to be leased; columns in the tail stay columns too. Items of large requests
+stay runs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import filterfalse, islice
 from operator import attrgetter
 
 from querator.config_file import LimitsConfig
-from querator.daemon.store import ItemColumns, Rows, items_in
+from querator.daemon.store import ItemColumns, Rows, Run, items_in
 from querator.items import Item
 from querator.limits import (
     LEFT_ITEM_BYTES_MIN,
@@ -32,21 +33,39 @@ _created_at_of = attrgetter("created_at")
 
 
 class ItemChunk:
-    """A part of the tail as items."""
+    """A part of the tail, or of what comes after `ready`, as items."""
 
-    __slots__ = ("_items", "count", "first_seq", "last_seq")
+    __slots__ = ("_items", "count", "first_seq", "last_seq", "payload_bytes")
 
     def __init__(self, items: list[Item]) -> None:
         self._items = items
         self.count = len(items)
         self.first_seq, self.last_seq = items[0].seq, items[-1].seq
+        self.payload_bytes = sum([len(item.payload) for item in items])
 
-    def items(self) -> list[Item]:
-        return self._items
+    def items(self, start: int, stop: int) -> list[Item]:
+        return self._items[start:stop]
 
-    def removable(self) -> list[int]:
-        """Sequences of the items that can be removed out of turn."""
-        return [item.seq for item in self._items]
+    def seqs(self, start: int = 0) -> list[int]:
+        return [item.seq for item in self._items[start:]]
+
+
+class RunChunk:
+    """The same as a run, which need not become items to be leased."""
+
+    __slots__ = ("count", "first_seq", "last_seq", "payload_bytes", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.count = run.count
+        self.first_seq, self.last_seq = run.first_seq, run.last_seq
+        self.payload_bytes = sum(map(len, run.payloads))
+
+    def items(self, start: int, stop: int) -> list[Item]:
+        return self.run.items(range(start, stop))
+
+    def seqs(self, start: int = 0) -> list[int]:
+        return list(range(self.first_seq + start, self.last_seq + 1))
 
 
 class ColumnChunk:
@@ -59,12 +78,8 @@ class ColumnChunk:
         self.count = rows.count
         self.first_seq, self.last_seq = rows.first_seq, rows.last_seq
 
-    def items(self) -> list[Item]:
-        return items_in(self._rows)
-
-    def removable(self) -> list[int]:
-        """Empty: an item can leave out of turn only after it was read from the file, when it is not in the tail."""
-        return []
+    def opened(self) -> ItemChunk:
+        return ItemChunk(items_in(self._rows))
 
 
 class Window:
@@ -72,15 +87,15 @@ class Window:
         self._items_max = bounds.ready_window_items
         self._bytes_max = bounds.ready_window_bytes
         self.ready: deque[Item] = deque()
-        """The first items. Empty only if `ahead` is empty too."""
+        """The first items. Empty if there are none in memory, or if a run is next."""
         self.ready_bytes = 0
-        self.ahead: deque[ItemColumns] = deque()
+        self.ahead: deque[ItemColumns | ItemChunk | RunChunk] = deque()
         """The items after `ready`."""
         self.ahead_items = 0
         self.ahead_bytes = 0
         self._unpacked = 0
-        """How many rows of the first columns of `ahead` are in `ready` already."""
-        self.tail: deque[ItemChunk | ColumnChunk] = deque()
+        """How many items of the first part of `ahead` are in `ready` already, or were leased."""
+        self.tail: deque[ItemChunk | RunChunk | ColumnChunk] = deque()
         self.tail_items = 0
         self.gone: set[int] = set()
         """Sequences of items in ready, ahead or tail that have left out of turn, and are skipped."""
@@ -97,7 +112,11 @@ class Window:
 
     def oldest(self) -> int | None:
         """When the oldest item near the head was created. Items that come back stand behind younger ones."""
-        head = islice(filterfalse(self._is_gone, self.ready), OLDEST_AMONG_ITEMS_MAX)
+        first: Iterable[Item] = self.ready
+        if not self.ready and self.ahead:
+            next_part = self.ahead[0]
+            first = next_part.items(self._unpacked, min(next_part.count, self._unpacked + OLDEST_AMONG_ITEMS_MAX))
+        head = islice(filterfalse(self._is_gone, first), OLDEST_AMONG_ITEMS_MAX)
         return min(map(_created_at_of, head), default=None)
 
     def _is_gone(self, item: Item) -> bool:
@@ -105,27 +124,29 @@ class Window:
 
     def has_next(self) -> bool:
         """Whether the next item is in memory."""
-        return bool(self.waiting and self.ready)
+        return bool(self.waiting and (self.ready or self.ahead))
 
     def append(self, items: list[Item], size_bytes: int) -> None:
-        if self.is_open():
-            self.waiting += len(items)
+        if not self.is_open():
+            if size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= len(items) * LEFT_ITEM_BYTES_MIN:
+                self._leave(len(items))
+                return
+            self.tail.append(ItemChunk(list(items)))
+            self.tail_items += len(items)
+        elif self.ahead:
+            self._follow(ItemChunk(list(items)))
+        else:
             if len(items) == 1:
                 self.ready.append(items[0])
             else:
                 self.ready.extend(items)
             self.ready_bytes += size_bytes
             self.cursor = items[-1].seq
-        elif size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= len(items) * LEFT_ITEM_BYTES_MIN:
-            self._leave(len(items))
-        else:
-            self.waiting += len(items)
-            self.tail.append(ItemChunk(list(items)))
-            self.tail_items += len(items)
+        self.waiting += len(items)
 
     def is_open(self) -> bool:
-        """Whether a new item comes right after `ready` and has room there. If not, it goes to the tail."""
-        is_next = not self.tail and not self.ahead and self.waiting == len(self.ready) - len(self.gone)
+        """Whether a new item comes right after those at the head, and has room there. If not, it goes to the tail."""
+        is_next = not self.tail and self.waiting == self._items_in_memory - len(self.gone)
         return is_next and self._has_room()
 
     def _leave(self, count: int) -> None:
@@ -135,14 +156,44 @@ class Window:
         if self.tail:
             self._shorten_tail(self.tail[-1].last_seq)
 
-    def append_rows(self, rows: Rows) -> None:
-        size_bytes = len(rows.columns)
-        if size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= rows.count * LEFT_ITEM_BYTES_MIN:
+    def append_rows(self, rows: Rows | Run) -> None:
+        if isinstance(rows, Run) and self.is_open():
+            self._follow(RunChunk(rows))
+        elif rows.size_bytes >= max(LEFT_RECORD_BYTES_MIN, rows.count * LEFT_ITEM_BYTES_MIN):
             self._leave(rows.count)
             return
+        else:
+            self.tail.append(RunChunk(rows) if isinstance(rows, Run) else ColumnChunk(rows))
+            self.tail_items += rows.count
         self.waiting += rows.count
-        self.tail.append(ColumnChunk(rows))
-        self.tail_items += rows.count
+
+    def take_runs(self, count: int) -> list[tuple[Run, range]]:
+        """`take` for items of runs that need not become items, as places in these runs. Empty if not all of the next
+        items are such items.
+        """
+        if self.ready or self.gone or not self.ahead:
+            return []
+        pieces: list[tuple[Run, range]] = []
+        count = left = min(count, self.ahead_items)
+        start = self._unpacked
+        for part in self.ahead:
+            if not isinstance(part, RunChunk):
+                return []
+            stop = min(part.count, start + left)
+            pieces.append((part.run, range(start, stop)))
+            left -= stop - start
+            start = 0
+            if not left:
+                break
+        for run, places in pieces:
+            self.ahead_bytes -= sum(map(len, run.payloads[places.start : places.stop]))
+            self._unpacked = places.stop
+            if places.stop == run.count:
+                self.ahead.popleft()
+                self._unpacked = 0
+        self.ahead_items -= count
+        self.waiting -= count
+        return pieces
 
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
         """Takes up to `count` items from the head."""
@@ -185,13 +236,13 @@ class Window:
     # -- between memory and disk
 
     def wants_loading(self) -> bool:
-        """Whether `ready` is no longer full and items must be read from disk. Moves the tail to `ready` if none are on
+        """Whether `ready` is no longer full and items must be read from disk. Moves the tail to the head if none are on
         disk.
         """
         if self.loading or self._items_in_memory * 100 > self._items_max * READY_WINDOW_LOW_PERCENT:
             return False
         if self.tail and self.on_disk <= 0:
-            self._tail_to_ready()
+            self._tail_to_head()
         return self.on_disk > 0 and self._bytes_in_memory <= self._bytes_max // 2 and self._has_room()
 
     @property
@@ -213,32 +264,37 @@ class Window:
     def _has_room(self) -> bool:
         return self._items_in_memory < self._items_max and self._bytes_in_memory < self._bytes_max
 
-    def _tail_to_ready(self) -> None:
+    def _tail_to_head(self) -> None:
         while self.tail and self._has_room():
-            chunk = self.tail.popleft()
-            self.tail_items -= chunk.count
-            self.extend(chunk.items())
+            part = self.tail.popleft()
+            self.tail_items -= part.count
+            self._follow(part.opened() if isinstance(part, ColumnChunk) else part)
 
     def disk_range(self) -> tuple[int, int | None]:
         """The two sequences between which all items are that are only on disk."""
         return self.cursor, self.tail[0].first_seq if self.tail else None
 
-    def extend(self, items: Sequence[Item]) -> None:
+    def extend(self, items: list[Item]) -> None:
         """Adds the next items, which were counted before."""
-        if items:
-            while self.ahead:
-                self._unpack()
+        if not items:
+            return
+        if self.ahead:
+            self._follow(ItemChunk(items))
+        else:
             self.ready.extend(items)
             self.ready_bytes += sum([len(item.payload) for item in items])
             self.cursor = items[-1].seq
 
     def extend_columns(self, columns: ItemColumns) -> None:
         """`extend` for items in columns."""
-        self.ahead.append(columns)
-        self.ahead_items += columns.count
-        self.ahead_bytes += columns.payload_bytes
-        self.cursor = columns.last_seq
-        if not self.ready:
+        self._follow(columns)
+
+    def _follow(self, part: ItemColumns | ItemChunk | RunChunk) -> None:
+        self.ahead.append(part)
+        self.ahead_items += part.count
+        self.ahead_bytes += part.payload_bytes
+        self.cursor = part.last_seq
+        if not self.ready and not isinstance(self.ahead[0], RunChunk):
             self._unpack()
 
     def _unpack(self) -> None:
@@ -267,8 +323,8 @@ class Window:
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count
-            if self.gone:
-                self.gone.difference_update(chunk.removable())
+            if self.gone and isinstance(chunk, ItemChunk):
+                self.gone.difference_update(chunk.seqs())
 
     # -- items leave out of turn
 
@@ -293,11 +349,14 @@ class Window:
     def _in_memory(self, seqs: set[int]) -> set[int]:
         found = seqs.intersection([item.seq for item in self.ready])
         start = self._unpacked
-        for columns in self.ahead:
-            found |= seqs.intersection(columns.seqs(start))
+        for part in self.ahead:
+            found |= seqs.intersection(part.seqs(start))
             start = 0
         for chunk in self.tail:
-            found |= seqs.intersection(chunk.removable())
+            # An item can leave out of turn only after it was read from the file. Then it is not in the tail, unless it
+            # came back.
+            if isinstance(chunk, ItemChunk):
+                found |= seqs.intersection(chunk.seqs())
         return found
 
     def clear(self, last_seq: int) -> None:

@@ -20,7 +20,7 @@ from querator.daemon.store.base import (
     Summary,
     is_harmless,
 )
-from querator.daemon.store.batches import Batch, Rows, joined
+from querator.daemon.store.batches import Batch, joined
 from querator.daemon.store.batches import decode as decode_batch
 from querator.daemon.store.columnar import ItemColumns, items_from, items_in
 from querator.daemon.store.duck import (
@@ -56,6 +56,7 @@ from querator.daemon.store.journal import (
     survey,
     take_together,
 )
+from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 
 __all__ = [
     "FINGERPRINT_SQL",
@@ -73,11 +74,13 @@ __all__ = [
     "ItemColumns",
     "LackOfMemory",
     "Leased",
+    "LeasedStripe",
     "Loss",
     "News",
     "Opening",
     "Position",
     "Rows",
+    "Run",
     "Scan",
     "Slice",
     "SlicedStore",
@@ -85,6 +88,7 @@ __all__ = [
     "Storage",
     "StorageError",
     "Store",
+    "Stripe",
     "Summary",
     "Survey",
     "ascending",

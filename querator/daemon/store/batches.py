@@ -12,25 +12,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
 
 T = TypeVar("T")
-
-
-class Rows(msgspec.Struct, array_like=True, gc=False):
-    """New items in columnar form, with rising sequences. They become objects only when they are about to be leased."""
-
-    first_seq: int
-    count: int
-    created_at: int
-    """Used for rows that carry no value of their own; the same goes for the next field."""
-    expire_deadline: int
-    columns: bytes
-    """An Arrow stream with the payload and any other columns of the items table."""
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
 
 
 class Batch:
@@ -64,8 +49,12 @@ class Batch:
     """Until when each request id is remembered."""
     last_seq: int = 0
     """The highest sequence handed out so far, even if its item is gone."""
-    rows: list[Rows] | None = None
+    rows: list[Rows | Run] | None = None
     """Items to add, besides those of `add`."""
+    leased_stripes: list[LeasedStripe] | None = None
+    """Leases, besides those of `lease_seqs`, which come after them."""
+    removed_stripes: list[Stripe] | None = None
+    """Items to remove, besides those of `remove`. If they are leased, they were leased with exactly these stripes."""
 
 
 def joined(some: list[T] | None, more: list[T]) -> list[T]:
@@ -98,7 +87,9 @@ _Others = tuple[
     int,
     list[str] | None,
     _Integers,
-    list[Rows] | None,
+    list[Rows | Run] | None,
+    list[LeasedStripe] | None,
+    list[Stripe] | None,
 ]
 _Fields = tuple[int, list[Item] | None, _Leases | None, _Integers, _Others | None]
 _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
@@ -115,6 +106,8 @@ def encode(batch: Batch) -> bytes:
         or batch.lost_seqs
         or batch.lost_until
         or batch.rows
+        or batch.leased_stripes
+        or batch.removed_stripes
         or batch.schedule
         or batch.unschedule
         or batch.clear_ready
@@ -138,6 +131,8 @@ def _others(batch: Batch) -> tuple[object, ...]:
         batch.request_ids,
         batch.request_until,
         batch.rows,
+        batch.leased_stripes,
+        batch.removed_stripes,
     )
 
 
@@ -150,5 +145,5 @@ def decode(payload: bytes) -> Batch:
     if others is not None:
         batch.clear_ready, batch.clear_leased, batch.clear_scheduled, *lists = others
         batch.schedule, batch.unschedule, batch.lost_seqs, batch.lost_births, batch.lost_until, *lists = lists
-        batch.request_ids, batch.request_until, batch.rows = lists
+        batch.request_ids, batch.request_until, batch.rows, batch.leased_stripes, batch.removed_stripes = lists
     return batch

@@ -6,16 +6,22 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from querator.daemon.store.batches import Rows
+from querator.daemon.store.runs import Rows, Run
 from querator.items import Item
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_columns(rows: Rows) -> pa.Table:
+def read_columns(rows: Rows | Run) -> pa.Table:
     import pyarrow as pa
 
+    if isinstance(rows, Run):
+        columns = {"payload": pa.array(rows.payloads, pa.binary())}
+        for name, texts in (("kind", rows.kinds), ("reference", rows.references), ("encoding", rows.encodings)):
+            if texts is not None:
+                columns[name] = pa.array(texts, pa.string())
+        return pa.table(columns)
     return pa.ipc.open_stream(rows.columns).read_all()
 
 
@@ -39,8 +45,10 @@ def values_of(column: pa.ChunkedArray, default: Any = None) -> list[Any]:
     return listed
 
 
-def items_in(rows: Rows) -> list[Item]:
+def items_in(rows: Rows | Run) -> list[Item]:
     """The items of a batch that is kept in columnar form."""
+    if isinstance(rows, Run):
+        return rows.items(range(rows.count))
     seqs = range(rows.first_seq, rows.last_seq + 1)
     return items_from(read_columns(rows), seqs, rows.created_at, rows.expire_deadline)
 

@@ -12,14 +12,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import filterfalse, repeat
-from operator import attrgetter, itemgetter
+from itertools import chain, compress, filterfalse, repeat
+from operator import attrgetter, itemgetter, not_
 from typing import Any, NamedTuple
 
-import msgspec
-
-from querator.daemon.store.batches import Batch, Rows, holds_of
+from querator.daemon.store.batches import Batch, holds_of
 from querator.daemon.store.journal import Place
+from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
 from querator.limits import FREED_AT_ONCE_MAX, KEY_BYTES
 
@@ -53,9 +52,11 @@ class Delta:
         "clear_leased",
         "clear_ready",
         "clear_scheduled",
+        "gone",
         "held_bytes",
         "journal_bytes",
         "last_seq",
+        "leased_stripes",
         "leases",
         "left",
         "left_bytes",
@@ -82,8 +83,10 @@ class Delta:
         self.clear_leased = False
         self.clear_scheduled = False
         self.added: dict[int, Item] = {}
-        self.rows: list[Rows] = []
-        """Items added in columnar form. `leases` and `removed` name those that were leased or removed since."""
+        self.rows: list[Rows | Run] = []
+        """Items added in columnar form. `gone` and `removed` name those that were removed since."""
+        self.gone: dict[int, bytearray] = {}
+        """By the first sequence of such items: a 1 for each item that was removed with a stripe."""
         self.left: dict[int, Left] = {}
         """Further items, which are left in the journal."""
         self.left_bytes = 0
@@ -93,6 +96,8 @@ class Delta:
         """No removed item has a higher sequence."""
         self.leases: dict[int, tuple[int, int, Hold]] = {}
         """Attempts, deadline and hold of each leased item, by sequence."""
+        self.leased_stripes: dict[int, LeasedStripe] = {}
+        """Further leases, by the first sequence of their stripe."""
         self.scheduled: dict[int, Item] = {}
         self.unscheduled: dict[int, None] = {}
         """Unscheduled items of the file."""
@@ -115,7 +120,7 @@ class Delta:
             self._clear(batch)
         add = batch.add
         if left is not None:
-            self._leave(batch, left)
+            _leave(self, batch, left)
         else:
             if add is not None:
                 if len(add) == 1:
@@ -127,6 +132,9 @@ class Delta:
                 self.rows += batch.rows
         if batch.schedule is not None:
             self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
+        if batch.leased_stripes is not None:
+            for leased in batch.leased_stripes:
+                self.leased_stripes[leased.stripe.first_seq] = leased
         if batch.lease_seqs:
             self._lease(batch, batch.lease_seqs)
         if batch.unschedule:
@@ -137,13 +145,16 @@ class Delta:
                 self._remove(remove[0])
             else:
                 self.removed_upto = max(self.removed_upto, max(remove))
-                if self.leases:
-                    _consume(map(self.leases.pop, remove, repeat(None)))
+                self._end_leases(remove)
                 if self.left:
                     remove = list(filterfalse(self._drop_left, remove))
                 _move_out(remove, self.added, self.removed)
             if self.rows:
                 self._drop_spent_rows()
+        if batch.removed_stripes is not None:
+            for stripe in batch.removed_stripes:
+                self._remove_stripe(stripe)
+            self._drop_spent_rows()
         if batch.lost_seqs:
             lost = zip(batch.lost_births or (), repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
             self.lost.update(zip(batch.lost_seqs, lost, strict=True))
@@ -153,6 +164,8 @@ class Delta:
             self.last_seq = batch.last_seq
 
     def _lease(self, batch: Batch, seqs: list[int]) -> None:
+        if self.leased_stripes:
+            self._end_leases(seqs)  # the new leases replace theirs
         attempts, deadlines = batch.lease_attempts, batch.lease_deadlines
         assert attempts is not None and deadlines is not None
         if len(seqs) == 1:
@@ -170,14 +183,40 @@ class Delta:
             self.removed[seq] = None
         if seq in self.leases:
             del self.leases[seq]
+        elif self.leased_stripes:
+            self._end_leases([seq])
 
-    def _leave(self, batch: Batch, left: Left) -> None:
-        """Notes added items that are left in the journal."""
-        seqs = [item.seq for item in batch.add or ()]
-        for rows in batch.rows or ():
-            seqs += range(rows.first_seq, rows.last_seq + 1)
-        self.left.update(zip(seqs, repeat(left)))
-        self.left_bytes += len(seqs) * left.item_bytes
+    def _end_leases(self, seqs: Sequence[int]) -> None:
+        """Drops the leases of these items. Stripes that may have some of them become single leases first."""
+        if self.leased_stripes:
+            low, high = min(seqs), max(seqs)
+            for leased in list(self.leased_stripes.values()):
+                if leased.stripe.first_seq <= high and low <= leased.stripe.seqs[-1]:
+                    del self.leased_stripes[leased.stripe.first_seq]
+                    self.leases.update(leased.leases())
+        if self.leases:
+            _consume(map(self.leases.pop, seqs, repeat(None)))
+
+    def _remove_stripe(self, stripe: Stripe) -> None:
+        leased = self.leased_stripes.pop(stripe.first_seq, None)
+        if leased is None and self.leases:
+            _consume(map(self.leases.pop, stripe.seqs, repeat(None)))
+        seqs = stripe.seqs
+        self.removed_upto = max(self.removed_upto, seqs[-1])
+        rows = self._rows_with(stripe.first_seq)
+        if rows is None:
+            # They are in the file, or left in the journal.
+            self.removed.update(dict.fromkeys(filterfalse(self._drop_left, seqs) if self.left else seqs))
+            return
+        gone = self.gone.get(rows.first_seq)
+        if gone is None:
+            gone = self.gone[rows.first_seq] = bytearray(rows.count)
+        at = stripe.first_seq - rows.first_seq
+        gone[at : at + stripe.count * stripe.step : stripe.step] = b"\1" * stripe.count
+
+    def all_leases(self) -> Iterator[tuple[int, tuple[int, int, Hold]]]:
+        """The sequence of each leased item with its attempts, deadline and hold."""
+        return chain(self.leases.items(), *[leased.leases() for leased in self.leased_stripes.values()])
 
     def _drop_left(self, seq: int) -> bool:
         """Drops an item that is left in the journal. False if this is none."""
@@ -188,12 +227,14 @@ class Delta:
         return True
 
     def _clear(self, batch: Batch) -> None:
+        self.leases = dict(self.all_leases())
+        self.leased_stripes = {}
         if batch.clear_ready:
             self.clear_ready = True
             leases = self.leases
             self.added = {seq: item for seq, item in self.added.items() if seq in leases}
             _consume(map(self._drop_left, [seq for seq in self.left if seq not in leases]))
-            self._clear_rows()
+            _clear_rows(self)
         if batch.clear_leased:
             self.clear_leased = True
             self.removed_upto = max(self.removed_upto, max(self.leases, default=0))
@@ -203,24 +244,10 @@ class Delta:
             self.clear_scheduled = True
             self.scheduled = {}
 
-    def _clear_rows(self) -> None:
-        kept = []
-        for rows in self.rows:
-            seqs = range(rows.first_seq, rows.last_seq + 1)
-            if not self.leases.keys().isdisjoint(seqs):
-                self.removed.update(dict.fromkeys(filterfalse(self.leases.__contains__, seqs)))
-                self.removed_upto = max(self.removed_upto, rows.last_seq)
-                kept.append(rows)
-        self.rows = kept
-
     def _drop_spent_rows(self) -> None:
         """Forgets rows that were removed entirely, oldest first."""
-        removed = self.removed
-        while self.rows and self.rows[0].last_seq in removed:
-            seqs = range(self.rows[0].first_seq, self.rows[0].last_seq + 1)
-            if not all(map(removed.__contains__, seqs)):
-                break
-            _consume(map(removed.pop, seqs))
+        while self.rows and _is_spent(self, self.rows[0]):
+            self.gone.pop(self.rows[0].first_seq, None)
             del self.rows[0]
 
     def cancel(self, later: Delta) -> None:
@@ -230,6 +257,15 @@ class Delta:
                 self._remove(seq)
                 del later.removed[seq]
 
+    def gone_from(self, rows: Rows | Run) -> bytes | bytearray | None:
+        """A 1 for each of these items that was removed. None if none was."""
+        gone = self.gone.get(rows.first_seq)
+        if self.removed and self.removed_upto >= rows.first_seq:
+            places = range(rows.first_seq, rows.last_seq + 1)
+            removed = bytes(map(self.removed.__contains__, places))
+            return removed if gone is None else bytes(map(max, removed, gone))
+        return gone
+
     def state_after(self, seq: int, state: str) -> str:
         """The state of a sequence after this Delta, given its state before; "" when it is gone."""
         if state == "scheduled":
@@ -238,9 +274,12 @@ class Delta:
             return "" if self.clear_scheduled or seq in self.unscheduled else state
         if seq in self.removed:
             return ""
-        if seq in self.leases:
+        rows = self._rows_with(seq)
+        if rows is not None and rows.first_seq in self.gone and self.gone[rows.first_seq][seq - rows.first_seq]:
+            return ""
+        if seq in self.leases or any([seq in leased.stripe.seqs for leased in self.leased_stripes.values()]):
             return "leased"
-        if seq in self.added or seq in self.left or self._is_in_rows(seq):
+        if seq in self.added or seq in self.left or rows is not None:
             return "ready"
         if self.clear_leased if state == "leased" else self.clear_ready:
             return ""
@@ -255,33 +294,34 @@ class Delta:
             came_and_went |= self.removed.keys() & set(range(rows.first_seq, rows.last_seq + 1))
         return filterfalse(came_and_went.__contains__, self.removed) if came_and_went else self.removed
 
-    def waiting(self, after: int, before: int) -> Iterator[tuple[int, Item | Rows | Left]]:
+    def waiting(self, after: int, before: int) -> Iterator[tuple[int, Item | Rows | Run | Left]]:
         """The added items with after < seq < before that are not leased, ascending, each with what has its contents."""
         rows = (
             (seq, one)
             for one in self.rows
             if one.last_seq > after and one.first_seq < before
-            for seq in range(one.first_seq, one.last_seq + 1)
-            if seq not in self.removed
+            for seq in _left_of(one, self.gone_from(one))
         )
+        leased = dict(self.all_leases()) if self.leased_stripes else self.leases
         others: Iterable[tuple[int, Any]] = merge(self.added.items(), self.left.items(), rows, key=itemgetter(0))
         for seq, contents in others:
             if seq >= before:
                 return
-            if seq > after and seq not in self.leases:
+            if seq > after and seq not in leased:
                 yield seq, contents
 
-    def _is_in_rows(self, seq: int) -> bool:
+    def _rows_with(self, seq: int) -> Rows | Run | None:
         at = bisect_right(self.rows, seq, key=_first_seq_of) - 1
-        return at >= 0 and seq <= self.rows[at].last_seq
+        return self.rows[at] if at >= 0 and seq <= self.rows[at].last_seq else None
 
     def drop_contents(self) -> None:
         """Frees the contents after an apply, except what `state_after` needs."""
         applied: tuple[dict[int, Any], ...] = (self.added, self.scheduled)
+        rows = self.rows
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
             self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)
-            self.rows = [msgspec.structs.replace(rows, columns=b"") for rows in self.rows]
+            self.rows = [Rows(one.first_seq, one.count, 0, 0, b"") for one in rows]
         else:
             applied += (self.left,)
             self.added, self.scheduled, self.rows, self.left = {}, {}, [], {}
@@ -289,11 +329,57 @@ class Delta:
         self.lost, self.requests = {}, {}
         for items in applied:
             _empty(items)
+        while rows:
+            rows.pop()
+            time.sleep(0)
 
     def drop_keys(self) -> None:
         """Frees the rest, when nobody calls `state_after` any more."""
+        self.gone, self.leased_stripes = {}, {}
         for keys in (self.removed, self.leases, self.unscheduled):
             _empty(keys)
+
+
+def _is_spent(delta: Delta, rows: Rows | Run) -> bool:
+    removed, first = delta.removed, rows.first_seq
+    gone = delta.gone.get(first)
+    if gone is None:
+        if rows.last_seq not in removed or not all(map(removed.__contains__, range(first, rows.last_seq + 1))):
+            return False
+        _consume(map(removed.pop, range(first, rows.last_seq + 1)))
+        return True
+    at = gone.find(0)
+    while at >= 0 and first + at in removed:
+        del removed[first + at]
+        gone[at] = 1
+        at = gone.find(0, at)
+    return at < 0
+
+
+def _clear_rows(delta: Delta) -> None:
+    kept = []
+    for rows in delta.rows:
+        seqs = range(rows.first_seq, rows.last_seq + 1)
+        if not delta.leases.keys().isdisjoint(seqs):
+            delta.removed.update(dict.fromkeys(filterfalse(delta.leases.__contains__, seqs)))
+            delta.removed_upto = max(delta.removed_upto, rows.last_seq)
+            kept.append(rows)
+    delta.rows = kept
+
+
+def _leave(delta: Delta, batch: Batch, left: Left) -> None:
+    """Notes added items that are left in the journal."""
+    seqs = [item.seq for item in batch.add or ()]
+    for rows in batch.rows or ():
+        seqs += range(rows.first_seq, rows.last_seq + 1)
+    delta.left.update(zip(seqs, repeat(left)))
+    delta.left_bytes += len(seqs) * left.item_bytes
+
+
+def _left_of(rows: Rows | Run, gone: bytes | bytearray | None) -> Iterable[int]:
+    """The sequences of the items that are not gone."""
+    seqs = range(rows.first_seq, rows.last_seq + 1)
+    return seqs if gone is None else compress(seqs, map(not_, gone))
 
 
 def _empty(entries: dict[int, Any]) -> None:

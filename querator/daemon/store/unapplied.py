@@ -23,15 +23,18 @@ from mypy_extensions import mypyc_attr
 from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, Rows, encode
+from querator.daemon.store.batches import Batch, encode
 from querator.daemon.store.columnar import ItemColumns, items_in
 from querator.daemon.store.delta import Delta, Left
 from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord, Place
+from querator.daemon.store.runs import Rows, Run
 from querator.daemon.store.stretches import LAST_SEQ
 from querator.items import Item
 from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN, UNAPPLIED_READ_ITEMS_MAX
 
 _seq_of = attrgetter("seq")
+Source = Item | Rows | Run | Left
+"""What has the contents of an item that is not applied yet."""
 
 
 class StagedBatch(NewRecord):
@@ -315,9 +318,9 @@ class UnappliedStore:
                     raise StorageError(f"partition {self.uuid}: {error}", [self.uuid]) from error
                 # The items are in the file by now, and the journal has overwritten their records.
 
-    def _waiting(self, after: int, before: int, items_max: int, bytes_max: int) -> list[tuple[int, Item | Rows | Left]]:
+    def _waiting(self, after: int, before: int, items_max: int, bytes_max: int) -> list[tuple[int, Source]]:
         """The first waiting items with after < seq < before that are not applied yet, with what has their contents."""
-        found: list[tuple[int, Item | Rows | Left]] = []
+        found: list[tuple[int, Source]] = []
         size = 0
         with self._lock:
             deltas = self.unapplied.written()
@@ -325,22 +328,22 @@ class UnappliedStore:
                 for seq, contents in delta.waiting(after, before):
                     if any([later.state_after(seq, "ready") != "ready" for later in deltas[at + 1 :]]):
                         continue
-                    size += _size_of(contents)
+                    size += _size_of(seq, contents)
                     if found and (size > bytes_max or len(found) >= min(items_max, UNAPPLIED_READ_ITEMS_MAX)):
                         return found
                     found.append((seq, contents))
         return found
 
-    def _items_of(self, waiting: Sequence[tuple[int, Item | Rows | Left]]) -> list[Item]:
+    def _items_of(self, waiting: Sequence[tuple[int, Source]]) -> list[Item]:
         """These items, ascending. Raises FileNotFoundError if the journal has no longer what is left in it."""
         seqs = {seq for seq, _ in waiting}
         items: list[Item] = []
-        rows: dict[int, Rows] = {}
+        rows: dict[int, Rows | Run] = {}
         records: dict[int, Left] = {}
         for _, contents in waiting:
             if isinstance(contents, Item):
                 items.append(contents)
-            elif isinstance(contents, Rows):
+            elif isinstance(contents, Rows | Run):
                 rows[contents.first_seq] = contents
             else:
                 records[contents.place.number] = contents
@@ -374,11 +377,13 @@ def _left(batch: Batch, place: Place) -> Left | None:
     return Left(place, place.payload_bytes // count)
 
 
-def _size_of(contents: Item | Rows | Left) -> int:
+def _size_of(seq: int, contents: Source) -> int:
     """The bytes of one item."""
     if isinstance(contents, Item):
         return len(contents.payload)
-    return len(contents.columns) // contents.count if isinstance(contents, Rows) else contents.item_bytes
+    if isinstance(contents, Run):
+        return len(contents.payloads[seq - contents.first_seq])
+    return contents.item_bytes if isinstance(contents, Left) else contents.size_bytes // contents.count
 
 
 def _items_in(batch: Batch) -> list[Item]:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from querator import limits
-from querator.daemon.store.batches import Batch, Rows
+from querator.daemon.store.batches import Batch
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.reading import count_leases
+from querator.daemon.store.runs import GoneFrom, Rows, Run
 from querator.items import Item
 
 _ORPHANED_PARTS: Final = (
@@ -31,16 +32,15 @@ def apply(file: PartitionFile, delta: Delta, left: Iterable[Batch] = ()) -> None
     with file.transaction() as cursor:
         _clear(file, cursor, delta)
         for items, rows in _together(delta, left):
-            gone = [seq for one in rows for seq in range(one.first_seq, one.last_seq + 1) if seq not in delta.left]
-            _insert_rows(file, cursor, rows, set(gone), max(gone, default=0))
+            _insert_rows(file, cursor, rows, lambda one: bytes([seq not in delta.left for seq in one.seqs]))
             _insert(file, cursor, "items", items)
-        _insert_rows(file, cursor, delta.rows, delta.removed, delta.removed_upto)
+        _insert_rows(file, cursor, delta.rows, delta.gone_from)
         _delete(file, cursor, delta.removed_from_file(), "seq", "items", "leases", "parts")
         _delete(file, cursor, delta.unscheduled, "seq", "scheduled", "parts")
         _insert(file, cursor, "items", delta.added.values())
         _insert(file, cursor, "scheduled", delta.scheduled.values())
-        _delete(file, cursor, (seq for seq in delta.leases if seq not in delta.added), "seq", "leases")
-        for leases in tables.batches_of(delta.leases.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
+        _delete(file, cursor, (seq for seq, _ in delta.all_leases() if seq not in delta.added), "seq", "leases")
+        for leases in tables.batches_of(delta.all_leases(), limits.APPLY_ROWS_PER_INSERT_MAX):
             file.insert(cursor, "leases", pa.table(arrow_rows.lease_rows(leases)))
         _delete(file, cursor, delta.lost, "seq", "lost")
         for lost in tables.batches_of(delta.lost.items(), limits.APPLY_ROWS_PER_INSERT_MAX):
@@ -55,29 +55,27 @@ def apply(file: PartitionFile, delta: Delta, left: Iterable[Batch] = ()) -> None
         cursor.execute(f"DELETE FROM {file.name}.meta WHERE applied <> ?", [delta.record])
 
 
-def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item], list[Rows]]]:
+def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item], list[Rows | Run]]]:
     """The items that were left in the journal and are still there, for inserts of a bounded size."""
     items: list[Item] = []
-    rows: list[Rows] = []
+    rows: list[Rows | Run] = []
     size = 0
     for batch in left:
         some = [item for item in batch.add or () if item.seq in delta.left]
         items += some
         rows += batch.rows or ()
-        size += sum([len(item.payload) for item in some]) + sum([len(one.columns) for one in batch.rows or ()])
+        size += sum([len(item.payload) for item in some]) + sum([one.size_bytes for one in batch.rows or ()])
         if size >= limits.PARTS_BYTES_PER_INSERT_MAX:
             yield items, rows
             items, rows, size = [], [], 0
     yield items, rows
 
 
-def _insert_rows(
-    file: PartitionFile, cursor: Cursor, rows: Iterable[Rows], removed: Collection[int], removed_upto: int
-) -> None:
-    """Adds items in columnar form, without the removed ones."""
+def _insert_rows(file: PartitionFile, cursor: Cursor, rows: Iterable[Rows | Run], gone_from: GoneFrom) -> None:
+    """Adds items in columnar form, without those that are gone."""
     from querator.daemon.store.duck import arrow_rows
 
-    for table in arrow_rows.tables_of(rows, removed, removed_upto):
+    for table in arrow_rows.tables_of(rows, gone_from):
         table, large = parts.cut(table)
         file.insert(cursor, "items", table)
         _insert_parts(file, cursor, large)
@@ -105,7 +103,7 @@ def _clear(file: PartitionFile, cursor: Cursor, delta: Delta) -> None:
     if delta.clear_ready:
         import pyarrow as pa
 
-        cursor.register("held", pa.table({"seq": pa.array(list(delta.leases), pa.int64())}))
+        cursor.register("held", pa.table({"seq": pa.array([seq for seq, _ in delta.all_leases()], pa.int64())}))
         cursor.execute(
             f"DELETE FROM {file.name}.items"
             f" WHERE seq NOT IN (SELECT seq FROM {file.name}.leases) AND seq NOT IN (SELECT seq FROM held)"

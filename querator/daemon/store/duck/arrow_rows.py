@@ -6,7 +6,7 @@ there are rows to write.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from querator import limits
-from querator.daemon.store.batches import Rows
 from querator.daemon.store.columnar import read_columns
+from querator.daemon.store.runs import GoneFrom, Rows, Run
 from querator.items import Hold, Item
 
 _MICROSECONDS: Final = pa.timestamp("us")
@@ -47,27 +47,24 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
     }
 
 
-def tables_of(all_rows: Iterable[Rows], removed: Collection[int], removed_upto: int) -> Iterator[pa.Table]:
-    """Columnar items as rows of the items table, without the removed items. Rows with the same columns come together.
-
-    No removed item has a higher sequence than `removed_upto`.
-    """
-    together: list[Rows] = []
+def tables_of(all_rows: Iterable[Rows | Run], gone_from: GoneFrom) -> Iterator[pa.Table]:
+    """Columnar items as rows of the items table, without removed items. Rows with the same columns come together."""
+    together: list[Rows | Run] = []
     contents: list[pa.Table] = []
     size = 0
     for rows in all_rows:
         content = read_columns(rows)
         if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or content.schema != contents[0].schema):
-            yield from _joined(together, contents, removed if removed_upto >= together[0].first_seq else ())
+            yield from _joined(together, contents, gone_from)
             together, contents, size = [], [], 0
         together.append(rows)
         contents.append(content)
-        size += len(rows.columns)
+        size += content.nbytes
     if together:
-        yield from _joined(together, contents, removed if removed_upto >= together[0].first_seq else ())
+        yield from _joined(together, contents, gone_from)
 
 
-def _joined(together: Sequence[Rows], contents: Sequence[pa.Table], removed: Collection[int]) -> Iterator[pa.Table]:
+def _joined(together: Sequence[Rows | Run], contents: Sequence[pa.Table], gone_from: GoneFrom) -> Iterator[pa.Table]:
     """The table of these rows, or nothing if all of them were removed. Columns that are missing get their defaults."""
     # In one piece: DuckDB takes twice as long for a hundred small pieces.
     table = pa.concat_tables(contents).combine_chunks()
@@ -88,8 +85,11 @@ def _joined(together: Sequence[Rows], contents: Sequence[pa.Table], removed: Col
             table = table.set_column(at, name, pc.coalesce(table.column(at), defaults))
         else:
             table = table.append_column(name, defaults)
-    if removed:
-        table = table.filter(pa.array([seq not in removed for seq in seqs.to_pylist()]))
+    gone = [gone_from(rows) for rows in together]
+    if any([one is not None for one in gone]):
+        marks = b"".join([bytes(rows.count) if one is None else one for rows, one in zip(together, gone, strict=True)])
+        present = pc.equal(pa.Array.from_buffers(pa.uint8(), len(marks), [None, pa.py_buffer(marks)]), 0)
+        table = table.filter(present)
     if table.num_rows:
         yield table
 
