@@ -506,3 +506,56 @@ class TestWaiting:
             assert await read(logical, partition, lambda store: store.summary().ready) == 0
 
         run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_the_turn_of_a_lone_client_runs_at_once(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        for answers in (1, 2):
+            bench.turns.hold()
+            bench.produce(logical)
+            assert len(bench.answers) == answers - 1  # the caller may have more to do
+            bench.turns.run_held()
+            assert len(bench.answers) == answers
+        bench.turns.hold()
+        bench.turns.run_held()  # nothing was asked for
+        bench.produce(logical)
+        assert len(bench.answers) == 2
+        await bench.until(lambda: len(bench.answers) == 3)
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_turn_waits_for_others_where_the_last_one_answered_several_clients(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.produce(logical)
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 2)
+        bench.storage.writers.clear()
+        bench.turns.hold()
+        bench.produce(logical)
+        bench.turns.run_held()
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 4)
+        assert len(bench.storage.writers) == 1
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_turn_that_breaks_off_is_not_the_fault_of_the_connection_that_ran_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(result: Any) -> None:
+        raise RuntimeError("a defect")
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.turns.hold()
+        bench.produce(logical, broken)
+        bench.turns.run_held()
+        assert "a turn broke off" in caplog.text
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 1)
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
