@@ -134,13 +134,12 @@ class Turns:
         self._is_holding = self._answered <= 1 and not self._turn_scheduled and not self.gather_seconds
 
     def run_held(self) -> None:
-        if self._is_holding:
-            self._is_holding = False
-            if self._turn_scheduled:
-                try:
-                    self._turn()
-                except Exception:  # a defect, for which the client's connection should not be blamed
-                    log.exception("a turn broke off")
+        is_due, self._is_holding = self._is_holding and self._turn_scheduled, False
+        if is_due:
+            try:
+                self._turn()
+            except Exception:  # a defect, for which the client's connection should not be blamed
+                log.exception("a turn broke off")
 
     def _gather(self, rounds: int, gathered: int) -> None:
         """Waits for further requests, as long as they keep coming. There were so many when it last waited."""
