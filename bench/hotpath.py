@@ -307,7 +307,7 @@ async def measured(
         await bench.rounds(5, Meter(time.process_time))
         # Neither background work nor the collector of cyclic garbage shall be part of a step.
         service.registry.upkeep.close()
-        service.registry.cancel_tasks()
+        await service.registry.end_tasks()
         settle_garbage_collector()
         with counting or contextlib.nullcontext():
             await bench.rounds(rounds, meter)
