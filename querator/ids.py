@@ -25,6 +25,9 @@ _LOW: Final = [a + b for a in _DIGITS for b in _DIGITS]
 _LOW_SIZE: Final = len(_LOW)
 _MIDDLE_SIZE: Final = _LOW_SIZE * _LOW_SIZE
 _HIGH_LENGTH: Final = TEXT_LENGTH - 2
+_END_LENGTH: Final = 8
+_END_SIZE: Final = 62**_END_LENGTH
+"""The last digits of an id: enough for all ids of a second, with few exceptions."""
 _ID_LIMIT: Final = 1 << 160
 _SECONDS_MAX: Final = 0xFFFFFFFF
 
@@ -57,8 +60,23 @@ def start_of_second(prefix: int, second: int) -> int:
 
 
 def encode(prefix: int, seq: int) -> str:
-    high, low = divmod(_number(prefix, seq), _LOW_SIZE)
-    return _high_text(high) + _LOW[low]
+    second = seq // US_PER_SECOND
+    beginning, start = _second(prefix, second)
+    end = start + seq - second * US_PER_SECOND
+    if end >= _END_SIZE:
+        high, low = divmod(_number(prefix, seq), _LOW_SIZE)
+        return _high_text(high) + _LOW[low]
+    # Numbers of this size are fast. The whole number has 160 bits.
+    upper, lower = end // _MIDDLE_SIZE, end % _MIDDLE_SIZE
+    digits = _LOW[upper // _LOW_SIZE] + _LOW[upper % _LOW_SIZE] + _LOW[lower // _LOW_SIZE] + _LOW[lower % _LOW_SIZE]
+    return beginning + digits
+
+
+@lru_cache(maxsize=4_096)
+def _second(prefix: int, second: int) -> tuple[str, int]:
+    """The first digits of the ids of a second, and the number that the last digits of its first id stand for."""
+    leading, end = divmod(_number(prefix, second * US_PER_SECOND), _END_SIZE)
+    return digits_of(leading, TEXT_LENGTH - _END_LENGTH), end
 
 
 def encode_many(prefix: int, seqs: list[int]) -> list[str]:

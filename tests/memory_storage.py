@@ -251,6 +251,12 @@ class MemoryStorage:
     def lagging(self, left_bytes: int = 0) -> set[str]:
         return set()
 
+    def holding(self) -> set[str]:
+        return set()
+
+    def trim(self) -> None:
+        pass
+
     @property
     def wants_preparing(self) -> bool:
         return False

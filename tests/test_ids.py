@@ -123,3 +123,17 @@ def test_a_pivot_of_any_partition_leads_to_the_first_sequence_at_or_after_it(
 def test_the_next_sequence_rises_whatever_the_clock_does(last: int, now: int) -> None:
     following = ids.next_sequence(last, now)
     assert following > last and following >= now
+
+
+def test_the_ids_of_a_second_go_on_where_their_last_digits_overflow():
+    """Which of these rare partitions that are, follows from the numbers: prefix * 2**64 ends in the wanted digits."""
+    second, digits, left = 1_800_000_000, 62**8, 500_000
+    first = second * 1_000_000
+    number = int.from_bytes(((second - 1_400_000_000) << 128 | first).to_bytes(20, "big"), "big")
+    wanted = digits - left - (digits - left - number) % 2**8
+    prefix = (wanted - number) // 2**8 * pow(2**56, -1, 31**8) % 31**8
+    assert (number + (prefix << 64)) % digits == wanted
+    one_by_one = [ids.encode(prefix, first + left + step) for step in range(-3, 260)]
+    assert one_by_one == ids.encode_many(prefix, [first + left + step for step in range(-3, 260)])
+    assert one_by_one == sorted(one_by_one)
+    assert [ids.decode(text) for text in one_by_one] == [(prefix, first + left + step) for step in range(-3, 260)]

@@ -17,9 +17,13 @@ from querator.items import Room
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping=values"
 OTHER_PATHS: Final = "(other)"
+_SAMPLES_MAX: Final = limits.DURATION_SAMPLES_MAX
 SECONDS_BOUNDS: Final[Sequence[float]] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+
+
+_bisect_left: Final[Callable[[Sequence[float], float], int]] = bisect_left
 
 
 class PartitionStatistics(NamedTuple):
@@ -78,10 +82,10 @@ class Durations:
         self.count = 0
         self.seconds = 0.0
         # An array, because a thousand float objects would be scattered over memory and keep its pages in use.
-        self._latest = array("d", bytes(8 * limits.DURATION_SAMPLES_MAX))
+        self._latest = array("d", bytes(8 * _SAMPLES_MAX))
 
     def observe(self, seconds: float) -> None:
-        self._latest[self.count % limits.DURATION_SAMPLES_MAX] = seconds
+        self._latest[self.count % _SAMPLES_MAX] = seconds
         self.count += 1
         self.seconds += seconds
 
@@ -101,7 +105,7 @@ class Histogram:
         self._counts = [0] * (len(SECONDS_BOUNDS) + 1)
 
     def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        self._counts[_bisect_left(SECONDS_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
     @property

@@ -72,7 +72,7 @@ class Service:
         self.archive = ArchiveRole(self.registry)
         self._gate: AnswerGate | None = None
         self._addresses: Sequence[str] = ()
-        self._find = self.registry.find
+        self._logicals = self.registry.logicals
         self._partition = self.registry.partition
         self._hot: dict[str, Callable[[Any, Respond, Caller], Abandon | None]] = {}
         self._calls: Calls = {}
@@ -166,17 +166,11 @@ class Service:
         registry.run(jobs.watch_free_space(registry))
         registry.run(registry.trends.watch(registry))
         registry.run(registry.access.keep_time())
-        registry.run(self._checkpoint_catalog())
+        registry.run(_checkpoint_catalog(registry))
         if shipper is not None and shipper.config.wait:
             catalog.committed = shipper.wait_for_all
         # Last, because a standby's connections are open: a call must meet the tokens and queues that were just loaded.
         self._offer_calls()
-
-    async def _checkpoint_catalog(self) -> None:
-        """Writes changes of the catalog into its file, until cancelled."""
-        while True:
-            await asyncio.sleep(limits.CATALOG_CHECKPOINT_SECONDS)
-            await self.registry.blocking(self.registry.catalog.checkpoint)
 
     def _lose_archive(self, error: QueratorError) -> None:
         """Stops all acknowledgements, because another daemon owns the archive, or because it is damaged."""
@@ -215,12 +209,21 @@ class Service:
 
     # -- calls
 
-    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
+    def call(
+        self, route: str, request: Any, respond: Respond, caller: Caller, is_alone: bool = False
+    ) -> Abandon | None:
         """Starts a call. `http` has already checked that the caller may make it."""
         hot = self._hot.get(route)
         try:
             if hot is not None:
-                return hot(request, respond, caller)
+                if not is_alone:
+                    return hot(request, respond, caller)
+                turns = self.registry.turns
+                turns.hold()
+                try:
+                    return hot(request, respond, caller)
+                finally:
+                    turns.run_held()
             respond = _readable_errors(respond, caller)
             if (by_caller := self._calls_by_caller.get(route)) is not None:
                 self.registry.run(by_caller(self.registry, request, caller), respond)
@@ -234,6 +237,10 @@ class Service:
         return None
 
     # -- items
+
+    def _find(self, name: str) -> Logical:
+        logical = self._logicals.get(name)
+        return self.registry.find(name) if logical is None or self.registry.stopping else logical
 
     # Only a lease is abandoned: a client that is gone must not get items. Every other call takes effect in any case.
 
@@ -408,6 +415,13 @@ def _shipper_of(registry: Registry, lose: Callable[[QueratorError], None]) -> Sh
 
     directories = [storage.directory for storage in config.storages]
     return Shipper(config.archive, config.data, directories, registry.clock, failed)
+
+
+async def _checkpoint_catalog(registry: Registry) -> None:
+    """Writes changes of the catalog into its file, until cancelled."""
+    while True:
+        await asyncio.sleep(limits.CATALOG_CHECKPOINT_SECONDS)
+        await registry.blocking(registry.catalog.checkpoint)
 
 
 def _ignore(result: Any) -> None:

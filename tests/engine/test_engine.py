@@ -16,12 +16,13 @@ import pytest
 from querator import limits
 from querator.clock import ManualClock
 from querator.config_file import LimitsConfig
-from querator.daemon.engine import Turns, at_store, change, close_partition, open_partition, read
+from querator.daemon.engine import Turns, Upkeep, at_store, change, close_partition, open_partition, read
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.requests import Complete, LeaseItems, Produce, Read
 from querator.daemon.store import LackOfMemory, StorageError, Store
 from querator.daemon.store.duck import applying
+from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import RequestFailed, RetryRequest
 from querator.items import Placement, Queue
@@ -506,3 +507,98 @@ class TestWaiting:
             assert await read(logical, partition, lambda store: store.summary().ready) == 0
 
         run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_items_that_came_and_went_let_segments_go_without_a_write_to_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SEGMENT_BYTES_MAX", "SEGMENT_ALLOCATION_BYTES"):
+        monkeypatch.setattr(limits, name, 2048)
+    monkeypatch.setattr(limits, "SPARES_MAX", 0)
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        store = partition.store
+        assert isinstance(store, DuckStore)
+        applied = store.record_applied
+
+        def come_and_go() -> None:
+            bench.produce(logical, bench.answers.append)
+            logical.submit(LeaseItems(leased, time.monotonic_ns() + 10**11, "client", 1, None, ""))
+
+        def leased(delivery: Any) -> None:
+            logical.submit(Complete(bench.answers.append, 0, [lease.id for lease in delivery.leases]))
+
+        journal, number = tmp_path / "one" / "journal", 0
+        while len(list(journal.glob("*.seg"))) < 2:
+            come_and_go()
+            number += 1
+            await bench.until(lambda number=number: len(bench.answers) == 2 * number)
+        upkeep = Upkeep(bench.turns, 1 << 30)
+        try:
+            assert not bench.storage.lagging()  # so the file need not catch up yet
+            assert bench.storage.holding()
+            upkeep.look_after(bench.turns.disks["one"])
+            assert not bench.storage.holding()
+            await bench.until(lambda: not bench.turns.threads.busy_partitions())
+            bench.turns.disks["one"].keeper.submit(lambda: None).result()
+        finally:
+            upkeep.close()
+        assert len(list(journal.glob("*.seg"))) == 1
+        assert store.record_applied == applied
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_the_turn_of_a_lone_client_runs_at_once(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        for answers in (1, 2):
+            bench.turns.hold()
+            bench.produce(logical)
+            assert len(bench.answers) == answers - 1  # the caller may have more to do
+            bench.turns.run_held()
+            assert len(bench.answers) == answers
+        bench.turns.hold()
+        bench.turns.run_held()  # nothing was asked for
+        bench.produce(logical)
+        assert len(bench.answers) == 2
+        await bench.until(lambda: len(bench.answers) == 3)
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_turn_waits_for_others_where_the_last_one_answered_several_clients(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.produce(logical)
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 2)
+        bench.storage.writers.clear()
+        bench.turns.hold()
+        bench.produce(logical)
+        bench.turns.run_held()
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 4)
+        assert len(bench.storage.writers) == 1
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_turn_that_breaks_off_is_not_the_fault_of_the_connection_that_ran_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(result: Any) -> None:
+        raise RuntimeError("a defect")
+
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        bench.turns.hold()
+        bench.produce(logical, broken)
+        bench.turns.run_held()
+        assert "a turn broke off" in caplog.text
+        bench.produce(logical)
+        await bench.until(lambda: len(bench.answers) == 1)
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)

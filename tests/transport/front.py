@@ -64,11 +64,16 @@ class StandIn:
         self.requests: list[tuple[str, Any]] = []
         self.parked: list[Respond] = []
         self.abandoned = 0
+        self.alone: list[bool] = []
+        """Of each request, whether its client was taken for the only active one."""
 
-    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
+    def call(
+        self, route: str, request: Any, respond: Respond, caller: Caller, is_alone: bool = False
+    ) -> Abandon | None:
         queue = getattr(request, "queue_name", "")
         with self.changed:
             self.requests.append((route, request))
+            self.alone.append(is_alone)
             if queue == "park":
                 self.parked.append(respond)
             self.changed.notify_all()

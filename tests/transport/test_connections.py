@@ -13,7 +13,7 @@ import pytest
 from querator.daemon.http.gate import SWEEP_SECONDS
 from querator.errors import RequestFailed
 from querator.limits import HEAD_BYTES_MAX
-from tests.transport.front import PATIENCE_SECONDS, Front, chunked, produce, request
+from tests.transport.front import PATIENCE_SECONDS, Front, Wire, chunked, produce, request
 from tests.waiting import until
 
 
@@ -40,6 +40,27 @@ def test_one_connection_serves_many_calls_also_after_errors(front: Front) -> Non
             answer = wire.answer()
             assert answer.status == status
             assert "connection" not in answer.headers
+
+
+def test_a_client_is_alone_once_two_requests_in_a_row_are_its_own(front: Front) -> None:
+    if front.way == "asgi":
+        pytest.skip("these requests take the long way")
+    one, other = front.connect(), front.connect()
+
+    def ask(wire: Wire, times: int = 1) -> list[bool]:
+        front.service.alone.clear()
+        wire.send(produce() * times)
+        for _ in range(times):
+            assert wire.answer().status == 200
+        return front.service.alone
+
+    ask(one), ask(one), ask(other)  # the head is learned, and found again
+    assert ask(one) == [False]
+    assert ask(one) == [True]
+    assert ask(other) == [False]
+    assert ask(one) == [False]
+    # Requests that come together would hold up other clients if each had a turn of its own.
+    assert ask(one, times=3) == [False] * 3
 
 
 def test_a_client_may_ask_for_the_end(front: Front) -> None:

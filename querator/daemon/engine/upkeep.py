@@ -129,6 +129,7 @@ class Upkeep:
         leaves_much = left_bytes >= disk.left_bytes_max // 2
         everyone = hurry or holds_much or leaves_much or disk.is_idle
         if not disk.due and disk.behind:
+            self._skip(disk)
             lagging = storage.lagging(left_bytes)
             for partition, logical in disk.behind.items():
                 if everyone or partition.placement.uuid in lagging:
@@ -169,9 +170,23 @@ class Upkeep:
             if _forgets(partition, now_us):
                 disk.due.append((logical, partition))
 
+    def _skip(self, disk: Disk) -> None:
+        """Lets old segments go that no file needs. A busy partition is empty only now and then, so every look tries it,
+        long before the file would have to catch up."""
+        old = disk.storage.holding()
+        stores = [store for one in disk.behind if one.placement.uuid in old and (store := one.store) is not None]
+        if any([store.skip() for store in stores]):
+            disk.keeper.submit(disk.storage.trim)
+
     def _catch_up_next(self, disk: Disk) -> None:
+        has_skipped = False
         while disk.due and not disk.catching_up:
-            self._catch_up(disk, *disk.due.popleft())
+            logical, partition = disk.due.popleft()
+            # Asked here and not earlier: while other files caught up, the last items may have left this partition.
+            has_skipped = (partition.store is not None and partition.store.skip()) or has_skipped
+            self._catch_up(disk, logical, partition)  # does nothing if no bytes are left to apply
+        if has_skipped:
+            disk.keeper.submit(disk.storage.trim)
 
     def _catch_up(self, disk: Disk, logical: Logical, partition: Partition) -> None:
         """Applies to one partition's file what it lacks, and deletes expired request ids from it."""

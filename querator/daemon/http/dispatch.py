@@ -63,10 +63,12 @@ class ArchiveReport(Protocol):
 class CallHandler(Protocol):
     """The methods of the service that this package calls."""
 
-    def call(self, route: str, request: Any, respond: Respond, caller: Caller) -> Abandon | None:
+    def call(
+        self, route: str, request: Any, respond: Respond, caller: Caller, is_alone: bool = False
+    ) -> Abandon | None:
         """Starts a request that its caller may make. Calls `respond` exactly once, on this thread.
 
-        That can be before this method returns.
+        That can be before this method returns. `is_alone` says that no other client seems to be active.
 
         The result is a message, an error, or None for a plain success. Returns a function that abandons the request.
         """
@@ -158,7 +160,7 @@ class Calls:
         except Unauthorized as error:
             raise Refused(error, codec) from None
 
-    def start(self, call: Call, body: bytes, respond: Respond, peer: Peer) -> Abandon | None:
+    def start(self, call: Call, body: bytes, respond: Respond, peer: Peer, is_alone: bool = False) -> Abandon | None:
         """Passes the decoded body to the service. Never raises. Returns a function that abandons a waiting call."""
         try:
             if call.content_error is not None:
@@ -166,7 +168,7 @@ class Calls:
             request = call.decode(call.message, body)
             if call.granted is not None and (not call.granted or request.queue_name not in call.granted):
                 respond = self._check(call, request, respond, peer)
-            return self.service.call(call.name, request, respond, call.caller)
+            return self.service.call(call.name, request, respond, call.caller, is_alone)
         except QueratorError as error:
             respond(error)
         except Exception:

@@ -79,6 +79,9 @@ class Gate:
         """
         calls.access.on_ended.append(self._forget_callers)
         self.reply_heads = ReplyHeads()
+        self.latest: Connection | None = None
+        """The connection that the last request came from. If the next one comes from it too, no other client is active.
+        """
         self.bodies = BodyRoom()
         self.unread_answers = UnreadAnswers()
         self.sweeps = 0

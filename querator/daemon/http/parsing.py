@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import re
 from typing import Any, Final
 
@@ -30,21 +29,19 @@ _PLACEHOLDER_METHOD: Final = b"PUT"
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
-class Phase(enum.IntEnum):
-    HEAD = 0
-    """Between requests, or in the middle of a head."""
-    HOT_BODY = 1
-    """The body of a request with a remembered head is still arriving."""
-    PARSED_BODY = 2
-    """The body of a parsed request is still arriving."""
-    ANSWER = 3
-    """A complete request waits for its answer."""
-    LINGER = 4
-    """The last answer is sent. The client may still be sending."""
-    GONE = 5
-
-
-HEAD, HOT_BODY, PARSED_BODY, ANSWER, LINGER, GONE = [int(phase) for phase in Phase]
+# The phases of a connection: what the bytes that arrive next belong to. Not an enum, because compiled code puts such
+# constants in the place of their names.
+HEAD: Final = 0
+"""Between requests, or in the middle of a head."""
+HOT_BODY: Final = 1
+"""The body of a request with a remembered head is still arriving."""
+PARSED_BODY: Final = 2
+"""The body of a parsed request is still arriving."""
+ANSWER: Final = 3
+"""A complete request waits for its answer."""
+LINGER: Final = 4
+"""The last answer is sent. The client may still be sending."""
+GONE: Final = 5
 
 
 class ParsingConnection(HttpToolsProtocol):
@@ -58,7 +55,7 @@ class ParsingConnection(HttpToolsProtocol):
         self._raw = transport
         self._peer = peer_of(transport, self.gate.calls.access)
         self._heads = self.gate.heads[self._peer.caller]
-        self._phase = HEAD
+        self._phase: int = HEAD
         self._held, self._held_at = b"", 0
         self._last_sweep = self.gate.sweeps
         self._linger_bytes = 0

@@ -73,6 +73,8 @@ class QueratorProtocol(ParsingConnection):
         abandon, self._abandon = self._abandon, None
         self._held = b""
         self._chunks = []
+        if self.gate.latest is self:
+            self.gate.latest = None
         self.gate.unread_answers.remove(self)
         self.leave_room()
         if self._room is not None:
@@ -160,7 +162,10 @@ class QueratorProtocol(ParsingConnection):
             end = data.find(_END) + 4
             known = self._heads.whole.get(data[:end])
             if known is not None and end + known.length == len(data):
-                self._answer(known.call, data[end:])
+                gate = self.gate
+                is_alone = gate.latest is self
+                gate.latest = self
+                self._answer(known.call, data[end:], is_alone)
             else:
                 self._advance(data)
         elif phase == HOT_BODY:
@@ -267,12 +272,12 @@ class QueratorProtocol(ParsingConnection):
 
     # Hot calls
 
-    def _answer(self, call: Call, body: bytes) -> None:
+    def _answer(self, call: Call, body: bytes, is_alone: bool = False) -> None:
         self._phase = ANSWER
         self._call = call
         self._started = perf_counter()
         self._is_calling = True
-        abandon = self.gate.calls.start(call, body, self._respond, self._peer)
+        abandon = self.gate.calls.start(call, body, self._respond, self._peer, is_alone)
         self._is_calling = False
         if self._phase == ANSWER:
             self._abandon = abandon
@@ -281,11 +286,12 @@ class QueratorProtocol(ParsingConnection):
         call = self._call
         if call is None or self._phase != ANSWER:
             return
-        call.durations.observe(perf_counter() - self._started)
         self._call = self._abandon = None
         self._phase = HEAD
         self._last_sweep = self.gate.sweeps
         self._write(call.codec, result, close=self._is_ending)
+        # After the answer, because the client waits for it.
+        call.durations.observe(perf_counter() - self._started)
         if self._is_ending:
             self._raw.close()
         elif self._held or self.flow.read_paused:

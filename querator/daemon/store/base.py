@@ -6,11 +6,11 @@ in memory, and `storage.write(storage.take())` makes every staged batch durable.
 worker thread. Nothing may be acknowledged before `write` has returned. If `write` raises, its batches are dropped as if
 they had never been staged. Otherwise `absorb` must follow.
 
-`commit`, `is_removed`, `take`, `absorb` and the properties are called on the loop's thread. Every other method blocks
-and runs in a worker thread, one call at a time per store; only `ready_ahead` may run beside a flush or a checkpoint.
-The loop uses the result of a call before it makes the next one. A storage has one write at a time, and `take` waits
-until the last write was absorbed. Until then a store whose batch is being written gets no further batch, because that
-batch would build on one that may fail.
+`commit`, `is_removed`, `skip`, `take`, `absorb` and the properties are called on the loop's thread. Every other method
+blocks and runs in a worker thread, one call at a time per store; only `ready_ahead` may run beside a flush or a
+checkpoint. The loop uses the result of a call before it makes the next one. A storage has one write at a time, and
+`take` waits until the last write was absorbed. Until then a store whose batch is being written gets no further batch,
+because that batch would build on one that may fail.
 
 Reads see batches that were applied. Call `flush` first where a read must see everything. `find`, `ready`, `scheduled`
 and `expired` may return rows that a later batch has leased or removed without being applied yet. The caller knows its
@@ -94,6 +94,11 @@ class Store(Protocol):
 
     def has_removed_from(self, seq: int) -> bool:
         """False if `is_removed` is false for every ready item with this sequence or a higher one; fast."""
+
+    def skip(self) -> bool:
+        """If the batches that were *written* so far change nothing in the file, all in all: notes that the file need
+        not have them, so that the journal can let them go. Fast. False if they change something.
+        """
 
     @property
     def has_staged(self) -> bool:
@@ -303,6 +308,12 @@ class Storage(Protocol):
     def lagging(self, left_bytes: int = 0) -> set[str]:
         """The partitions that should be applied first, because they keep old journal segments from being trimmed.
         `left_bytes` are left in the journal, and may stay there."""
+
+    def holding(self) -> set[str]:
+        """All partitions that keep journal segments from being trimmed, apart from the segment in use."""
+
+    def trim(self) -> None:
+        """Drops what no partition of the journal needs any more. Called after partitions skipped batches."""
 
     @property
     def wants_preparing(self) -> bool:

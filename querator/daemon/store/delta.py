@@ -106,6 +106,14 @@ class Delta:
         self.requests: dict[str, int] = {}
 
     @property
+    def is_nothing(self) -> bool:
+        """Whether the batches change nothing in the file, all in all."""
+        changes = (self.added, self.left, self.rows, self.removed, self.leases, self.scheduled, self.unscheduled)
+        return not (
+            any(changes) or self.lost or self.requests or self.clear_ready or self.clear_leased or self.clear_scheduled
+        )
+
+    @property
     def memory_bytes(self) -> int:
         """Roughly an upper bound of the memory of the items and of the keys that an apply looks for."""
         keys = len(self.removed) + len(self.leases) + len(self.unscheduled) + len(self.lost) + len(self.requests)

@@ -216,6 +216,19 @@ class UnappliedStore:
         deltas = self.unapplied.deltas()
         return any(delta.removed_upto >= seq or delta.clear_ready or delta.clear_leased for delta in deltas)
 
+    def skip(self) -> bool:
+        unapplied = self.unapplied
+        with self._lock:
+            current = unapplied.current
+            if unapplied.frozen is not None or unapplied.filled or not current.journal_bytes or not current.is_nothing:
+                return False
+            if not self._can_skip(current):
+                return False
+            current.journal_bytes = current.held_bytes = 0
+            # A read under way may look for a record that has left the journal now, and then reads again.
+            unapplied.applied_through = max(unapplied.applied_through, current.last_seq)
+        return True
+
     @property
     def has_staged(self) -> bool:
         return bool(self.unapplied.staged)
@@ -359,6 +372,10 @@ class UnappliedStore:
 
     def _ready_in_file(self, after: int, before: int, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
         raise NotImplementedError
+
+    def _can_skip(self, delta: Delta) -> bool:
+        """Notes that the file need not have the records of this Delta, which changes nothing. Under the lock; fast."""
+        return False
 
     def _record_applied(self) -> int:
         raise NotImplementedError

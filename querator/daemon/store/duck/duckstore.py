@@ -25,7 +25,7 @@ from querator.daemon.store.duck.resting import Rest, mark_of
 from querator.daemon.store.duck.slices import Scan, Slice, read_slice, split_table
 from querator.daemon.store.duck.snapshot import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints
-from querator.daemon.store.journal import Journal
+from querator.daemon.store.journal import Journal, Skip
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 
 _log = logging.getLogger(__name__)
@@ -107,6 +107,11 @@ class DuckStore(UnappliedStore):
 
     def _record_applied(self) -> int:
         return self.record_applied
+
+    def _can_skip(self, delta: Delta) -> bool:
+        if self._is_doubtful or self.file_replaced():
+            return False
+        return self._journal.books.skip(self.partition, Skip(self.record_applied, delta.record, delta.last_seq))
 
     def _apply(self, delta: Delta) -> None:
         self._check_in_place()

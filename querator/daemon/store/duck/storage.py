@@ -11,6 +11,7 @@ from uuid import UUID
 from querator import limits
 from querator.daemon.store.base import Loss, StorageError
 from querator.daemon.store.batches import decode
+from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying, reading, tables
 from querator.daemon.store.duck.attached import AttachedFiles, log_path
 from querator.daemon.store.duck.duckstore import DuckStore
@@ -49,6 +50,10 @@ class DuckStorage:
         self._files = AttachedFiles(name, self.directory, self._journal)
         self._resting = RestingFiles(self.directory / "resting")
         self._staged = StagedBatches()
+        # Methods of the contract that are those of a part. A turn takes no step in Python for `take`.
+        self.take = self._staged.take
+        self.trim = self._journal.books.trim
+        self.note_acknowledged = self._journal.note_acknowledged
         self._written: tuple[Path, int] | None = None
         """Where the last write is in the journal, until it is absorbed."""
         self._stores: dict[str, DuckStore] = {}
@@ -150,6 +155,7 @@ class DuckStorage:
                 meta = self._resting.take(uuid, path)
                 if meta is None or accept_loss:
                     file, meta = self._files.attach(uuid, history, accept_loss)
+                file, meta = _with_skip(self._files, file, meta, history)
                 self.feed.opened(Opening(uuid, queue, meta.applied, is_new=False))
                 return self._enter(file, meta, history, accept_loss)
         except StorageError:
@@ -278,9 +284,6 @@ class DuckStorage:
     def staged_bytes(self) -> int:
         return self._staged.waiting_bytes
 
-    def take(self) -> object | None:
-        return self._staged.take()
-
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         try:
@@ -299,6 +302,9 @@ class DuckStorage:
         lagging = self._journal.books.lagging(2 * left_bytes // limits.SEGMENT_BYTES_MAX)
         return {str(UUID(bytes=partition)) for partition in lagging}
 
+    def holding(self) -> set[str]:
+        return {str(UUID(bytes=partition)) for partition in self._journal.books.holding()}
+
     @property
     def wants_preparing(self) -> bool:
         return self._journal.wants_spare
@@ -306,9 +312,6 @@ class DuckStorage:
     def prepare(self) -> None:
         if self._journal.wants_spare:
             self._journal.make_spare()
-
-    def note_acknowledged(self) -> None:
-        self._journal.note_acknowledged()
 
     def roll(self) -> None:
         self._journal.roll()
@@ -333,6 +336,21 @@ class DuckStorage:
             _log.error("storage %s was not closed cleanly: %s", self.name, error)
         self._files.close()
         self._journal.close()
+
+
+def _with_skip(
+    files: AttachedFiles, file: PartitionFile | None, meta: Meta, history: History
+) -> tuple[PartitionFile | None, Meta]:
+    """Notes in a file that it has the records that it need not have, so that nobody else must know of them."""
+    partition = UUID(meta.uuid).bytes
+    skip = history.skip(partition, meta.applied)
+    if skip is None or history.missing(partition, meta.applied):
+        return file, meta
+    if file is None:
+        file, meta = files.attach(meta.uuid, history)
+    meta = meta._replace(applied=skip.through, last_seq=max(meta.last_seq, skip.last_seq))
+    applying.apply(file, Delta(meta.applied, meta.last_seq))
+    return file, meta
 
 
 def _is_uuid(text: str) -> bool:

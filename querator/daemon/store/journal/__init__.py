@@ -19,6 +19,7 @@ from querator.daemon.store.journal.feed import (
 from querator.daemon.store.journal.history import History, Place
 from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES, NewRecord
 from querator.daemon.store.journal.segments import Journal
+from querator.daemon.store.journal.trimmed import Skip
 
 __all__ = [
     "BATCH",
@@ -33,6 +34,7 @@ __all__ = [
     "Opening",
     "Place",
     "Position",
+    "Skip",
     "Survey",
     "records_left",
     "records_of",

@@ -21,7 +21,7 @@ from querator.daemon.store.journal.history import History
 from querator.daemon.store.journal.kept import Kept
 from querator.daemon.store.journal.records import CLOSED, Record, magic_of, read_records
 from querator.daemon.store.journal.spares import Spares
-from querator.daemon.store.journal.trimmed import Trimmed
+from querator.daemon.store.journal.trimmed import Skip, Trimmed
 from querator.items import Room
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Books:
         """
         self.segments = []
         is_known = self._trimmed.recover()
-        history = History(self._trimmed.numbers)
+        history = self.no_history()
         if has_trimmed and not is_known:
             # Before all records: a partition whose first record here follows its last applied one lacks nothing.
             history.wound("TRIMMED and its copy are missing or damaged", None)
@@ -98,7 +98,7 @@ class Books:
         with self._trimming:
             with self.lock:
                 segments = [(segment.number, segment.path, segment.bytes) for segment in self.segments]
-            history = History(self._trimmed.numbers)
+            history = self.no_history()
             self._kept.read(history)
             for number, path, end in segments:
                 for found in read_records(path.read_bytes(), number, end).found:
@@ -107,7 +107,7 @@ class Books:
 
     def no_history(self) -> History:
         """The history of a partition that needs no record of the journal."""
-        return History(self._trimmed.numbers)
+        return History(self._trimmed.numbers, self._trimmed.skips)
 
     def is_needed_by(self, partition: bytes) -> bool:
         with self.lock:
@@ -125,15 +125,32 @@ class Books:
         needed.
         """
         with self.lock:
-            for segment in self.segments:
-                if segment.needs.get(partition, number + 1) <= number:
-                    del segment.needs[partition]
+            self._drop_needs_through(partition, number)
+            skip = self._trimmed.skips.get(partition)
+            if skip is not None and skip.applied < number:
+                del self._trimmed.skips[partition]
         if partition in self._kept.numbers:
             with self._trimming:
                 # Read again under the lock: trimming may have kept more of the partition's records since.
                 if self._kept.numbers.get(partition, number + 1) <= number:
                     self._kept.drop(partition)
         self.trim()
+
+    def skip(self, partition: bytes, skip: Skip) -> bool:
+        """Called when the partition's file need not contain these records, because they change nothing. False if the
+        file must have them all the same. `trim` must follow at some time; it makes the skip durable before it trims.
+        """
+        with self.lock:
+            if partition in self._kept.numbers:
+                return False  # its records would be dropped before the skip is durable
+            self._trimmed.skips[partition] = skip
+            self._drop_needs_through(partition, skip.through)
+        return True
+
+    def _drop_needs_through(self, partition: bytes, number: int) -> None:
+        for segment in self.segments:
+            if segment.needs.get(partition, number + 1) <= number:
+                del segment.needs[partition]
 
     def release(self, partition: bytes) -> None:
         """Called when the partition needs no record of the journal any more. Trims segments that nobody needs."""
@@ -149,7 +166,7 @@ class Books:
         for segment in self.segments:
             segment.needs.pop(partition, None)
             segment.partitions.pop(partition, None)
-        self._trimmed.numbers.pop(partition, None)
+        self._trimmed.forget(partition)
 
     def lagging(self, expected: int = 0) -> set[bytes]:
         """The partitions that keep closed segments from being trimmed, if there are too many closed segments besides
@@ -159,6 +176,11 @@ class Books:
             closed = [segment for segment in self._needed() if segment is not self.active]
             too_many = max(0, len(closed) - limits.SEGMENTS_WAITING_MAX - expected)
             return set().union(*[segment.needs for segment in closed[:too_many]])
+
+    def holding(self) -> set[bytes]:
+        """The partitions that keep closed segments from being trimmed, however few these are."""
+        with self.lock:
+            return set().union(*[segment.needs for segment in self._needed() if segment is not self.active])
 
     def hold_from(self, number: int | None) -> None:
         """Holds segments from this number on, until the archive has copied them. None holds nothing."""

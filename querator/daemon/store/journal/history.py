@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from querator.daemon.store.journal.records import BATCH, CLOSED, Damage, Record
+from querator.daemon.store.journal.trimmed import Skip
 
 
 class Place(NamedTuple):
@@ -35,11 +36,12 @@ class Wound(NamedTuple):
 
 
 class History:
-    def __init__(self, trimmed: Mapping[bytes, int] | None = None) -> None:
+    def __init__(self, trimmed: Mapping[bytes, int] | None = None, skips: Mapping[bytes, Skip] | None = None) -> None:
         """`trimmed` is the last record of each partition that was trimmed."""
         self.places: dict[bytes, list[Place]] = {}
         self.wounds: list[Wound] = []
         self._trimmed = dict(trimmed or {})
+        self._skips = dict(skips or {})
         self._closed: dict[bytes, int] = {}
         self._order = 0
 
@@ -54,6 +56,7 @@ class History:
             self._closed[found.partition] = self._order
             self.places.pop(found.partition, None)
             self._trimmed.pop(found.partition, None)
+            self._skips.pop(found.partition, None)
         elif found.kind == BATCH:
             places = self.places.setdefault(found.partition, [])
             if not places or found.number > places[-1].number:
@@ -66,8 +69,18 @@ class History:
         where = f"{path.name}: {reason}" if path else reason
         self.wounds.append(Wound(self._order, partition, number, where, path))
 
+    def skip(self, partition: bytes, applied: int) -> Skip | None:
+        """The records after `applied` that the partition's file need not contain, because they change nothing."""
+        skip = self._skips.get(partition)
+        return skip if skip is not None and skip.applied == applied else None
+
     def replay(self, partition: bytes, applied: int) -> list[Place]:
-        return [place for place in self.places.get(partition, ()) if place.number > applied]
+        after = self._reached(partition, applied)
+        return [place for place in self.places.get(partition, ()) if place.number > after]
+
+    def _reached(self, partition: bytes, applied: int) -> int:
+        skip = self.skip(partition, applied)
+        return applied if skip is None else skip.through
 
     def missing(self, partition: bytes, applied: int) -> str:
         """Why records of this partition may be missing; "" when none can be.
@@ -75,6 +88,7 @@ class History:
         `applied` is the number of the last record that the partition's file contains.
         """
         reasons: list[str] = []
+        applied = self._reached(partition, applied)
         expected = applied + 1
         for place in self.replay(partition, applied):
             if place.number != expected:

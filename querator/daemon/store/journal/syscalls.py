@@ -10,28 +10,28 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-_LIBC: Final = ctypes.PyDLL(None, use_errno=True)
-_pwrite = _LIBC.pwrite
-_pwrite.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64]
-_pwrite.restype = ctypes.c_ssize_t
-_fdatasync = _LIBC.fdatasync
-_fdatasync.argtypes = [ctypes.c_int]
+# Without `argtypes`: converting the arguments by them would cost more than the calls. The file is passed as an int.
+_pwrite: Final[Callable[..., int]] = ctypes.PyDLL(None).pwrite
+_pwrite.restype = ctypes.c_ssize_t  # type: ignore[attr-defined]
+_fdatasync: Final[Callable[[int], int]] = ctypes.PyDLL(None, use_errno=True).fdatasync
+_size: Final[Any] = ctypes.c_size_t()
+_offset: Final[Any] = ctypes.c_int64()
+"""Arguments of 64 bits. There is one pair, because only the loop's thread makes these calls."""
 
 
 def pwrite_holding(fd: int, data: bytes, offset: int) -> int:
-    while (written := int(_pwrite(fd, data, len(data), offset))) < 0:
-        _raise_unless_interrupted()
-    return written
+    _size.value = len(data)
+    _offset.value = offset
+    written = _pwrite(fd, data, _size, _offset)
+    # A write that fails is tried again in the ordinary way, which knows the error.
+    return written if written >= 0 else os.pwrite(fd, data, offset)
 
 
 def fdatasync_holding(fd: int) -> None:
     while _fdatasync(fd) < 0:
-        _raise_unless_interrupted()
-
-
-def _raise_unless_interrupted() -> None:
-    number = ctypes.get_errno()
-    if number != errno.EINTR:
-        raise OSError(number, os.strerror(number))
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
