@@ -251,3 +251,27 @@ def test_an_apply_that_failed_is_repeated(
     assert ahead(store) == [2, 3]
     store.flush()
     assert ready_seqs(store) == [2, 3]
+
+
+def test_items_that_are_left_come_in_their_order_however_their_batch_has_them(
+    storage: DuckStorage, store: DuckStore
+) -> None:
+    batch = in_columns(1, 3)
+    batch.add = [item(4, payload=payload(4))]
+    batch.rows = [*(batch.rows or ()), *(in_columns(5, 2).rows or ())]
+    batch.last_seq = 6
+    write(storage, store, batch)
+    assert ahead(store, 0, 4) == [1, 2, 3]
+    assert ahead(store, 0, None, 2 * SIZE + 10_000) == [1, 2]
+    assert ahead(store, 2) == [3, 4, 5, 6]
+
+
+def test_an_item_that_never_reaches_the_file_leaves_no_lease_there(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEFT_DELTA_BYTES", 2 * SIZE)
+    write(storage, store, large(1, 2), leased((1, 1, 99)), large(3, 4), batch_of(remove=[1]))
+    assert len(store.unapplied.filled) == 2
+    store.flush()
+    assert ready_seqs(store) == [2, 3, 4]
+    assert store.file.rows("SELECT seq FROM {file}.leases") == []

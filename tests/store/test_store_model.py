@@ -167,17 +167,18 @@ class Stores(RuleBasedStateMachine):
             )
         after_clear = deepcopy(state)
         after_clear.take(batch)
-        batch.add = [self.new_item() for _ in range(added)]
+        first_seq = self.next_seq
+        comes_last = data.draw(st.integers(0, added))
+        batch.add = [self.new_item() for _ in range(added - comes_last)]
         if in_columns:
             batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
         if in_run:
             batch.rows = [*(batch.rows or ()), self.new_run(in_run, data.draw(st.booleans()))]
+        run_ends = self.next_seq
+        batch.add += [self.new_item() for _ in range(comes_last)]
         batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
-        new = [
-            *(item.seq for item in batch.add or ()),
-            *range(self.next_seq - scheduled - in_columns - in_run, self.next_seq - scheduled),
-        ]
-        free = after_clear.never_leased | set(range(self.next_seq - scheduled - in_run, self.next_seq - scheduled))
+        new = list(range(first_seq, self.next_seq - scheduled))
+        free = after_clear.never_leased | set(range(run_ends - in_run, run_ends))
         batch.leased_stripes = self.some_stripes(data, free)
         there = [*after_clear.items, *(new if written_as_leased else ())]
         batch.lease_seqs = self.some(data, there)
@@ -291,6 +292,9 @@ class Stores(RuleBasedStateMachine):
         expected = self.written.contents()
         assert contents(self.in_memory, self.written.lost) == expected
         assert contents(self.on_disk, self.written.lost) == expected
+        assert self.on_disk.file.rows("SELECT seq FROM {file}.leases ORDER BY seq") == [
+            (seq,) for seq in sorted(self.written.leases)
+        ], "a lease without an item"
 
     @rule()
     def roll(self) -> None:
@@ -362,14 +366,16 @@ class StoresThatLeaveItems(Stores):
     def catch_up(self) -> None:
         self.on_disk.catch_up()
 
-    @rule()
-    def read_ahead(self) -> None:
+    @rule(items_max=st.sampled_from([1, 2, 5, 1_000]), before=st.integers(0, 40))
+    def read_ahead(self, items_max: int, before: int) -> None:
         """Finds every waiting item, and nothing else but rows of the file that are known to be leased or gone."""
         found: dict[int, Item] = {}
-        while read := self.on_disk.ready_ahead(max(found, default=0), None, 1_000, 1 << 40):
+        upto = before or self.next_seq
+        while read := self.on_disk.ready_ahead(max(found, default=0), before or None, items_max, 1 << 40):
             items = read if isinstance(read, list) else read.items(0, read.count)
             found.update((item.seq, item) for item in items)
-        waiting = {seq: item for seq, item in self.written.items.items() if seq not in self.written.leases}
+        ready = self.written.items.keys() - self.written.leases.keys()
+        waiting = {seq: self.written.items[seq] for seq in ready if seq < upto}
         assert {seq: item for seq, item in found.items() if seq in waiting} == waiting
         for seq in found.keys() - waiting.keys():
             assert seq in self.written.leases or self.on_disk.is_removed(seq)

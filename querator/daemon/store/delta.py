@@ -200,8 +200,9 @@ class Delta:
             low, high = min(seqs), max(seqs)
             for leased in list(self.leased_stripes.values()):
                 if leased.stripe.first_seq <= high and low <= leased.stripe.seqs[-1]:
-                    del self.leased_stripes[leased.stripe.first_seq]
+                    # In this order, because `state_after` may run meanwhile, in another thread.
                     self.leases.update(leased.leases())
+                    del self.leased_stripes[leased.stripe.first_seq]
         if self.leases:
             _consume(map(self.leases.pop, seqs, repeat(None)))
 
@@ -258,12 +259,18 @@ class Delta:
             self.gone.pop(self.rows[0].first_seq, None)
             del self.rows[0]
 
-    def cancel(self, later: Delta) -> None:
-        """Forgets items that a later Delta removes from the file, in both."""
-        for items in (self.left, self.added):
-            for seq in items.keys() & later.removed.keys():
-                self._remove(seq)
-                del later.removed[seq]
+    def cancel(self, later: Sequence[Delta]) -> None:
+        """Forgets items that later Deltas, oldest first, remove from the file: here and there, and their leases too."""
+        for at, remover in enumerate(later):
+            seqs = [seq for items in (self.left, self.added) for seq in items.keys() & remover.removed.keys()]
+            if not seqs:
+                continue
+            for seq in seqs:
+                if not self._drop_left(seq):
+                    del self.added[seq]
+                del remover.removed[seq]
+            for delta in (self, *later[:at]):
+                delta._end_leases(seqs)
 
     def gone_from(self, rows: Rows | Run) -> bytes | bytearray | None:
         """A 1 for each of these items that was removed. None if none was."""
@@ -285,7 +292,7 @@ class Delta:
         rows = self._rows_with(seq)
         if rows is not None and rows.first_seq in self.gone and self.gone[rows.first_seq][seq - rows.first_seq]:
             return ""
-        if seq in self.leases or any([seq in leased.stripe.seqs for leased in self.leased_stripes.values()]):
+        if seq in self.leases or any([seq in leased.stripe.seqs for leased in list(self.leased_stripes.values())]):
             return "leased"
         if seq in self.added or seq in self.left or rows is not None:
             return "ready"
@@ -380,6 +387,7 @@ def _leave(delta: Delta, batch: Batch, left: Left) -> None:
     seqs = [item.seq for item in batch.add or ()]
     for rows in batch.rows or ():
         seqs += range(rows.first_seq, rows.last_seq + 1)
+    seqs.sort()  # columns of a batch may come before its items; `waiting` needs the order
     delta.left.update(zip(seqs, repeat(left)))
     delta.left_bytes += len(seqs) * left.item_bytes
 

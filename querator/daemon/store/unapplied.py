@@ -278,8 +278,7 @@ class UnappliedStore:
         with self._lock:
             if unapplied.frozen is None and unapplied.filled:
                 frozen = unapplied.frozen = unapplied.filled.pop(0)
-                for later in unapplied.written()[1:]:
-                    frozen.cancel(later)
+                frozen.cancel(unapplied.written()[1:])
             elif unapplied.frozen is None and unapplied.current.record > self._record_applied():
                 frozen = unapplied.frozen = unapplied.current
                 unapplied.current = Delta(frozen.record, frozen.last_seq)
