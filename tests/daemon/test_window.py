@@ -83,6 +83,18 @@ def test_large_items_behind_the_head_are_only_counted_and_so_are_those_before_th
     assert taken(window, 9) == [7, 8]
 
 
+def test_a_tail_of_many_bytes_is_only_counted():
+    window = window_of(ready_max=2, bytes_max=20)
+    append(window, 1, 2)
+    append(window, 3, 4)
+    window.append_rows(run(5, 6))
+    assert (window.tail_items, window.tail_bytes) == (4, 20)
+    append(window, 7, 7)
+    assert (window.waiting, window.tail_items, window.tail_bytes, window.disk_range()) == (7, 0, 0, (2, None))
+    append(window, 8, 8)
+    assert (window.on_disk, window.disk_range()) == (5, (2, 8))
+
+
 def test_a_tail_that_the_file_has_is_only_counted():
     window = window_of(ready_max=2)
     append(window, 1, 2)

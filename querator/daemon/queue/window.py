@@ -6,7 +6,8 @@ Items enter at the tail and leave at the head, in the order of their sequences. 
 that the file does not have yet. The items between them are only counted. Large items that arrive behind the head are
 only counted too: the store reads them from the journal until the file has them. Items that were read from the file as
 columns stay columns until they are about to be leased; columns in the tail stay columns too. Items of large requests
-stay runs.
+stay runs. The tail is bounded like the head: the store has all of its items anyway, in the file, in memory or in the
+journal.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ class RunChunk:
 class ColumnChunk:
     """A part of the tail as columns, which take less memory. They become items when they move to the head."""
 
-    __slots__ = ("_rows", "count", "first_seq", "last_seq")
+    __slots__ = ("_rows", "count", "first_seq", "last_seq", "payload_bytes")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.count = rows.count
+        self.payload_bytes = rows.size_bytes
         self.first_seq, self.last_seq = rows.first_seq, rows.last_seq
 
     def opened(self) -> ItemChunk:
@@ -97,6 +99,7 @@ class Window:
         """How many items of the first part of `ahead` are in `ready` already, or were leased."""
         self.tail: deque[ItemChunk | RunChunk | ColumnChunk] = deque()
         self.tail_items = 0
+        self.tail_bytes = 0
         self.gone: set[int] = set()
         """Sequences of items in ready, ahead or tail that have left out of turn, and are skipped."""
         self.cursor = 0
@@ -131,8 +134,7 @@ class Window:
             if size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= len(items) * LEFT_ITEM_BYTES_MIN:
                 self._leave(len(items))
                 return
-            self.tail.append(ItemChunk(list(items)))
-            self.tail_items += len(items)
+            self._wait(ItemChunk(list(items)))
         elif self.ahead:
             self._follow(ItemChunk(list(items)))
         else:
@@ -156,6 +158,13 @@ class Window:
         if self.tail:
             self._shorten_tail(self.tail[-1].last_seq)
 
+    def _wait(self, part: ItemChunk | RunChunk | ColumnChunk) -> None:
+        self.tail.append(part)
+        self.tail_items += part.count
+        self.tail_bytes += part.payload_bytes
+        if self.tail_bytes > self._bytes_max:
+            self._shorten_tail(part.last_seq)
+
     def append_rows(self, rows: Rows | Run) -> None:
         if isinstance(rows, Run) and self.is_open():
             self._follow(RunChunk(rows))
@@ -163,8 +172,7 @@ class Window:
             self._leave(rows.count)
             return
         else:
-            self.tail.append(RunChunk(rows) if isinstance(rows, Run) else ColumnChunk(rows))
-            self.tail_items += rows.count
+            self._wait(RunChunk(rows) if isinstance(rows, Run) else ColumnChunk(rows))
         self.waiting += rows.count
 
     def take_runs(self, count: int) -> list[tuple[Run, range]]:
@@ -268,6 +276,7 @@ class Window:
         while self.tail and self._has_room():
             part = self.tail.popleft()
             self.tail_items -= part.count
+            self.tail_bytes -= part.payload_bytes
             self._follow(part.opened() if isinstance(part, ColumnChunk) else part)
 
     def disk_range(self) -> tuple[int, int | None]:
@@ -323,6 +332,7 @@ class Window:
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count
+            self.tail_bytes -= chunk.payload_bytes
             if self.gone and isinstance(chunk, ItemChunk):
                 self.gone.difference_update(chunk.seqs())
 
@@ -364,5 +374,6 @@ class Window:
         self.ahead.clear()
         self.tail.clear()
         self.gone.clear()
-        self.ready_bytes = self.ahead_items = self.ahead_bytes = self._unpacked = self.tail_items = self.waiting = 0
+        self.ready_bytes = self.ahead_items = self.ahead_bytes = self._unpacked = 0
+        self.tail_items = self.tail_bytes = self.waiting = 0
         self.cursor = last_seq
