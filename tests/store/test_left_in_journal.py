@@ -275,3 +275,19 @@ def test_an_item_that_never_reaches_the_file_leaves_no_lease_there(
     store.flush()
     assert ready_seqs(store) == [2, 3, 4]
     assert store.file.rows("SELECT seq FROM {file}.leases") == []
+
+
+def test_a_clear_does_not_concern_items_that_came_after_it(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEFT_DELTA_BYTES", 2 * SIZE)
+    write(storage, store, large(1), batch_of(clear_ready=True), large(2, 3), large(4, 5), large(6))
+    store.commit(batch_of(clear_scheduled=True, last_seq=6))
+    read = [2, 3, 4, 5, 6]
+    assert ahead(store) == read
+    assert (store.is_removed(1), store.removed_among(read)) == (True, set())
+    store.catch_up()
+    assert (store.is_removed(1), store.removed_among(read)) == (True, set())
+    write(storage, store)
+    store.flush()
+    assert (ready_seqs(store), store.removed_among(read)) == (read, set())

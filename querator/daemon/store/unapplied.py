@@ -140,7 +140,7 @@ class Unapplied:
         """Computed on demand, because `is_removed` is rarely called while a write is under way."""
         delta = self.staged_delta
         if delta is None:
-            delta = Delta(0, 0)
+            delta = Delta(0, self.current.last_seq)
             for batch in tuple(self.staged):
                 delta.absorb(batch)
             self.staged_delta = delta
@@ -197,6 +197,8 @@ class UnappliedStore:
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         for delta in self.unapplied.deltas():
+            if seq > delta.last_seq:
+                continue  # it came later, and no clear in this Delta concerns it
             state = delta.state_after(seq, state)
             if not state:
                 return True
