@@ -473,6 +473,21 @@ class TestLifecycle:
         d.advance(1000)
         assert len(d.stored("dead")) == 2
 
+    def test_items_may_become_durable_only_after_the_read_that_looks_for_them(self):
+        d = Driver(bounds=LimitsConfig(ready_window_bytes=20))
+        (partition,) = d.create().partitions
+        d.produce(["x" * 30])
+        d.hold_reads = True
+        d.produce(["y" * 30], run=False)
+        assert d.payloads(d.lease().leases) == ["x" * 30]
+        (read,) = d.reads
+        d.reads = []
+        read.done([])  # the read was over before the write
+        assert partition.store is not None
+        d.hold_reads = False
+        d.run()
+        assert d.payloads(d.lease().leases) == ["y" * 30]
+
     def test_items_that_cannot_leave_do_not_keep_others_from_expiring(self):
         """As many items expire as one search reads, and the dead queue takes no items."""
         d = Driver(bounds=LimitsConfig(ready_window_items=4))

@@ -167,6 +167,8 @@ class PartitionFiles:
         window = partition.contents.window
         window.loading = True
         after, before = window.disk_range()
+        # Items that are not durable yet are counted, and a read does not find them.
+        may_come = store.unapplied_bytes or store.has_staged or partition.contents.has_changes
 
         def work() -> list[Item] | ItemColumns:
             return store.ready_ahead(after, before, window.read_items_max, self.bounds.ready_window_bytes)
@@ -176,7 +178,6 @@ class PartitionFiles:
                 return
             window.loading = False
             partition.contents.loaded(found)
-            may_come = store.left_bytes or store.has_staged
             if (
                 not (found or may_come)
                 and window.on_disk > 0

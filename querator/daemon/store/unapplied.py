@@ -363,7 +363,7 @@ class UnappliedStore:
                 records[contents.place.number] = contents
         for one in rows.values():
             items += [item for item in items_in(one) if item.seq in seqs]
-        for batch in self._left_batches(records.values()):
+        for batch in self._left_batches(records.values()) if records else ():
             items += [item for item in _items_in(batch) if item.seq in seqs]
         return sorted(items, key=_seq_of)
 
