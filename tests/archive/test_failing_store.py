@@ -287,9 +287,7 @@ def test_segments_that_were_given_up_in_the_middle_of_a_cut_are_replaced_by_fres
     def produce_segment() -> None:
         texts.append(f"{len(texts)} {'x' * 6_000}")
         house.produce(texts[-1])
-        store = house.partition().store
-        assert store is not None
-        store.flush()
+        house.flush()
         storage.roll()
 
     # The store is away until the next cut has the work of three segments, and comes back for one of them only.

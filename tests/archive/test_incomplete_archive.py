@@ -36,9 +36,7 @@ def started_over(live: House, standby: House, monkeypatch: pytest.MonkeyPatch) -
     create, shipper.bucket.create = shipper.bucket.create, away  # type: ignore[method-assign]
     for number in range(8):
         live.produce(f"later {number}")
-        for partition in live.registry.logicals["q"].partitions:
-            if partition.store is not None:
-                partition.store.flush()
+        live.flush()
         live.registry.storages["default"].roll()
     live.until(lambda: bool(shipper.trouble))
     shipper.bucket.create = create  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ def test_a_standby_that_is_killed_in_its_promotion_loses_nothing(tmp_path: Path,
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(ROUNDS):
-        _lose_the_standby(tmp_path / f"round-{number}", s3, chance.uniform(0, PROMOTION_SECONDS))
+        _lose_the_standby(tmp_path / str(number), s3, chance.uniform(0, PROMOTION_SECONDS))
 
 
 def _lose_the_standby(directory: Path, s3: S3, seconds: float) -> None:

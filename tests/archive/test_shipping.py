@@ -325,9 +325,7 @@ def test_an_archive_that_was_away_for_too_long_starts_over_from_fresh_bases(
     storage = house.registry.storages["default"]
     for number in range(1, 8):
         house.produce(f"{number}")
-        store = house.partition().store
-        assert store is not None
-        store.flush()
+        house.flush()
         storage.roll()
     proxy.fault = None
     shipped(house)

@@ -14,6 +14,7 @@ from querator.clock import ManualClock
 from querator.config import DaemonConfig, StorageConfig
 from querator.config_file import LimitsConfig
 from querator.daemon.access import Caller, CallerKind
+from querator.daemon.engine import at_store
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import Partition
 from querator.daemon.service import Service
@@ -156,6 +157,13 @@ class House:
     def refused(self, what: str, *numbers: int, queue: str = "q", **more: Any) -> QueratorError:
         kind = _REQUESTS.get(what, m.PartitionsRequest)
         return self.refusal(f"partitions.{what}", kind(queue_name=queue, partitions=list(numbers), **more))
+
+    def flush(self, queue: str = "q") -> None:
+        """Applies what was written to the files that are open, after other work of these partitions."""
+        logical = self.registry.logicals[queue]
+        for partition in logical.partitions:
+            if partition.store is not None:
+                self.run(at_store(logical, partition, lambda store: store.flush()))
 
     # -- jobs
 
