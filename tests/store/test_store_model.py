@@ -377,6 +377,8 @@ class StoresThatLeaveItems(Stores):
         ready = self.written.items.keys() - self.written.leases.keys()
         waiting = {seq: self.written.items[seq] for seq in ready if seq < upto}
         assert {seq: item for seq, item in found.items() if seq in waiting} == waiting
+        stay = sorted(waiting.keys() & self.committed.items.keys())
+        assert not self.on_disk.removed_among(stay)
         for seq in found.keys() - waiting.keys():
             assert seq in self.written.leases or self.on_disk.is_removed(seq)
 

@@ -279,7 +279,9 @@ class UnappliedStore:
         unapplied = self.unapplied
         with self._lock:
             if unapplied.frozen is None and unapplied.filled:
-                frozen = unapplied.frozen = unapplied.filled.pop(0)
+                # In this order: `deltas` must not miss it meanwhile.
+                frozen = unapplied.frozen = unapplied.filled[0]
+                del unapplied.filled[0]
                 frozen.cancel(unapplied.written()[1:])
             elif unapplied.frozen is None and unapplied.current.record > self._record_applied():
                 frozen = unapplied.frozen = unapplied.current
