@@ -291,3 +291,23 @@ def test_a_clear_does_not_concern_items_that_came_after_it(
     write(storage, store)
     store.flush()
     assert (ready_seqs(store), store.removed_among(read)) == (read, set())
+
+
+def test_an_item_that_comes_back_during_a_flush_is_not_missing_after_it(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEFT_DELTA_BYTES", 2 * SIZE)
+    write(storage, store, large(1, 2), large(3, 4))
+    comes_back = [batch_of(remove=[3], add=[item(5)], last_seq=5)]
+    insert = PartitionFile.insert
+
+    def meanwhile(file: PartitionFile, cursor: object, table: str, rows: object) -> None:
+        if comes_back:
+            write(storage, store, comes_back.pop())
+        insert(file, cursor, table, rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionFile, "insert", meanwhile)
+    store.flush()
+    assert ready_seqs(store) == [1, 2, 3, 4]
+    store.flush()
+    assert ready_seqs(store) == [1, 2, 4, 5]

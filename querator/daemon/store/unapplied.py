@@ -276,13 +276,17 @@ class UnappliedStore:
     # In a worker thread.
 
     def freeze(self) -> bool:
+        return self._freeze(self.unapplied.current.record)
+
+    def _freeze(self, upto: int) -> bool:
+        """`freeze`; records up to this one may remove items before they are applied."""
         unapplied = self.unapplied
         with self._lock:
             if unapplied.frozen is None and unapplied.filled:
                 # In this order: `deltas` must not miss it meanwhile.
                 frozen = unapplied.frozen = unapplied.filled[0]
                 del unapplied.filled[0]
-                frozen.cancel(unapplied.written()[1:])
+                frozen.cancel([later for later in unapplied.written()[1:] if later.record <= upto])
             elif unapplied.frozen is None and unapplied.current.record > self._record_applied():
                 frozen = unapplied.frozen = unapplied.current
                 unapplied.current = Delta(frozen.record, frozen.last_seq)
@@ -304,7 +308,8 @@ class UnappliedStore:
         self._drop_settled()
         written = self.unapplied.current.record
         self.apply()
-        while self._record_applied() < written and self.freeze():
+        # Later records may remove an item and add it again, and the file gets both or neither of these changes.
+        while self._record_applied() < written and self._freeze(written):
             self.apply()
 
     def catch_up(self) -> None:
