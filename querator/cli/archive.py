@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -210,7 +212,7 @@ def restore(
         raise UsageError("--to DIR or --into QUEUE is missing")
     _check_outside(to)
     at_us = _at_us(at)
-    with failures(), Progress(session.streams, "restore") as progress:
+    with failures(), _naming(to), Progress(session.streams, "restore") as progress:
         found = restoring.restore(
             _bucket(config, archive),
             to.absolute(),
@@ -237,6 +239,23 @@ def restore(
     )
 
 
+@contextmanager
+def _naming(directory: Path) -> Iterator[None]:
+    """Names the directory in an error of the system that names no file, as when the disk is full.
+
+    What the store then logs while it closes only repeats this, and would stand between the lines of JSON.
+    """
+    import logging
+
+    logging.getLogger("querator").addHandler(logging.NullHandler())
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(directory)) from error
+        raise
+
+
 def _restore_into(
     session: Session, into: str, queue: str, at: str | None, config: Path | None, archive: str | None
 ) -> None:
@@ -260,13 +279,14 @@ def _restore_into(
         if resumed_us is None or not (directory / "catalog.duckdb").exists() or restoring.is_unfinished(directory):
             if not restoring.is_unfinished(directory):
                 shutil.rmtree(place, ignore_errors=True)
-            found = restoring.restore(
-                bucket,
-                directory,
-                at_us=resumed_us if at_us is None else at_us,
-                queue=queue,
-                progress=lambda done, total: progress.update(done, total, unit="bytes"),
-            )
+            with _naming(place):
+                found = restoring.restore(
+                    bucket,
+                    directory,
+                    at_us=resumed_us if at_us is None else at_us,
+                    queue=queue,
+                    progress=lambda done, total: progress.update(done, total, unit="bytes"),
+                )
             if resumed_us not in (None, found.time):
                 raise Conflict(
                     f"'{into}' has a part of '{queue}' as of {times.text(resumed_us)}",

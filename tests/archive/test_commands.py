@@ -33,7 +33,13 @@ def test_a_command_that_reads_makes_no_directory(tmp_path: Path, words: list[str
     missing = tmp_path / "missing"
     done = querator(tmp_path, "archive", *words, "--archive", f"file://{missing}")
     assert done.returncode != 0 and "the directory does not exist" in done.stderr
+    assert "whether the disk is mounted" in done.stderr
     assert not missing.exists()
+
+
+def test_a_url_without_a_bucket_says_what_it_should_look_like(tmp_path: Path) -> None:
+    done = querator(tmp_path, "archive", "status", "--archive", "s3://")
+    assert done.returncode == 1 and "hint: check the URL, such as s3://bucket/queue" in done.stderr
 
 
 def test_the_status_of_an_empty_archive_is_an_error(tmp_path: Path) -> None:
@@ -107,4 +113,5 @@ def test_a_standby_is_not_promoted_when_the_archive_was_emptied(
     (tmp_path / "archive").mkdir()
     standby.run(role._promote(force=True))
     assert "is missing from the archive" in role.notes()[1]
+    assert "bring its objects back" in role.notes()[1]
     assert not list((tmp_path / "archive").rglob("log/*"))

@@ -182,8 +182,9 @@ def test_a_list_that_lags_does_not_hide_the_owner(
     hidden = [entry.name for entry in bucket_of(archive).entries("")][3:]
     proxy.fault = lambda handler, body: handler.is_list and handler.answer_without(body, hidden)
     assert len(list(bucket_of(archive).entries(""))) == 3
-    with pytest.raises(Replaced, match="belongs to"):
+    with pytest.raises(Replaced, match="belongs to") as refused:
         open_house("other", archive=archive)
+    assert "with a new --data" in refused.value.hint
     assert latest(bucket_of(archive)).number == number
     assert contents(archive, tmp_path / "restored") == [f"{number}" for number in range(6)]
     house.restart()

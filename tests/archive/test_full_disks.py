@@ -69,6 +69,7 @@ def test_a_restore_to_a_full_disk_goes_on_when_there_is_room(
     words = ["archive", "restore", "--config", str(config), "--to", str(disk.directory / "restored")]
     done = querator(tmp_path, *words)
     assert done.returncode == 1 and NO_SPACE.lower() in done.stderr.lower() and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ") and str(disk.directory) in done.stderr
     disk.empty()
     done = querator(tmp_path, *words)
     assert done.returncode == 0, done.stderr

@@ -47,8 +47,9 @@ def test_a_directory_that_never_had_an_archive_has_nothing_to_salvage(
     open_house: OpenHouse, archive: ArchiveConfig
 ) -> None:
     house = open_house("live")
-    with pytest.raises(NotFound, match="never had an archive"):
+    with pytest.raises(NotFound, match="never had an archive") as caught:
         list(salvaging.salvage(bucket_of(archive), house.directory, house.config.storages))
+    assert "--data" in caught.value.hint
 
 
 def test_a_queue_that_was_cleared_comes_back_under_another_name(tmp_path: Path) -> None:

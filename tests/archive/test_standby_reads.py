@@ -152,6 +152,12 @@ def test_changes_are_refused_and_the_error_names_the_owner(idle_pair: Pair, path
     assert "the owner of the archive is " in reply["message"] and str(idle_pair.owner.process.pid) in reply["message"]
 
 
+def test_a_refused_change_says_where_to_make_it(idle_pair: Pair, tmp_path: Path) -> None:
+    done = querator(tmp_path, "queue", "produce", "q", "x", "--socket", str(idle_pair.standby.socket))
+    assert done.returncode == 1 and "hint: --endpoint URL names the owner" in done.stderr
+    assert "querator daemon promote" in done.stderr
+
+
 def test_tokens_and_roles_apply_on_a_standby(pair: Pair) -> None:
     owner = pair.owner.client
     for queue in ("mine", "other"):

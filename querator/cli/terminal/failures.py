@@ -131,6 +131,8 @@ def hint_for(error: QueratorError) -> str:
         return "querator partitions list QUEUE shows why"
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
+    if subject.startswith("this daemon is a standby"):
+        return "--endpoint URL names the owner; if it is lost: querator daemon promote, on this daemon's machine"
     if subject == "token does not exist":
         return "querator tokens list"
     if subject.startswith("token '") and subject.endswith("already exists"):

@@ -59,7 +59,10 @@ class Bucket:
             raise ConfigError(f"'{url}' names no directory", hint="it has three slashes, such as file:///srv/archive")
         self._directory = Path(unquote(path)) if scheme == "file" else None
         if self._directory is not None and not is_made and not self._directory.is_dir():
-            raise ArchiveError(f"there is no archive {url}: the directory does not exist")
+            raise ArchiveError(
+                f"there is no archive {url}: the directory does not exist",
+                hint="check the URL, and whether the disk is mounted",
+            )
         self._library, self._store = _opened(url, dict(options or {}), self._directory)
         self._errors = self._library.exceptions
 
@@ -213,7 +216,8 @@ def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[
     except ConfigError:
         raise
     except Exception as error:  # the library has an error of its own for every setting
-        raise ConfigError(f"the archive {url} cannot be used: {str(error).splitlines()[0]}") from None
+        hint = "check the URL, such as s3://bucket/queue, and [archive.options]"
+        raise ConfigError(f"the archive {url} cannot be used: {str(error).splitlines()[0]}", hint=hint) from None
 
 
 _CLIENT_OPTIONS: Final = frozenset(

@@ -156,8 +156,8 @@ def check_claim(ledger: Ledger, owner: Owner, may_take: bool, url: str) -> None:
         return
     raise Replaced(
         f"the archive {url} belongs to {ledger.owner} since epoch {ledger.epoch}, and not to this data directory",
-        hint="querator daemon run --standby follows it; --claim takes it over; querator archive salvage lists what"
-        " only this directory has",
+        hint="daemon run --standby follows it, with a new --data; querator archive salvage lists what only this"
+        " directory has; --archive off is for looking only; --claim takes the archive over",
     )
 
 
@@ -184,7 +184,8 @@ def check_continues(bucket: Bucket, ledger: Ledger, identity: Identity, missing:
 
 _WAYS_ON: Final = (
     "check --data and [[storages]]; querator archive restore --to DIR makes a directory that continues the archive, and"
-    " daemon run --standby follows it; --start-over makes this directory the last state of the archive"
+    " daemon run --standby follows it, with a new --data; --start-over makes this directory the last state of the"
+    " archive"
 )
 
 
@@ -211,7 +212,8 @@ def check_end(bucket: Bucket, number: int, noted: int = 0) -> None:
     if number and not is_later and not bucket.has(log_name(number)):
         raise Conflict(
             f"{log_name(number)} is missing from the archive {bucket.url}",
-            hint="mount the archive's disk or bring its objects back",
+            hint="mount the archive's disk or bring its objects back; if they are lost, daemon run --claim --start-over"
+            " makes this directory the last state of the archive",
         )
 
 

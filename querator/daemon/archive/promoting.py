@@ -110,7 +110,8 @@ class StandingBy:
         try:
             promotion = await registry.blocking(self.standby.promote, force)
         except (QueratorError, StorageError, Away) as error:
-            self.standby.refusal = f"{error}" + (f"; {FORCE_HINT}" if isinstance(error, Doubt) else "")
+            hint = f": {error.hint}" if isinstance(error, QueratorError) and error.hint else ""
+            self.standby.refusal = f"{error}{hint}" + (f"; {FORCE_HINT}" if isinstance(error, Doubt) else "")
             log.error("standby was not promoted", extra={"reason": str(error)})
             return
         registry.is_promoting = True

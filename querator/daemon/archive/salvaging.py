@@ -36,7 +36,7 @@ class Salvaged(NamedTuple):
 def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> Iterator[Salvaged]:
     """Blocking. The changes in the journals of a directory that never got to the archive. Changes nothing."""
     if not identity_path(data).exists():
-        raise NotFound(f"{data} never had an archive")
+        raise NotFound(f"{data} never had an archive", hint="--data DIR names the directory of the old owner")
     if (running := holder(data)) is not None:
         raise Conflict(f"a daemon, PID {running.pid}, runs on {data}", hint=f"querator daemon stop --data {data}")
     ledger = _last_owned(bucket, read_identity(data).data)

@@ -260,7 +260,8 @@ class Shipper:
             raise Replaced(
                 f"this daemon was replaced by {head.owner} in epoch {head.epoch}: it no longer owns the archive"
                 f" {self.config.url}",
-                hint=f"querator archive salvage --data {self._data} lists what was not shipped",
+                hint=f"querator archive salvage --data {self._data} lists what was not shipped; daemon run --standby"
+                " follows the new owner, with a new --data",
             )
 
     # Shipping.

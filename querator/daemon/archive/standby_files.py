@@ -68,7 +68,8 @@ class StandbyFiles:
             return self.identity.number or None
         if (self._data / "catalog.duckdb").exists():
             raise Conflict(
-                f"{self._data} is not the directory of a standby", hint="a standby needs a directory of its own"
+                f"{self._data} is not the directory of a standby",
+                hint="a standby needs a directory of its own: give it a new one with --data",
             )
         return None
 
