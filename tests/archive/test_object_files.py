@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from querator import limits
 from querator.daemon.archive import Away, Bucket
+from querator.daemon.archive.objects import log_name
 
 
 @pytest.fixture
@@ -90,3 +92,13 @@ def test_of_two_writers_of_one_object_one_wins(directory: Bucket, root: Path) ->
     assert directory.create("log/1", b"mine") is None
     assert Bucket(root.as_uri()).create("log/1", b"yours") == b"mine"
     assert files_in(root) == ["log/1"]
+
+
+def test_the_empty_mount_point_of_an_archive_takes_no_further_objects(directory: Bucket, root: Path) -> None:
+    assert directory.create(log_name(1), b"one") is None
+    shutil.rmtree(root)
+    root.mkdir()
+    with pytest.raises(Away, match=r"log is missing: mount the archive's disk"):
+        directory.create(log_name(2), b"two")
+    assert files_in(root) == []
+    assert directory.create(log_name(1), b"another archive") is None

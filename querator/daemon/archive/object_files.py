@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from querator import limits
+from querator.daemon.archive.objects import log_name, log_number
 from querator.daemon.store import sync_directory
 
 
@@ -41,6 +42,9 @@ def _write(
     root: Path, name: str, pieces: Iterable[bytes | memoryview], give_name: Callable[[Path, Path], None]
 ) -> None:
     path = root / name
+    if log_number(name) is not None and name != log_name(1) and not path.parent.is_dir():
+        # An empty mount point must not take objects, for which requests are then acknowledged.
+        raise FileNotFoundError(f"{path.parent} is missing: mount the archive's disk or bring its objects back")
     path.parent.mkdir(parents=True, exist_ok=True)
     # obstore lists no file whose name ends like this: it names its own unfinished files so.
     unfinished = path.with_name(f"{path.name}#{random.getrandbits(63)}")

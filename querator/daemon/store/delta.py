@@ -161,7 +161,7 @@ class Delta:
                 self._drop_spent_rows()
         if batch.removed_stripes is not None:
             for stripe in batch.removed_stripes:
-                self._remove_stripe(stripe)
+                _remove_stripe(self, stripe)
             self._drop_spent_rows()
         if batch.lost_seqs:
             lost = zip(batch.lost_births or (), repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
@@ -205,23 +205,6 @@ class Delta:
                     del self.leased_stripes[leased.stripe.first_seq]
         if self.leases:
             _consume(map(self.leases.pop, seqs, repeat(None)))
-
-    def _remove_stripe(self, stripe: Stripe) -> None:
-        leased = self.leased_stripes.pop(stripe.first_seq, None)
-        if leased is None and self.leases:
-            _consume(map(self.leases.pop, stripe.seqs, repeat(None)))
-        seqs = stripe.seqs
-        self.removed_upto = max(self.removed_upto, seqs[-1])
-        rows = self._rows_with(stripe.first_seq)
-        if rows is None:
-            # They are in the file, or left in the journal.
-            self.removed.update(dict.fromkeys(filterfalse(self._drop_left, seqs) if self.left else seqs))
-            return
-        gone = self.gone.get(rows.first_seq)
-        if gone is None:
-            gone = self.gone[rows.first_seq] = bytearray(rows.count)
-        at = stripe.first_seq - rows.first_seq
-        gone[at : at + stripe.count * stripe.step : stripe.step] = b"\1" * stripe.count
 
     def all_leases(self) -> Iterator[tuple[int, tuple[int, int, Hold]]]:
         """The sequence of each leased item with its attempts, deadline and hold."""
@@ -353,6 +336,24 @@ class Delta:
         self.gone, self.leased_stripes = {}, {}
         for keys in (self.removed, self.leases, self.unscheduled):
             _empty(keys)
+
+
+def _remove_stripe(delta: Delta, stripe: Stripe) -> None:
+    leased = delta.leased_stripes.pop(stripe.first_seq, None)
+    if leased is None and delta.leases:
+        _consume(map(delta.leases.pop, stripe.seqs, repeat(None)))
+    seqs = stripe.seqs
+    delta.removed_upto = max(delta.removed_upto, seqs[-1])
+    rows = delta._rows_with(stripe.first_seq)
+    if rows is None:
+        # They are in the file, or left in the journal.
+        delta.removed.update(dict.fromkeys(filterfalse(delta._drop_left, seqs) if delta.left else seqs))
+        return
+    gone = delta.gone.get(rows.first_seq)
+    if gone is None:
+        gone = delta.gone[rows.first_seq] = bytearray(rows.count)
+    at = stripe.first_seq - rows.first_seq
+    gone[at : at + stripe.count * stripe.step : stripe.step] = b"\1" * stripe.count
 
 
 def _is_spent(delta: Delta, rows: Rows | Run) -> bool:
