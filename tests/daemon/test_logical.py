@@ -478,7 +478,7 @@ class TestLifecycle:
         (partition,) = d.create().partitions
         d.produce(["x" * 30])
         d.hold_reads = True
-        d.produce(["y" * 30], run=False)
+        d.produce(["y" * 50], run=False)
         assert d.payloads(d.lease().leases) == ["x" * 30]
         (read,) = d.reads
         d.reads = []
@@ -486,7 +486,7 @@ class TestLifecycle:
         assert partition.store is not None
         d.hold_reads = False
         d.run()
-        assert d.payloads(d.lease().leases) == ["y" * 30]
+        assert d.payloads(d.lease().leases) == ["y" * 50]
 
     def test_items_that_cannot_leave_do_not_keep_others_from_expiring(self):
         """As many items expire as one search reads, and the dead queue takes no items."""

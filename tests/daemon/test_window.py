@@ -84,7 +84,7 @@ def test_large_items_behind_the_head_are_only_counted_and_so_are_those_before_th
 
 
 def test_a_tail_of_many_bytes_is_only_counted():
-    window = window_of(ready_max=2, bytes_max=20)
+    window = window_of(ready_max=2, bytes_max=10)
     append(window, 1, 2)
     append(window, 3, 4)
     window.append_rows(run(5, 6))

@@ -6,8 +6,8 @@ Items enter at the tail and leave at the head, in the order of their sequences. 
 that the file does not have yet. The items between them are only counted. Large items that arrive behind the head are
 only counted too: the store reads them from the journal until the file has them. Items that were read from the file as
 columns stay columns until they are about to be leased; columns in the tail stay columns too. Items of large requests
-stay runs. The tail is bounded like the head: the store has all of its items anyway, in the file, in memory or in the
-journal.
+stay runs. The tail has at most twice the bytes of the head. The store has all of its items anyway, in the file, in
+memory or in the journal. Producers of small items wait for the file before that, so their items stay in the tail.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Window:
         self.tail.append(part)
         self.tail_items += part.count
         self.tail_bytes += part.payload_bytes
-        if self.tail_bytes > self._bytes_max:
+        if self.tail_bytes > 2 * self._bytes_max:
             self._shorten_tail(part.last_seq)
 
     def append_rows(self, rows: Rows | Run) -> None:
