@@ -306,3 +306,54 @@ def test_items_of_a_run_can_leave_out_of_turn():
     window.forget(items(2, 2))
     assert (window.waiting, window.take_runs(9)) == (3, [])
     assert taken(window, 9) == [1, 3, 4]
+
+
+def columns_of_runs(*firsts: int, created_at: tuple[int, ...] = ()) -> ItemColumns:
+    """Runs of 20 items with the given first sequences, as a file returns them."""
+    found = []
+    for first, created in zip(firsts, created_at or (77,) * len(firsts), strict=True):
+        found += [Item(seq, created, 9_000, b"%d" % seq) for seq in range(first, first + 20)]
+    return ItemColumns(pa.table(item_rows(found)))
+
+
+def places(pieces: list[tuple[Run, range]]) -> list[tuple[int, range]]:
+    return [(run.first_seq, part) for run, part in pieces]
+
+
+def test_items_of_large_requests_are_runs_again_when_they_are_read_from_the_file():
+    window = window_with_a_backlog(100)
+    window.extend_columns(columns_of_runs(1, 21, 51, created_at=(77, 78, 78)))
+    assert (window.on_disk, window.cursor, window.ahead_bytes) == (40, 70, 31 + 40 + 40)
+    first, second = window.take_runs(30)
+    assert first == (Run(1, 20, 77, 9_000, [b"%d" % seq for seq in range(1, 21)]), range(20))
+    assert places([second]) == [(21, range(10))], "the time of their creation differs, so they are another run"
+    assert places(window.take_runs(99)) == [(21, range(10, 20)), (51, range(20))]
+    assert (window.ahead_bytes, window.has_next()) == (0, False)
+
+
+def test_runs_that_were_read_keep_their_texts():
+    items_read = [Item(seq, 77, 9_000, b"", kind=f"k{seq}", encoding="json") for seq in range(1, 21)]
+    window = window_with_a_backlog(20)
+    window.extend_columns(ItemColumns(pa.table(item_rows(items_read))))
+    ((run_read, part),) = window.take_runs(20)
+    assert run_read.items(part) == items_read
+
+
+def test_short_runs_and_items_that_came_back_are_read_as_items():
+    came_back = [Item(seq, 77, 9_000, b"x", attempts=int(seq == 7)) for seq in range(1, 21)]
+    for read in (columns(1, 40), ItemColumns(pa.table(item_rows(came_back)))):
+        window = window_with_a_backlog(40)
+        window.extend_columns(read)
+        assert read.runs == [] == window.take_runs(20)
+        assert len(taken(window, 20)) == 20
+
+
+def test_a_large_request_takes_single_items_first_and_runs_after_them():
+    window = window_of(ready_max=100)
+    append(window, 1, 5)
+    window.append_rows(run(6, 45))
+    assert taken(window, 20) == list(range(1, 21)), "all that were asked for"
+    assert places(window.take_runs(20)) == [(6, range(15, 35))], "the rest of the run stayed a run"
+    assert taken(window, 2) == [41, 42], "a small request takes items"
+    assert window.take_runs(20) == []
+    assert (taken(window, 20), window.waiting, window.ready_bytes, window.ahead_bytes) == ([43, 44, 45], 0, 0, 0)

@@ -18,9 +18,10 @@ from itertools import filterfalse, islice
 from operator import attrgetter
 
 from querator.config_file import LimitsConfig
-from querator.daemon.store import ItemColumns, Rows, Run, items_in
+from querator.daemon.store import ItemColumns, Rows, Run, RunColumns, items_in
 from querator.items import Item
 from querator.limits import (
+    HAND_ITEMS_MIN,
     LEFT_ITEM_BYTES_MIN,
     LEFT_RECORD_BYTES_MIN,
     OLDEST_AMONG_ITEMS_MAX,
@@ -54,13 +55,20 @@ class ItemChunk:
 class RunChunk:
     """The same as a run, which need not become items to be leased."""
 
-    __slots__ = ("count", "first_seq", "last_seq", "payload_bytes", "run")
+    __slots__ = ("_source", "count", "first_seq", "last_seq", "payload_bytes")
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.count = run.count
-        self.first_seq, self.last_seq = run.first_seq, run.last_seq
-        self.payload_bytes = sum(map(len, run.payloads))
+    def __init__(self, source: Run | RunColumns) -> None:
+        self._source = source
+        self.count = source.count
+        self.first_seq, self.last_seq = source.first_seq, source.last_seq
+        self.payload_bytes = source.size_bytes
+
+    @property
+    def run(self) -> Run:
+        source = self._source
+        if isinstance(source, RunColumns):
+            source = self._source = source.run()
+        return source
 
     def items(self, start: int, stop: int) -> list[Item]:
         return self.run.items(range(start, stop))
@@ -207,14 +215,19 @@ class Window:
         """Takes up to `count` items from the head."""
         ready = self.ready
         while self.ahead and len(ready) <= count:
-            self._unpack()
+            if count < HAND_ITEMS_MIN or not isinstance(self.ahead[0], RunChunk):
+                self._unpack(READY_UNPACK_ITEMS)
+            elif len(ready) < count:
+                self._unpack(count - len(ready))  # and no more, so that the rest of the run can be leased as such
+            else:
+                break
         taken: list[Item] = []
         if self.gone or bytes_max is not None:
             size = 0
             while ready and len(taken) < count and (bytes_max is None or size < bytes_max):
                 item = ready.popleft()
                 if not ready and self.ahead:
-                    self._unpack()
+                    self._unpack(READY_UNPACK_ITEMS)
                 if item.seq in self.gone:
                     self.gone.discard(item.seq)
                     self.ready_bytes -= len(item.payload)
@@ -296,7 +309,10 @@ class Window:
 
     def extend_columns(self, columns: ItemColumns) -> None:
         """`extend` for items in columns."""
-        self._follow(columns)
+        if not columns.runs:
+            self._follow(columns)
+        for run in columns.runs:
+            self._follow(RunChunk(run))
 
     def _follow(self, part: ItemColumns | ItemChunk | RunChunk) -> None:
         self.ahead.append(part)
@@ -304,12 +320,12 @@ class Window:
         self.ahead_bytes += part.payload_bytes
         self.cursor = part.last_seq
         if not self.ready and not isinstance(self.ahead[0], RunChunk):
-            self._unpack()
+            self._unpack(READY_UNPACK_ITEMS)
 
-    def _unpack(self) -> None:
-        """Moves the next items from `ahead` to `ready`: few enough that nobody waits for it."""
+    def _unpack(self, items_max: int) -> None:
+        """Moves the next items of one part from `ahead` to `ready`: few enough that nobody waits for it."""
         columns = self.ahead[0]
-        items = columns.items(self._unpacked, min(columns.count, self._unpacked + READY_UNPACK_ITEMS))
+        items = columns.items(self._unpacked, min(columns.count, self._unpacked + min(items_max, READY_UNPACK_ITEMS)))
         size = sum(map(len, map(_payload_of, items)))
         self.ready.extend(items)
         self.ready_bytes += size

@@ -22,7 +22,7 @@ from querator.daemon.store.base import (
 )
 from querator.daemon.store.batches import Batch, joined
 from querator.daemon.store.batches import decode as decode_batch
-from querator.daemon.store.columnar import ItemColumns, items_from, items_in
+from querator.daemon.store.columnar import ItemColumns, RunColumns, items_from, items_in
 from querator.daemon.store.duck import (
     ITEMS,
     SCHEDULED,
@@ -81,6 +81,7 @@ __all__ = [
     "Position",
     "Rows",
     "Run",
+    "RunColumns",
     "Scan",
     "Slice",
     "SlicedStore",

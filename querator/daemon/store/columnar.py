@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from querator.daemon.store.runs import Rows, Run
 from querator.items import Item
+from querator.limits import RUN_ITEMS_MIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,13 +102,15 @@ ITEM_FIELDS: Final = (
     "imported_deadline",
 )
 """The columns of the items table in the order of an Item's fields."""
+CREATED_AT, EXPIRE_DEADLINE, PAYLOAD, KIND, REFERENCE, ENCODING = range(1, 7)
 
 
 class ItemColumns:
     """Waiting items in columnar form, with rising sequences. They become objects a piece at a time.
 
     A thread that reads from a file makes this almost without the interpreter's lock. Making the items takes the lock,
-    so whoever leases them does it for a few hundred at a time.
+    so whoever leases them does it for a few hundred at a time. Items of large requests are runs again, and need not
+    become objects.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -135,14 +138,74 @@ class ItemColumns:
                 self._columns.append(texts if size else b"" if pa.types.is_binary(column.type) else "")
             else:
                 self._columns.append(_numbers(column) if _has_number(column) else 0)
+        self.runs = self._find_runs(table)
+        """All of these items as runs, in order. Empty if some differ in other fields, or if the runs would be short."""
+
+    def _find_runs(self, table: pa.Table) -> list[RunColumns]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        others = self._columns[ENCODING + 1 :]
+        if any([isinstance(column, memoryview | pa.Array) for column in others]):
+            return []
+        breaks = None
+        for name, step in (("seq", 1), ("created_at", 0), ("expire_deadline", 0)):
+            numbers = table.column(name).combine_chunks().view(pa.int64())
+            differs = pc.not_equal(pc.subtract(numbers[1:], numbers[:-1]), step)
+            breaks = differs if breaks is None else pc.or_(breaks, differs)
+        last_places = [*pc.indices_nonzero(breaks).to_pylist(), self.count - 1]
+        if len(last_places) * RUN_ITEMS_MIN > self.count:
+            return []
+        payloads = self._columns[PAYLOAD]
+        ends = pa.array([0] * self.count) if payloads == b"" else pc.cumulative_sum(pc.binary_length(payloads))
+        found: list[RunColumns] = []
+        start = begin = 0
+        for last, end in zip(last_places, ends.take(pa.array(last_places)).to_pylist(), strict=True):
+            found.append(RunColumns(self, start, last + 1, end - begin))
+            start, begin = last + 1, end
+        return found
+
+    def run(self, start: int, stop: int) -> Run:
+        """The rows from `start` up to `stop`, which are a run."""
+        columns = self._columns
+        created_at, expire_deadline = [
+            column[start] if isinstance(column, memoryview) else column
+            for column in (columns[CREATED_AT], columns[EXPIRE_DEADLINE])
+        ]
+        kinds, references, encodings = [
+            None if isinstance(column, str) else list(_piece(column, start, stop))
+            for column in (columns[KIND], columns[REFERENCE], columns[ENCODING])
+        ]
+        payloads = list(_piece(columns[PAYLOAD], start, stop))
+        return Run(self._seqs[start], stop - start, created_at, expire_deadline, payloads, kinds, references, encodings)
 
     def seqs(self, start: int = 0) -> list[int]:
         """The sequences from this row on."""
         return self._seqs[start:].tolist()
 
+    def seq_at(self, place: int) -> int:
+        seq: int = self._seqs[place]
+        return seq
+
     def items(self, start: int, stop: int) -> list[Item]:
         """The items of the rows from `start` up to `stop`."""
         return list(map(Item, *[_piece(column, start, stop) for column in self._columns]))
+
+
+class RunColumns:
+    """Rows of `ItemColumns` that are a run."""
+
+    def __init__(self, columns: ItemColumns, start: int, stop: int, size_bytes: int) -> None:
+        self._columns = columns
+        self._start, self._stop = start, stop
+        self.count = stop - start
+        self.first_seq: int = columns.seq_at(start)
+        self.last_seq = self.first_seq + self.count - 1
+        self.size_bytes = size_bytes
+        """The bytes of the payloads."""
+
+    def run(self) -> Run:
+        return self._columns.run(self._start, self._stop)
 
 
 def _numbers(column: pa.ChunkedArray) -> memoryview:
