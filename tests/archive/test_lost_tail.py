@@ -180,7 +180,7 @@ def test_an_owner_whose_archive_was_emptied_waits_for_it(
     assert shipper_of(again).ledger.epoch == 2 and not shipper_of(again).trouble
 
 
-def test_a_running_owner_reports_it_and_is_critical(live: House, archive: ArchiveConfig) -> None:
+def test_a_running_owner_reports_it_names_the_way_out_and_is_critical(live: House, archive: ArchiveConfig) -> None:
     live.produce("3")
     shipped(live)
     first = cut_off(archive)
@@ -188,6 +188,7 @@ def test_a_running_owner_reports_it_and_is_critical(live: House, archive: Archiv
     live.produce("4")
     lag = live.service.archive.lag()
     assert lag is not None and lag.is_damaged
+    assert "--start-over" in live.service.health(OPERATOR)[1]
     assert last_readable(bucket_of(archive)).number == first - 1
 
 
@@ -236,7 +237,7 @@ def test_check_daemon_is_critical(tmp_path: Path) -> None:
         cut_off(archive, 1)
         until(lambda: daemon.client.health()["lag"]["is_damaged"])
         done = querator(tmp_path, "check", "daemon", "--socket", str(daemon.socket))
-    assert done.returncode == 2 and "is missing" in done.stdout
+    assert done.returncode == 2 and "is missing" in done.stdout and "--start-over" in done.stdout
 
 
 def _is_quiet(archive: ArchiveConfig) -> bool:

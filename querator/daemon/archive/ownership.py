@@ -110,10 +110,7 @@ def found_for_claim(
             return ledger, True
         if ledger.owner is not None and ledger.owner.data != owner.data:
             raise Conflict(str(error), hint=_WAYS_ON) from None
-        raise Lost(
-            f"{error}: mount the archive's disk or bring the objects back; --start-over makes this directory the last"
-            " state of the archive"
-        ) from None
+        raise Lost(f"{error}: {_WAYS_TO_OBJECTS}") from None
     return ledger, False
 
 
@@ -182,6 +179,10 @@ def check_continues(bucket: Bucket, ledger: Ledger, identity: Identity, missing:
         )
 
 
+_WAYS_TO_OBJECTS: Final = (
+    "mount the archive's disk or bring the objects back; if they are lost, daemon run --start-over makes this directory"
+    " the last state of the archive"
+)
 _WAYS_ON: Final = (
     "check --data and [[storages]]; querator archive restore --to DIR makes a directory that continues the archive, and"
     " daemon run --standby follows it, with a new --data; --start-over makes this directory the last state of the"
@@ -249,4 +250,4 @@ def check_log(bucket: Bucket, ledger: Ledger) -> None:
                     f" since epoch {beat.epoch}",
                     hint="querator archive salvage lists what only this directory has",
                 )
-            raise Lost(f"{log_name(number)} is missing: mount the archive's disk or bring its objects back")
+            raise Lost(f"{log_name(number)} is missing: {_WAYS_TO_OBJECTS}")
