@@ -468,6 +468,8 @@ ARCHIVE_BASE_SECONDS_MAX = 60.0
 """While a partition has no base, the lag grows. Health has a warning when the lag is longer than this."""
 ARCHIVE_PRUNE_SECONDS = 3_600.0
 """The time between two prunings of the archive."""
+ARCHIVE_UNFINISHED_SECONDS = 3_600.0
+"""Pruning deletes an unfinished file in an archive's directory if nothing was written to it for so long."""
 ARCHIVE_WAIT_SECONDS_MAX = 5.0
 """Requests that wait for the archive get 454 after this time, and partitions are in error until it has caught up."""
 ARCHIVE_GATHER_SECONDS = 0.001

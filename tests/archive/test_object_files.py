@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from querator import limits
-from querator.daemon.archive import Away, Bucket
+from querator.daemon.archive import Away, Bucket, care
 from querator.daemon.archive.objects import log_name
 
 
@@ -86,6 +87,42 @@ def test_an_object_that_a_crash_left_unfinished_is_not_listed(
     assert directory.read("log/1") is None
     directory.create("log/1", b"finished")
     assert [entry.name for entry in directory.entries("")] == ["log/1"]
+
+
+def test_pruning_deletes_what_crashed_writers_left_and_nothing_else(directory: Bucket, root: Path) -> None:
+    directory.create("log/1", b"an object")
+    old = [root / "log" / "1#123", root / "base" / "a" / "b#456", root / "heartbeat#789"]
+    for path in [*old, root / "log" / "2#123", root / "log" / "2#notes"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"part")
+    long_ago = time.time() - limits.ARCHIVE_UNFINISHED_SECONDS - 60
+    for path in [*old, root / "log" / "1", root / "log" / "2#notes"]:
+        os.utime(path, (long_ago, long_ago))
+    assert care.prune(directory, 0, dry_run=True)[:2] == (3, 12)
+    assert len(files_in(root)) == 6
+    assert care.prune(directory, 0)[:2] == (3, 12)
+    assert files_in(root) == ["log/1", "log/2#123", "log/2#notes"]
+
+
+def test_a_writer_whose_unfinished_file_was_deleted_fails_and_writes_it_again(
+    directory: Bucket, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_UNFINISHED_SECONDS", -60)
+    sync = os.fdatasync
+
+    def suspended(fd: int) -> None:
+        sync(fd)
+        monkeypatch.undo()
+        monkeypatch.setattr(limits, "ARCHIVE_UNFINISHED_SECONDS", -60)
+        assert care.prune(directory, 0).objects == 1
+
+    for name, put in (("log/1", directory.create), ("heartbeat", directory.replace)):
+        monkeypatch.setattr(os, "fdatasync", suspended)
+        with pytest.raises(Away):
+            put(name, b"data")
+        assert files_in(root) == ([] if name == "log/1" else ["log/1"])
+        put(name, b"data")
+    assert files_in(root) == ["heartbeat", "log/1"]
 
 
 def test_of_two_writers_of_one_object_one_wins(directory: Bucket, root: Path) -> None:

@@ -177,6 +177,11 @@ class Bucket:
                 with contextlib.suppress(self._errors.NotFoundError, FileNotFoundError):
                     self._library.delete(self._store, names[at : at + count])
 
+    def delete_unfinished(self, dry_run: bool) -> list[int]:
+        """Deletes what writers that crashed have left in a directory. Returns the sizes."""
+        with self._failures():
+            return object_files.delete_unfinished(self._directory, dry_run) if self._directory is not None else []
+
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
         try:

@@ -174,17 +174,18 @@ class Pruned(NamedTuple):
 
 
 def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
-    """Blocking. Deletes the objects that no point after a moment needs.
+    """Blocking. Deletes the objects that no point after a moment needs, and files that crashed writers have left.
 
     The oldest point that stays is an index at or before that moment. Indexes are deleted first, so that no reader
     begins at one whose log objects are gone, and bases last, so that no log object that is left names one that is gone.
-    Claims stay for ever: a daemon that was replaced while it was suspended
-    must find its next number taken, even if that was long ago.
+    Claims stay for ever: a daemon that was replaced while it was suspended must find its next number taken, even if
+    that was long ago.
     """
+    unfinished = bucket.delete_unfinished(dry_run)
     found = indexes(bucket)
     oldest, ledger = _oldest_kept(bucket, found, before_us)
     if oldest is None or ledger is None:
-        return Pruned(0, 0, found[0].time if found else 0)
+        return Pruned(len(unfinished), sum(unfinished), found[0].time if found else 0)
     doomed = []
     # The last log object stays in any case: it shows that the log goes on after the gap that pruning makes.
     needed, claims = min(ledger.oldest_needed(), ledger.number), set(ledger.claims)
@@ -198,7 +199,8 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     if not dry_run:
         for kind in ("index/", "log/", "base/"):
             bucket.delete([entry.name for entry in doomed if entry.name.startswith(kind)])
-    return Pruned(len(doomed), sum(entry.size for entry in doomed), oldest.time)
+    sizes = [*unfinished, *(entry.size for entry in doomed)]
+    return Pruned(len(sizes), sum(sizes), oldest.time)
 
 
 def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[Index | None, Ledger | None]:

@@ -1,8 +1,9 @@
 """Writes the objects of an archive that is a directory. They are read, listed and deleted as in any other store.
 
 An object is written under another name, synced, and then gets its own name. So no reader sees a part of an object, and
-neither does a crash leave one. Large objects are synced piece by piece: while a disk flushes many megabytes, every sync
-of the journal waits, and so does every request.
+neither does a crash leave one. A crash leaves an unfinished file, which is deleted when the archive is pruned. Large
+objects are synced piece by piece: while a disk flushes many megabytes, every sync of the journal waits, and so does
+every request.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -68,6 +70,21 @@ def sync_names(root: Path, name: str) -> None:
     while path != root:
         path = path.parent
         sync_directory(path)
+
+
+def delete_unfinished(root: Path, dry_run: bool = False) -> list[int]:
+    """Deletes files that crashed writers have left. Returns their sizes. A writer that was only suspended, and still
+    needs its file, gets an error and writes it again."""
+    sizes = []
+    for path in root.rglob("*#*"):
+        if path.name.rpartition("#")[2].isdecimal():
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                if time.time() - stat.st_mtime > limits.ARCHIVE_UNFINISHED_SECONDS:
+                    if not dry_run:
+                        path.unlink()
+                    sizes.append(stat.st_size)
+    return sizes
 
 
 def _slices(data: bytes) -> Iterator[memoryview]:
