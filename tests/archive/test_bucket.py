@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,53 @@ def test_a_url_that_is_no_archive_is_refused() -> None:
 def test_an_option_that_is_none_of_the_store_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         Bucket("s3://bucket/queue", {name: "true"})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (503, b"busy", "503 Service Unavailable: busy"),
+        (400, b"<?xml version='1.0'?>\n<Error><Code>ExpiredToken</Code></Error>", "400 Bad Request, ExpiredToken"),
+        (403, b"<?xml version='1.0'?>\n<Error><Code>AccessDenied</Code></Error>", "403 Forbidden, AccessDenied"),
+        (401, b"", "401 Unauthorized"),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_same_each_time_and_tells_what_to_check(
+    behind_proxy: Bucket, proxy: FaultyProxy, status: int, body: bytes, reason: str
+) -> None:
+    def refuse(handler: Handler, _: bytes) -> bool:
+        handler.answer(status, [], body)
+        return True
+
+    proxy.fault = refuse
+    denied = "access is denied, so check the credentials and their rights: " if status in (401, 403) else ""
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("PUT", lambda: behind_proxy.create("log/1", b"one")),
+        ("GET", lambda: behind_proxy.read("log/1")),
+        ("GET", lambda: list(behind_proxy.entries("log/"))),
+    ]
+    for method, call in calls:
+        with pytest.raises(Away) as caught:
+            call()
+        assert str(caught.value) == f"{denied}{method} at {proxy.endpoint}: {reason}"
+
+
+def test_a_store_that_does_not_answer_is_named(behind_proxy: Bucket, proxy: FaultyProxy) -> None:
+    proxy.fault = lambda handler, body: handler.hang_up()
+    with pytest.raises(Away, match=f"^HEAD at {proxy.endpoint}: HTTP error: .*"):
+        behind_proxy.has("log/1")
+
+
+def test_a_payload_need_not_be_hashed_for_the_signature(s3: S3, proxy: FaultyProxy) -> None:
+    url, options = s3.archive(proxy.endpoint)
+    signed: list[str] = []
+
+    def fault(handler: Handler, body: bytes) -> bool:
+        signed.append(handler.headers["x-amz-content-sha256"])
+        return False
+
+    proxy.fault = fault
+    bucket = Bucket(url, {**options, "unsigned_payload": "true"})
+    assert bucket.create("log/1", b"mine") is None
+    assert bucket.create("log/1", b"yours") == b"mine"
+    assert signed[0] == "UNSIGNED-PAYLOAD"

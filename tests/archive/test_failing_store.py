@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
@@ -16,10 +17,10 @@ from querator.daemon.archive import Away, Bucket, care, shipping
 from querator.daemon.archive.ledger import latest
 from querator.daemon.archive.objects import Owner, log_name
 from querator.daemon.archive.ownership import check_end, claim
-from querator.errors import Replaced
+from querator.errors import Replaced, RetryRequest
 from tests.archive.looking import bucket_of, pruned, restored, shipped, shipper_of
 from tests.archive.object_stores import S3, BadWeather, FaultyProxy, Handler
-from tests.maintenance.house import OPERATOR, House
+from tests.maintenance.house import OPERATOR, WAIT_SECONDS, House
 
 OpenHouse = Callable[..., House]
 
@@ -69,6 +70,33 @@ def test_a_store_that_answers_503_for_a_minute_gets_everything_afterwards(
     assert house.service.health(OPERATOR) == (True, "")
     assert contents(archive, tmp_path / "all") == ["before", *map(str, range(60))]
     assert contents(archive, tmp_path / "then", at_us=before) == ["before"]
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_daemon_whose_credentials_are_revoked_says_so_and_goes_on_when_they_are_valid_again(
+    open_house: OpenHouse, archive: ArchiveConfig, proxy: FaultyProxy, wait: bool,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    house = open_house("live", archive=dataclasses.replace(archive, wait=wait))
+    house.create()
+    shipped(house)
+    proxy.fault = lambda handler, body: handler.hang_up()  # the store restarts, and then knows other credentials
+    answer = house.begin_produce("1", timeout="1s")
+    house.until(lambda: bool(shipper_of(house).trouble))
+    proxy.fault = lambda handler, body: handler.refuse(403)
+    house.until(lambda: "access is denied" in shipper_of(house).trouble)
+    assert isinstance(answer.exception(WAIT_SECONDS), RetryRequest if wait else NoneType)
+    house.until(lambda: house.service.health(OPERATOR)[0] is not wait)
+    assert "check the credentials" in house.service.health(OPERATOR)[1]
+    reasons = [getattr(record, "reason", "") for record in caplog.records]
+    assert len([reason for reason in reasons if reason.startswith("access is denied")]) == 1
+    proxy.fault = None
+    shipped(house)
+    house.until(lambda: house.states() == ["available"])
+    house.produce("2")
+    assert house.service.health(OPERATOR) == (True, "")
+    assert house.contents() == ["1", "2"]
 
 
 def test_a_put_that_is_never_answered_is_tried_again_and_counts_once(

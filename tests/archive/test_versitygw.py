@@ -15,11 +15,12 @@ from pathlib import Path
 import boto3
 import pytest
 
+from querator import limits
 from querator.config import ArchiveConfig
 from querator.daemon.archive import Bucket, care
 from tests.archive.looking import bucket_of, restored, shipped, shipper_of
 from tests.archive.test_standby import followed, promoted
-from tests.maintenance.house import House
+from tests.maintenance.house import OPERATOR, House
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -43,30 +44,54 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory / "versitygw")
 
 
+class Gateway:
+    """A running versitygw."""
+
+    def __init__(self, program: str, directory: Path) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._program = program
+        self._objects = directory / "objects"
+        self._objects.mkdir()
+        self._log = directory / "versitygw.log"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.restart()
+
+    def restart(self, secret: str = KEYS["secret_access_key"]) -> None:
+        """Starts it, or starts it again, with a secret key that clients must have."""
+        self.stop()
+        words = [self._program, "--access", KEYS["access_key_id"], "--secret", secret, "--port", self.address]
+        with self._log.open("ab") as log:
+            self._server = subprocess.Popen([*words, "posix", str(self._objects)], stdout=log, stderr=log)
+        until(lambda: _answers(self.address), "versitygw does not answer")
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+
+
 @pytest.fixture
-def archive(program: str, tmp_path: Path) -> Iterator[ArchiveConfig]:
-    objects = tmp_path / "objects"
-    objects.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    keys = ["--access", KEYS["access_key_id"], "--secret", KEYS["secret_access_key"]]
-    with open(tmp_path / "versitygw.log", "wb") as log:
-        server = subprocess.Popen([program, *keys, "--port", address, "posix", str(objects)], stdout=log, stderr=log)
+def gateway(program: str, tmp_path: Path) -> Iterator[Gateway]:
+    gateway = Gateway(program, tmp_path)
     try:
-        until(lambda: _answers(address), "versitygw does not answer")
         client = boto3.client(
             "s3",
-            endpoint_url=f"http://{address}",
+            endpoint_url=f"http://{gateway.address}",
             aws_access_key_id=KEYS["access_key_id"],
             aws_secret_access_key=KEYS["secret_access_key"],
             region_name=KEYS["region"],
         )
         client.create_bucket(Bucket="bucket")
-        options = {**KEYS, "endpoint": f"http://{address}"}
-        yield ArchiveConfig("s3://bucket/queue", interval=0.01, heartbeat=0.5, options=options)
+        yield gateway
     finally:
-        server.kill()
-        server.wait()
+        gateway.stop()
+
+
+@pytest.fixture
+def archive(gateway: Gateway) -> ArchiveConfig:
+    options = {**KEYS, "endpoint": f"http://{gateway.address}"}
+    return ArchiveConfig("s3://bucket/queue", interval=0.01, heartbeat=0.5, options=options)
 
 
 def _answers(address: str) -> bool:
@@ -121,3 +146,26 @@ def test_a_queue_is_shipped_restored_and_taken_over(
     shipped(standby)
     assert shipper_of(standby).ledger.epoch == 2
     care.verify(Bucket(archive.url, archive.options))
+
+
+def test_other_credentials_are_noticed_and_the_old_ones_are_used_again(
+    open_house: OpenHouse, gateway: Gateway, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.1)
+    house = open_house("live", archive=archive)
+    house.create()
+    shipped(house)
+    gateway.restart("another-secret")
+    house.produce("1")
+    house.until(lambda: "access is denied" in shipper_of(house).trouble)
+    assert house.service.health(OPERATOR)[0]
+    gateway.restart()
+    shipped(house)
+    assert house.service.health(OPERATOR) == (True, "")
+
+
+@pytest.mark.parametrize("unsigned", ["false", "true"])
+def test_an_unsigned_payload_is_taken_too(archive: ArchiveConfig, unsigned: str) -> None:
+    bucket = Bucket(archive.url, {**archive.options, "unsigned_payload": unsigned})
+    assert bucket.create("log/1", b"mine") is None
+    assert bucket.create("log/1", b"yours") == b"mine"

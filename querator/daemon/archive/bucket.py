@@ -6,6 +6,7 @@ The objects of an archive in a directory (`file://`) are written by `object_file
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,13 @@ from querator.errors import ConfigError, QueratorError
 
 SCHEMES: Final = ("s3", "gs", "az", "file")
 _PIECE_BYTES: Final = 4 << 20
+_FAILED_REQUEST: Final = re.compile(
+    r"Error performing (\w+) (\w+://[^/\s]+)\S* in \S+ - (?:Server returned non-2xx status code: )?"
+    r"(.*?)(?:: <.*|[:\s]*)$"
+)
+"""How obstore reports a request that failed: with its duration, and with the first line of the answer."""
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+"""What S3 says about it."""
 
 
 class Away(Exception):
@@ -190,7 +198,19 @@ class Bucket:
             text = str(error).strip()
             if "NoSuchBucket" in text:
                 raise Away(f"there is no bucket '{urlsplit(self.url).netloc}'") from error
-            raise Away(text.splitlines()[0] if text else type(error).__name__) from error
+            raise Away(_reason(text) or type(error).__name__) from error
+
+
+def _reason(text: str) -> str:
+    """What went wrong, from the text of an error. The same failure gives the same reason each time."""
+    first = text.partition("\n")[0]
+    if (found := _FAILED_REQUEST.search(first)) is None:
+        return first
+    method, server, failure = found.groups()
+    code = _CODE.search(text)
+    what = f"{method} at {server}: {failure}" + (f", {code[1]}" if code else "")
+    is_denied = failure.startswith(("401", "403"))
+    return f"access is denied, so check the credentials and their rights: {what}" if is_denied else what
 
 
 def _opened(url: str, options: dict[str, str], directory: Path | None) -> tuple[Any, Any]:

@@ -230,8 +230,9 @@ class Shipper:
         self._note_back()
 
     def _note_away(self, error: Away) -> None:
-        if not self.trouble:
+        if self.trouble != str(error):
             log.error("archive cannot be reached", extra={"archive": self.config.url, "reason": str(error)})
+        if not self.trouble:
             self._away_since = time.monotonic()
         self.trouble, self.is_damaged = str(error), isinstance(error, Lost)
 
