@@ -449,7 +449,9 @@ ARCHIVE_PACKING_IDLE_SECONDS = 60.0
 ARCHIVE_SYNC_BYTES = 500_000
 """An object in a directory is synced after each piece of this size, so that the journal's syncs do not wait long."""
 ARCHIVE_INDEX_EVERY = 64
-"""After this many log objects an index is written, so that readers begin there."""
+ARCHIVE_INDEX_SECONDS_MIN = 5.0
+"""After this many log objects an index is written, so that readers begin there, but not more often than the second
+says: with `wait`, the requests of one second fill many objects, and they would wait for the index too."""
 ARCHIVE_READS_AHEAD_MAX = 16
 """Log objects that are read at the same time, because an object store takes many milliseconds for each."""
 ARCHIVE_READ_AHEAD_BYTES = 1_000_000

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from querator import limits
 from querator.config import ArchiveConfig
 from querator.daemon.archive import Bucket
 from tests.archive.looking import shipped
 from tests.archive.object_stores import S3, FaultyProxy
 from tests.maintenance.house import House
+
+
+@pytest.fixture(autouse=True)
+def indexes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes are written after so many log objects, however fast these come."""
+    monkeypatch.setattr(limits, "ARCHIVE_INDEX_SECONDS_MIN", 0.0)
 
 
 @pytest.fixture(scope="session")

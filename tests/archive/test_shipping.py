@@ -14,7 +14,7 @@ import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
-from querator.daemon.archive.ledger import read_log
+from querator.daemon.archive.ledger import indexes, read_log
 from querator.daemon.archive.restoring import records_in
 from querator.daemon.store import Feed, FileSnapshot, News, Position, copies
 from querator.errors import Replaced
@@ -260,6 +260,26 @@ def test_a_log_of_many_small_objects_is_cut_short_unless_the_file_is_large(
     assert (ledger.number - ledger.oldest_needed() < 12) == is_taken
     if is_taken:
         assert {line.base.name != "" for line in ledger.lines.values() if line.base} == {True}
+
+
+def test_an_index_waits_until_the_last_one_is_some_seconds_old(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_INDEX_EVERY", 2)
+    monkeypatch.setattr(limits, "ARCHIVE_INDEX_SECONDS_MIN", 1_000_000.0)
+    house = open_house("live", archive=archive)
+    house.create()
+
+    def ship_five() -> int:
+        for number in range(5):
+            house.produce(f"{number}")
+            shipped(house)
+        return len(indexes(bucket_of(archive)))
+
+    assert ship_five() == 1
+    assert ship_five() == 1
+    shipper_of(house)._index_at = 0
+    assert ship_five() == 2
 
 
 def test_what_comes_while_the_store_is_away_is_shipped_when_it_is_back(

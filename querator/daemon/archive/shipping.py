@@ -130,6 +130,10 @@ class Shipper:
         self._check_at = 0.0
         """When to look next whether the archive still has its log."""
         self._beats = 0
+        self._indexed = 0
+        """The log object of the last index of this daemon, or its claim."""
+        self._index_at = 0.0
+        """When the next index may be written."""
         self._thread = threading.Thread(target=self._run, name="querator-archive", daemon=True)
 
     # Starting and stopping.
@@ -343,8 +347,9 @@ class Shipper:
             self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
             self.ledger.advance(one)
             cutter.shipped(piece)
-            if one.head.number % limits.ARCHIVE_INDEX_EVERY == 0:
+            if self._wants_index():
                 self._patiently(lambda: save_index(self.bucket, self.ledger))
+                self._indexed, self._index_at = self.ledger.number, time.monotonic() + limits.ARCHIVE_INDEX_SECONDS_MIN
                 _find_many_objects(self)
             self._is_stranger = False
             _beat(self, at_once=False)  # a cut after an outage may take long
@@ -357,6 +362,10 @@ class Shipper:
             self.confirmed()
         with self._done:
             self._done.notify_all()
+
+    def _wants_index(self) -> bool:
+        every = limits.ARCHIVE_INDEX_EVERY
+        return self.ledger.number // every > self._indexed // every and time.monotonic() >= self._index_at
 
 
 def _end(shipper: Shipper, refusal: QueratorError) -> None:
@@ -403,7 +412,7 @@ def _claim(shipper: Shipper) -> None:
         ledger = latest(shipper.bucket, ledger)
     assert shipper.before is not None
     before = shipper.before
-    shipper.ledger = ledger
+    shipper.ledger, shipper._indexed = ledger, ledger.number
     shipper._is_heir = before.owner is not None and before.owner.data != shipper.owner.data
     if (
         is_shorter
