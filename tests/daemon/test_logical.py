@@ -42,6 +42,22 @@ class TestDistribution:
         assert len(d.lease(10).leases) == len(d.lease(10).leases) == 10
         assert sum(leased for leased, _ in spread(d)) == 20
 
+    def test_a_lease_does_not_wait_for_a_read_while_another_partition_has_items(self):
+        d = Driver(bounds=LimitsConfig(ready_window_items=4))
+        d.create(partitions=2)
+        d.produce(9)
+        d.produce(2)
+        d.restart()  # with four items of the first partition in memory
+        d.hold_reads = True
+        assert [len(d.lease(4).leases), spread(d)] == [4, [(4, 5), (0, 2)]]
+        assert [len(d.lease(2).leases), spread(d)] == [2, [(4, 5), (2, 0)]]
+        waits = d.lease(2)
+        assert waits.waiting
+        d.hold_reads = False
+        d.run_reads()
+        d.run()
+        assert len(waits.leases) == 2
+
     def test_five_produces_and_three_leases_over_two_partitions(self, d):
         d.create(partitions=2)
         for _ in range(5):

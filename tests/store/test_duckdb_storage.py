@@ -295,6 +295,33 @@ class TestReadingOn:
         assert self.read(store, 20, before=25) == [21, 22, 23, 24]
         assert len(queries) == 2
 
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "kind",
+            "reference",
+            "encoding",
+            "source_id",
+            "history",
+            "attempts",
+            "max_attempts",
+            "birth",
+            "imported_deadline",
+        ],
+    )
+    def test_it_reads_only_columns_with_values(
+        self, storage: DuckStorage, store: DuckStore, queries: list[str], field: str
+    ) -> None:
+        plain = [item(seq, payload=b"%d" % seq) for seq in range(1, 21)]
+        put(storage, store, batch_of(add=plain, last_seq=20))
+        assert store.ready(0, None, 20, NO_BYTES_MAX) == plain
+        assert not any(field in query.partition("FROM")[0] for query in queries if "payload" in query[:60])
+        value: Any = {"kind": "7", "reference": "7", "encoding": "7", "source_id": "7", "history": b"7"}.get(field, 7)
+        others = [item(21, **{field: value}), item(22)]
+        put(storage, store, batch_of(add=others, last_seq=22))
+        store.checkpoint(force=True)
+        assert store.ready(0, None, 22, NO_BYTES_MAX) == plain + others
+
     def test_it_does_not_see_what_an_apply_has_removed(self, storage: DuckStorage, store: DuckStore) -> None:
         put(storage, store, added(*range(1, 41)))
         assert self.read(store, 0) == list(range(1, 11))

@@ -189,14 +189,14 @@ def test_when_all_items_of_a_read_are_removed_meanwhile_those_behind_them_are_re
     put(storage, store, batch_of(add=ITEMS, last_seq=len(SIZES)))
     put(storage, store, batch_of(remove=[1, 2, 3]))
     removals = [batch_of(remove=[4]), batch_of(remove=[5])]
-    items_of = reading._items_of
+    with_parts = reading._with_parts
 
     def with_an_apply_before(*args: Any) -> list[Item]:
         if removals:
             put(storage, store, removals.pop(0))
-        return items_of(*args)
+        return with_parts(*args)
 
-    monkeypatch.setattr(reading, "_items_of", with_an_apply_before)
+    monkeypatch.setattr(reading, "_with_parts", with_an_apply_before)
     assert [one.seq for one in store.ready(0, None, 1, NO_BYTES_MAX)] == [6]
 
 

@@ -52,8 +52,11 @@ def serve(this: Pass) -> None:
 
 
 def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
-    """Assigns each request to the partition with the highest load, and subtracts what it may take from that load."""
-    order = [p for p in this.order if p.allows.lease]
+    """Assigns each request to the partition with the highest load, and subtracts what it may take from that load.
+
+    A partition whose next items are being read has none to give until the read ends.
+    """
+    order = [p for p in this.order if p.allows.lease and p.contents.window.has_next()]
     if not order:
         return []
     if len(order) == 1:

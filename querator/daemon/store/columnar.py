@@ -14,15 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_columns(rows: Rows | Run) -> pa.Table:
+def read_columns(rows: Rows) -> pa.Table:
     import pyarrow as pa
 
-    if isinstance(rows, Run):
-        columns = {"payload": pa.array(rows.payloads, pa.binary())}
-        for name, texts in (("kind", rows.kinds), ("reference", rows.references), ("encoding", rows.encodings)):
-            if texts is not None:
-                columns[name] = pa.array(texts, pa.string())
-        return pa.table(columns)
     return pa.ipc.open_stream(rows.columns).read_all()
 
 
@@ -85,23 +79,23 @@ def items_from(
     )
 
 
-ITEM_FIELDS: Final = (
-    "seq",
-    "created_at",
-    "expire_deadline",
-    "payload",
-    "kind",
-    "reference",
-    "encoding",
-    "attempts",
-    "max_attempts",
-    "source_id",
-    "enqueue_at",
-    "birth",
-    "history",
-    "imported_deadline",
-)
-"""The columns of the items table in the order of an Item's fields."""
+ITEM_FIELDS: Final[dict[str, int | str | bytes]] = {
+    "seq": 0,
+    "created_at": 0,
+    "expire_deadline": 0,
+    "payload": b"",
+    "kind": "",
+    "reference": "",
+    "encoding": "",
+    "attempts": 0,
+    "max_attempts": 0,
+    "source_id": "",
+    "enqueue_at": 0,
+    "birth": 0,
+    "history": b"",
+    "imported_deadline": 0,
+}
+"""The fields of an Item in their order, each with the value for rows that have none."""
 CREATED_AT, EXPIRE_DEADLINE, PAYLOAD, KIND, REFERENCE, ENCODING = range(1, 7)
 
 
@@ -114,7 +108,7 @@ class ItemColumns:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        """The table has at least one row, and the columns `ITEM_FIELDS` except the time of a scheduled item."""
+        """The table has at least one row. It may lack columns in which no row has a value."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -125,9 +119,9 @@ class ItemColumns:
         self.payload_bytes = 0
         self._columns: list[Any] = []
         """For each field a buffer of numbers, an array of texts, or the value that all rows have."""
-        for name in ITEM_FIELDS:
-            if name == "enqueue_at":
-                self._columns.append(0)
+        for name, default in ITEM_FIELDS.items():
+            if name not in table.column_names:
+                self._columns.append(default)
                 continue
             column = table.column(name)
             if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
@@ -135,9 +129,9 @@ class ItemColumns:
                 size: int = pc.sum(pc.binary_length(texts)).as_py()
                 if name == "payload":
                     self.payload_bytes = size
-                self._columns.append(texts if size else b"" if pa.types.is_binary(column.type) else "")
+                self._columns.append(texts if size else default)
             else:
-                self._columns.append(_numbers(column) if _has_number(column) else 0)
+                self._columns.append(_numbers(column) if _has_number(column) else default)
         self.runs = self._find_runs(table)
         """All of these items as runs, in order. Empty if some differ in other fields, or if the runs would be short."""
 

@@ -31,6 +31,18 @@ _SIZE_MAX: Final = " + ".join(
     )
 )
 """An upper bound of `_SIZE` over all rows that a table ever had. Reads no row. NULL if DuckDB does not know it."""
+_HAS_VALUES: Final = {
+    **{
+        name: f"coalesce(stats({name}).max_string_length::BIGINT, 1) > 0"
+        for name in ("kind", "reference", "encoding", "source_id", "history")
+    },
+    **{
+        name: f"coalesce(stats({name}).min::BIGINT, 1) <> 0 OR coalesce(stats({name}).max::BIGINT, 1) <> 0"
+        for name in ("attempts", "max_attempts", "birth", "parts_bytes")
+    },
+    "imported_deadline": "coalesce(stats(imported_deadline).has_no_null::BOOLEAN, true)",
+}
+"""For each column that is empty in most files: whether a row may ever have had a value there. Reads no row."""
 
 
 class Readable(Protocol):
@@ -64,6 +76,8 @@ class Vetted(NamedTuple):
     """There are at most this many."""
     size_max: int
     """No item is larger."""
+    columns: str
+    """The columns in which an item may have a value."""
 
 
 class InOrder(Readable, Protocol):
@@ -89,9 +103,9 @@ def first_seqs(file: Readable, source: str, rows_max: int) -> list[int]:
     return seqs
 
 
-def small_items(file: InOrder, columns: str, after: int, before: int, rows_max: int, bytes_max: int) -> pa.Table | None:
+def small_items(file: InOrder, after: int, before: int, rows_max: int, bytes_max: int) -> pa.Table | None:
     """The first items with after < seq < before, ascending, if they need neither measuring nor sorting and none of them
-    is leased. None if one of this does not hold, or if there are no such items.
+    is leased. None if one of this does not hold, or if there are no such items. Columns without any value are left out.
 
     A partition reads this way while consumers wait, so most reads are one query that stops at its last row. A query
     that cannot stop looks at the statistics of every row group behind it.
@@ -103,11 +117,11 @@ def small_items(file: InOrder, columns: str, after: int, before: int, rows_max: 
     if vetted is None or vetted.size_max * min(vetted.rows, rows_max) > bytes_max:
         return None
     stretch = Stretch(after, min(vetted.last, before - 1))
-    rows = file.select(f"SELECT {columns} FROM {{file}}.items WHERE {stretch.condition} LIMIT {rows_max:d}")
+    rows = file.select(f"SELECT {vetted.columns} FROM {{file}}.items WHERE {stretch.condition} LIMIT {rows_max:d}")
     if not _is_ascending(rows.column(0)):
         return None
     last: int = rows.column(0)[-1].as_py()
-    file.vetted = Vetted(last, vetted.last, vetted.rows, vetted.size_max)
+    file.vetted = vetted._replace(after=last)
     return rows
 
 
@@ -120,14 +134,17 @@ def _vet(file: Readable, after: int, before: int, rows_max: int) -> Vetted | Non
         return None
     last: int = seqs[-1].as_py()
     condition = Stretch(after, last).condition
-    ((present, leased, size_max),) = file.rows(
+    used = ", ".join([f"CASE WHEN {has_values} THEN '{name}' END" for name, has_values in _HAS_VALUES.items()])
+    ((present, leased, size_max, names),) = file.rows(
         f"SELECT (SELECT count(*) FROM {{file}}.items WHERE {condition}),"
         f" (SELECT count(*) FROM {{file}}.leases WHERE {condition}),"
-        f" (SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1)"
+        f" (SELECT {_SIZE_MAX} FROM {{file}}.items LIMIT 1),"
+        f" (SELECT [{used}] FROM {{file}}.items LIMIT 1)"
     )
-    if present > len(seqs) or leased or size_max is None:
+    if present > len(seqs) or leased or size_max is None or names is None:
         return None
-    return Vetted(after, last, len(seqs), size_max)
+    columns = ", ".join(["seq, created_at, expire_deadline, payload", *filter(None, names)])
+    return Vetted(after, last, len(seqs), size_max, columns)
 
 
 def _is_ascending(seqs: pa.ChunkedArray) -> bool:

@@ -7,7 +7,7 @@ there are rows to write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 import pyarrow as pa
@@ -50,24 +50,43 @@ def item_rows(items: Sequence[Item]) -> dict[str, pa.Array]:
 def tables_of(all_rows: Iterable[Rows | Run], gone_from: GoneFrom) -> Iterator[pa.Table]:
     """Columnar items as rows of the items table, without removed items. Rows with the same columns come together."""
     together: list[Rows | Run] = []
-    contents: list[pa.Table] = []
+    contents: list[Run | pa.Table] = []
+    shape: object = None
     size = 0
     for rows in all_rows:
-        content = read_columns(rows)
-        if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or content.schema != contents[0].schema):
-            yield from _joined(together, contents, gone_from)
+        content = rows if isinstance(rows, Run) else read_columns(rows)
+        shape_before, shape = shape, list(_texts_of(content)) if isinstance(content, Run) else content.schema
+        if together and (size >= limits.APPLY_BYTES_PER_INSERT_MAX or shape != shape_before):
+            yield from _joined(together, _content_of(contents), gone_from)
             together, contents, size = [], [], 0
         together.append(rows)
         contents.append(content)
-        size += content.nbytes
+        size += rows.size_bytes
     if together:
-        yield from _joined(together, contents, gone_from)
+        yield from _joined(together, _content_of(contents), gone_from)
 
 
-def _joined(together: Sequence[Rows | Run], contents: Sequence[pa.Table], gone_from: GoneFrom) -> Iterator[pa.Table]:
+def _texts_of(run: Run) -> dict[str, list[str]]:
+    """The columns of a run besides the payload."""
+    columns = {"kind": run.kinds, "reference": run.references, "encoding": run.encodings}
+    return {name: texts for name, texts in columns.items() if texts is not None}
+
+
+def _content_of(together: Sequence[Run | pa.Table]) -> pa.Table:
+    """The columns of runs with the same texts, or of tables with the same schema. Each column is one piece, because
+    DuckDB takes twice as long for a hundred small pieces."""
+    runs = [one for one in together if isinstance(one, Run)]
+    if not runs:
+        return pa.concat_tables(together).combine_chunks()
+    columns = {"payload": pa.array(list(chain.from_iterable([run.payloads for run in runs])), pa.binary())}
+    for name in _texts_of(runs[0]):
+        texts = chain.from_iterable([_texts_of(run)[name] for run in runs])
+        columns[name] = pa.array(list(texts), pa.string())
+    return pa.table(columns)
+
+
+def _joined(together: Sequence[Rows | Run], table: pa.Table, gone_from: GoneFrom) -> Iterator[pa.Table]:
     """The table of these rows, or nothing if all of them were removed. Columns that are missing get their defaults."""
-    # In one piece: DuckDB takes twice as long for a hundred small pieces.
-    table = pa.concat_tables(contents).combine_chunks()
     ends = list(accumulate([rows.count for rows in together]))
 
     def repeated(values: Sequence[int]) -> pa.Array:

@@ -58,11 +58,14 @@ def ready_ahead(
     file: PartitionFile, after: int, before: int | None, items_max: int, bytes_max: int
 ) -> list[Item] | ItemColumns:
     before = LAST_SEQ if before is None else before
-    rows = small_items(file, tables.ITEM, after, before, items_max, bytes_max)
+    rows = small_items(file, after, before, items_max, bytes_max)
     if rows is not None:
-        if not parts.lengths_in(rows.column(0), rows.column(tables.ITEM_COLUMNS - 1)):
-            return ItemColumns(rows)
-        if items := _items_of(file, "items", rows):
+        found = ItemColumns(rows)
+        has_parts = "parts_bytes" in rows.column_names
+        lengths = parts.lengths_in(rows.column("seq"), rows.column("parts_bytes")) if has_parts else {}
+        if not lengths:
+            return found
+        if items := _with_parts(file, "items", found.items(0, found.count), lengths):
             return items
     unleased = "{file}.items ANTI JOIN {file}.leases USING (seq)"
     while seqs := first_seqs(file, f"{unleased} WHERE seq > {after:d} AND seq < {before:d}", items_max):
@@ -96,8 +99,11 @@ def _items_of(file: PartitionFile, table: str, rows: pa.Table, enqueue_at: Itera
     """The items of a result that begins with the columns `ITEM`, ascending."""
     items = sorted(tables.items_of(rows, enqueue_at), key=_seq_of)
     lengths = parts.lengths_in(rows.column(0), rows.column(tables.ITEM_COLUMNS - 1))
-    if not lengths:
-        return items
+    return _with_parts(file, table, items, lengths) if lengths else items
+
+
+def _with_parts(file: PartitionFile, table: str, items: list[Item], lengths: dict[int, int]) -> list[Item]:
+    """These items with the payloads that are kept in parts. Leaves out items whose parts an apply has removed."""
     payloads = parts.payloads(file, table, lengths)
     for item in items:
         if item.seq in payloads:
