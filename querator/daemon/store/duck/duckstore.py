@@ -127,7 +127,7 @@ class DuckStore(UnappliedStore):
             self._is_doubtful = True
             try:
                 left = {one.place.number: one for one in delta.left.values()}
-                applying.apply(self.file, delta, self._left_batches(left.values()))
+                applying.apply(self.file, delta, self._left_batches(left.values(), in_place=True))
             except duckdb.TransactionException:
                 # Nobody else changes this file. So an earlier transaction failed and could not be undone, and all
                 # further ones would conflict with it, until the file is attached again.
@@ -137,12 +137,12 @@ class DuckStore(UnappliedStore):
             self._is_doubtful = False
             self.record_applied = delta.record
 
-    def _left_batches(self, records: Iterable[Left]) -> Iterator[Batch]:
+    def _left_batches(self, records: Iterable[Left], in_place: bool = False) -> Iterator[Batch]:
         places = sorted([record.place for record in records])
         done = 0
         try:
             for number, payload in self._journal.payloads(places):
-                yield decode(payload)
+                yield decode(payload, in_place)
                 done = number
         except FileNotFoundError:
             # The segment was trimmed meanwhile, and the records that this partition needs were copied out of it.
@@ -152,7 +152,7 @@ class DuckStore(UnappliedStore):
             if len(places) < len(wanted):
                 raise
             for _, payload in self._journal.payloads(places):
-                yield decode(payload)
+                yield decode(payload, in_place)
 
     def _look_again(self) -> None:
         """Reads again which records the file contains, because a transaction that failed may still be durable."""
