@@ -185,6 +185,8 @@ else is done, may take an orderly stop, a start after a crash, and a read that n
 producers wait. With half of it, the items are applied to the partition files."""
 LEFT_DELTA_BYTES = 24_000_000
 """They are applied in transactions of about this size."""
+LARGE_BLOCKS_BYTES_MIN = 8_000_000
+"""A file without rows gets larger blocks before so many bytes of them are applied to it."""
 LEFT_ROOM_SHARE = 4
 """They never take more than this part of the free space, because the files need as much again."""
 UNAPPLIED_READ_ITEMS_MAX = 1_000

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from querator import times
-from querator.wire import schema, strict
+from querator.errors import ContentError
+from querator.wire import large, schema, strict
 from querator.wire.messages import Message, QueueCompleteRequest, QueueLeaseRequest, QueueProduceRequest
 
 M = TypeVar("M", bound=Message)
@@ -33,6 +34,10 @@ _DECODERS: Final[dict[type[Message], Callable[[bytes], Any]]] = {}
 
 def decode(kind: type[M], body: bytes) -> M:
     """The message in a body. Raises ContentError with the text that existing clients know."""
+    if len(body) >= _LARGE_BODY_BYTES and kind is QueueProduceRequest:
+        request: Any = _with_large_texts(body)
+        if request is not None:
+            return cast(M, request)
     fast = _DECODERS.get(kind) or _prepare(kind)
     try:
         message: M = fast(body)
@@ -58,6 +63,19 @@ def _time_from_text(_: type[Any], value: Any) -> int:
     if type(value) is not str:
         raise ValueError("a time is a text")
     return times.parse(value)
+
+
+def _with_large_texts(body: bytes) -> QueueProduceRequest | None:
+    """The request in a large body, if its texts can be cut out of the body and everything else is valid."""
+    parts = large.cut(body)
+    if parts is None:
+        return None
+    rest, texts = parts
+    try:
+        request = decode(QueueProduceRequest, rest)
+    except ContentError:
+        return None  # the error is described by its place in the body
+    return request if large.put_back(request.items, texts) else None
 
 
 def _has_no_key_twice(body: bytes, message: Message) -> bool:

@@ -14,6 +14,7 @@ from querator.daemon.store.base import StorageError
 from querator.daemon.store.batches import Batch
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying
+from querator.daemon.store.duck.attached import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
@@ -184,6 +185,62 @@ def test_they_survive_a_crash(tmp_path: Path) -> None:
         assert [(one.seq, one.payload) for one in items] == [
             (seq, bytes([seq]) * 100_000) for seq in range(1, 9) if seq != 3
         ]
+
+
+def test_a_file_without_rows_gets_larger_blocks_before_large_items_are_applied(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LARGE_BLOCKS_BYTES_MIN", SIZE)
+    write(storage, store, large(1, 2))
+    assert ahead(store) == [1, 2]
+    assert store.is_resting
+    store.flush()
+    assert store.file.block_bytes() == LARGE_BLOCK_BYTES
+    assert ready_seqs(store) == [1, 2]
+    write(storage, store, batch_of(remove=[1, 2]))
+    store.flush()
+    assert store.rest()
+    inode = store.path.stat().st_ino
+    write(storage, store, large(3, 4))
+    store.flush()
+    assert store.path.stat().st_ino == inode
+    assert ready_seqs(store) == [3, 4]
+
+
+def test_a_file_with_rows_or_an_open_snapshot_keeps_its_blocks(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LARGE_BLOCKS_BYTES_MIN", SIZE)
+    snapshot = store.snapshot()
+    write(storage, store, large(1, 2))
+    store.flush()
+    snapshot.close()
+    write(storage, store, large(3, 4))
+    store.flush()
+    assert store.file.block_bytes() == SMALL_BLOCK_BYTES
+    assert ready_seqs(store) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("step", ["compact.copied", "compact.switched", "apply.committed"])
+def test_a_crash_while_a_file_gets_larger_blocks_loses_nothing(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("QUERATOR_FAILPOINT", step)
+        in_a_process_that_is_killed(
+            tmp_path,
+            """
+            from querator import limits
+            limits.LARGE_BLOCKS_BYTES_MIN = 100_000
+            for seq in range(1, 9):
+                write(storage, store, batch_of(add=[item(seq, payload=bytes([seq]) * 100_000)], last_seq=seq))
+            store.flush()
+            raise AssertionError("the process was not killed")
+            """,
+        )
+    with opened(tmp_path) as storage:
+        items = storage.open(UUID, "orders").ready(0, None, 100, NO_BYTES_MAX)
+        assert [(one.seq, one.payload) for one in items] == [(seq, bytes([seq]) * 100_000) for seq in range(1, 9)]
 
 
 def test_records_that_were_copied_out_of_their_segment_are_found(

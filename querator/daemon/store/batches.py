@@ -6,14 +6,16 @@ lists: a field gets its list with its first change (`joined`).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
+from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
 
 T = TypeVar("T")
 
@@ -93,10 +95,14 @@ _Others = tuple[
 ]
 _Fields = tuple[int, list[Item] | None, _Leases | None, _Integers, _Others | None]
 _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
-_decode: Final[Callable[[bytes], Any]] = msgspec.msgpack.Decoder(_Fields).decode
+_decode: Final[Callable[[bytes | memoryview], Any]] = msgspec.msgpack.Decoder(_Fields).decode
 
 
 def encode(batch: Batch) -> bytes:
+    return _fields_of(batch, batch.add, batch.rows)
+
+
+def _fields_of(batch: Batch, add: list[Item] | None, rows: list[Rows | Run] | None) -> bytes:
     leases: Any = None
     if batch.lease_seqs is not None:
         leases = (batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts)
@@ -105,7 +111,7 @@ def encode(batch: Batch) -> bytes:
         batch.request_ids
         or batch.lost_seqs
         or batch.lost_until
-        or batch.rows
+        or rows
         or batch.leased_stripes
         or batch.removed_stripes
         or batch.schedule
@@ -114,11 +120,11 @@ def encode(batch: Batch) -> bytes:
         or batch.clear_leased
         or batch.clear_scheduled
     ):
-        others = _others(batch)
-    return _encode((batch.last_seq, batch.add, leases, batch.remove, others))
+        others = _others(batch, rows)
+    return _encode((batch.last_seq, add, leases, batch.remove, others))
 
 
-def _others(batch: Batch) -> tuple[object, ...]:
+def _others(batch: Batch, rows: list[Rows | Run] | None) -> tuple[object, ...]:
     return (
         batch.clear_ready,
         batch.clear_leased,
@@ -130,16 +136,96 @@ def _others(batch: Batch) -> tuple[object, ...]:
         batch.lost_until,
         batch.request_ids,
         batch.request_until,
-        batch.rows,
+        rows,
         batch.leased_stripes,
         batch.removed_stripes,
     )
 
 
-def decode(payload: bytes) -> Batch:
-    """Raises msgspec.MsgspecError if the payload is not a batch."""
+# Large payloads stand behind the list as they are. So nobody copies them: neither the encoder nor an apply, which reads
+# the record again.
+#
+#     _APART · number of payloads · length of the list · length of each payload · list · payload · payload · …
+
+_APART: Final = 0xC1
+"""No list in msgpack begins with this byte."""
+_APART_HEAD: Final = struct.Struct("<BII")
+
+
+def has_large_payloads(batch: Batch) -> bool:
+    """Whether `encode_apart` pays. Looks at the first item only, because items that come together are mostly alike."""
+    add, rows = batch.add, batch.rows
+    if add:
+        payload = add[0].payload
+    elif rows and isinstance(rows[0], Run):
+        payload = rows[0].payloads[0]
+    else:
+        return False
+    return len(payload) >= LEFT_ITEM_BYTES_MIN and sum(map(len, _payloads(batch))) >= LEFT_RECORD_BYTES_MIN
+
+
+def encode_apart(batch: Batch) -> tuple[bytes, list[bytes]]:
+    """The beginning of a record, and the payloads that follow it."""
+    payloads = _payloads(batch)
+    add: list[Item] | None = None
+    rows: list[Rows | Run] | None = None
+    if batch.add is not None:
+        add = [msgspec.structs.replace(item, payload=b"") for item in batch.add]
+    if batch.rows is not None:
+        rows = [msgspec.structs.replace(one, payloads=[]) if isinstance(one, Run) else one for one in batch.rows]
+    fields = _fields_of(batch, add, rows)
+    head = _APART_HEAD.pack(_APART, len(payloads), len(fields))
+    return head + struct.pack(f"<{len(payloads)}I", *map(len, payloads)) + fields, payloads
+
+
+def _payloads(batch: Batch) -> list[bytes]:
+    """The payloads of the new items, without those of bulk writes."""
+    payloads = [item.payload for item in batch.add or ()]
+    for rows in batch.rows or ():
+        if isinstance(rows, Run):
+            payloads += rows.payloads
+    return payloads
+
+
+def decode(record: bytes | memoryview, in_place: bool = False) -> Batch:
+    """Raises msgspec.MsgspecError if the record is not a batch. With `in_place`, large payloads are views of the record
+    instead of bytes. This is enough for an apply.
+    """
+    if not record or record[0] != _APART:
+        return _batch_of(record)
+    view = memoryview(record)
+    try:
+        _, count, size = _APART_HEAD.unpack_from(view)
+        lengths = struct.unpack_from(f"<{count}I", view, _APART_HEAD.size)
+    except struct.error as error:
+        raise msgspec.DecodeError(str(error)) from error
+    at = _APART_HEAD.size + 4 * count
+    batch = _batch_of(view[at : at + size])
+    at += size
+    payloads: list[Any] = []
+    for length in lengths:
+        payload = view[at : at + length]
+        payloads.append(payload if in_place else payload.tobytes())
+        at += length
+    if at != len(view):
+        raise msgspec.DecodeError(f"the record has {len(view)} bytes instead of {at}")
+    _put_back(batch, payloads)
+    return batch
+
+
+def _put_back(batch: Batch, payloads: list[Any]) -> None:
+    """Gives the new items their payloads, in the order of `_payloads`."""
+    rest = iter(payloads)
+    for item in batch.add or ():
+        item.payload = next(rest)
+    for rows in batch.rows or ():
+        if isinstance(rows, Run):
+            rows.payloads = list(islice(rest, rows.count))
+
+
+def _batch_of(fields: bytes | memoryview) -> Batch:
     batch = Batch()
-    batch.last_seq, batch.add, leases, batch.remove, others = _decode(payload)
+    batch.last_seq, batch.add, leases, batch.remove, others = _decode(fields)
     if leases is not None:
         batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts = leases
     if others is not None:

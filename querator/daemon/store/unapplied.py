@@ -23,7 +23,7 @@ from mypy_extensions import mypyc_attr
 from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, encode
+from querator.daemon.store.batches import Batch, encode, encode_apart, has_large_payloads
 from querator.daemon.store.columnar import ItemColumns, items_in
 from querator.daemon.store.delta import Delta, Left
 from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord, Place
@@ -46,7 +46,13 @@ class StagedBatch(NewRecord):
         self.kind = BATCH
         self.number = 0
         self.partition = of.partition
-        self.payload = encode(batch)
+        self.following = None
+        if has_large_payloads(batch):
+            self.payload, self.following = encode_apart(batch)
+            self.payload_bytes = len(self.payload) + sum(map(len, self.following))
+        else:
+            self.payload = encode(batch)
+            self.payload_bytes = len(self.payload)
         self.of = of
         self.batch = batch
 
@@ -65,7 +71,7 @@ class StagedBatches:
 
     def add(self, staged: StagedBatch) -> None:
         self.waiting.append(staged)
-        self.waiting_bytes += len(staged.payload)
+        self.waiting_bytes += staged.payload_bytes
 
     def take(self) -> list[StagedBatch] | None:
         taken, self.waiting = self.waiting, []
@@ -80,7 +86,7 @@ class StagedBatches:
         at = 0 if written is None else written[1]
         with self.lock:
             for staged in taken:
-                size = len(staged.payload)
+                size = staged.payload_bytes
                 total += size
                 left = None
                 if written is not None:

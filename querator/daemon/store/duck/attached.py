@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from errno import EACCES, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EPERM, EROFS
 from pathlib import Path
+from typing import Final
 from uuid import UUID, uuid4
 
 import duckdb
@@ -31,6 +32,13 @@ from querator.daemon.store.journal import History, Journal
 from querator.daemon.store.stretches import stretches
 
 _log = logging.getLogger(__name__)
+
+SMALL_BLOCK_BYTES: Final = 16_384
+"""The smallest blocks that DuckDB has. New files have them: most partitions are small, and there may be a thousand."""
+LARGE_BLOCK_BYTES: Final = 65_536
+"""The blocks of a file into which large payloads are written."""
+LARGEST_BLOCK_BYTES: Final = 262_144
+"""DuckDB's own choice, for compacted files."""
 
 
 class AttachedFiles:
@@ -85,7 +93,7 @@ class AttachedFiles:
         path = staging / "template.duckdb"
         try:
             # The smallest blocks: most partitions are small, and there may be a thousand of them.
-            file = self.instance.attach("template", path, "BLOCK_SIZE 16384")
+            file = self.instance.attach("template", path, f"BLOCK_SIZE {SMALL_BLOCK_BYTES:d}")
             file.create_tables()
             file.checkpoint()
             self.instance.detach("template")
@@ -199,7 +207,7 @@ class AttachedFiles:
         for path in (self.path(uuid), log_path(self.path(uuid))):
             path.unlink(missing_ok=True)
 
-    def compact(self, uuid: str, file: PartitionFile) -> None:
+    def compact(self, uuid: str, file: PartitionFile, block_bytes: int = LARGEST_BLOCK_BYTES) -> None:
         """Copies a file without the space that deleted rows have left in it, and puts the copy in its place.
 
         The caller has checkpointed the file, and must call `attach_compacted` afterwards, also after a failure.
@@ -208,7 +216,7 @@ class AttachedFiles:
         fresh = staging / path.name
         copy_name = file.name + "_copy"
         try:
-            copy = self.instance.attach(copy_name, fresh)
+            copy = self.instance.attach(copy_name, fresh, f"BLOCK_SIZE {block_bytes:d}")
             _copy_tables(file, copy)
             if self._contents(copy_name) != self._contents(file.name):
                 raise StorageError(f"the copy of {path} does not hold what it should", [uuid])

@@ -111,6 +111,14 @@ class PartitionFile:
         """Whether a table other than `meta` has a row. One statement, because thousands of files may be opened."""
         return bool(self.rows(_ANY_ROW))
 
+    def block_bytes(self) -> int:
+        ((size,),) = (
+            self.cursor()
+            .execute("SELECT block_size FROM pragma_database_size() WHERE database_name = ?", [self.name])
+            .fetchall()
+        )
+        return int(size)
+
     def checkpoint(self) -> None:
         with self.instance.changing():
             self.cursor().execute(f"CHECKPOINT {self.name}")

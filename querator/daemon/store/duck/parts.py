@@ -11,11 +11,9 @@ other column is empty. Compressing takes longer than writing, so only payloads t
 
 from __future__ import annotations
 
-import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from querator import limits
@@ -25,10 +23,8 @@ from querator.limits import LARGE_PAYLOAD_BYTES, PART_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Arrow's view of a value: its length, its first four bytes, the number of its buffer and its place there. A short value
-# is in the view itself.
-_pack_view: Final = struct.Struct("<i4sii").pack
-_pack_inline: Final = struct.Struct("<i12s").pack
+Payload = bytes | memoryview
+_VIEW_BYTES: Final = 16
 _INLINE_BYTES_MAX: Final = 12
 
 _SAMPLES_MAX: Final = 16
@@ -54,11 +50,11 @@ def cut(rows: pa.Table) -> tuple[pa.Table, list[tuple[int, bytes]]]:
     return rows, list(zip(large.column("seq").to_pylist(), large.column("payload").to_pylist(), strict=True))
 
 
-def rows_of(payloads: Iterable[tuple[int, bytes]]) -> Iterator[pa.Table]:
+def rows_of(payloads: Iterable[tuple[int, Payload]]) -> Iterator[pa.Table]:
     """The rows for `parts`, as views of the payloads, which are not copied. An insert of one table of many parts costs
     much less than several inserts.
     """
-    some: list[tuple[int, bytes]] = []
+    some: list[tuple[int, Payload]] = []
     size = 0
     for seq, payload in payloads:
         some.append((seq, payload))
@@ -70,34 +66,47 @@ def rows_of(payloads: Iterable[tuple[int, bytes]]) -> Iterator[pa.Table]:
         yield _views(some)
 
 
-def _views(payloads: Sequence[tuple[int, bytes]]) -> pa.Table:
+def _views(payloads: Sequence[tuple[int, Payload]]) -> pa.Table:
     import pyarrow as pa
 
-    seqs, numbers, views = array("q"), array("q"), bytearray()
-    for at, (seq, payload) in enumerate(payloads):
-        size = len(payload)
-        starts = range(0, size, PART_BYTES)
-        seqs.extend(repeat(seq, len(starts)))
-        numbers.extend(range(len(starts)))
-        for start in starts[:-1]:
-            views += _pack_view(PART_BYTES, payload[start : start + 4], at, start)
-        start = starts[-1]
-        if size - start > _INLINE_BYTES_MAX:
-            views += _pack_view(size - start, payload[start : start + 4], at, start)
-        else:
-            views += _pack_inline(size - start, payload[start:])
-    count, buffers = len(seqs), [pa.py_buffer(payload) for _, payload in payloads]
-    column = "packed" if _compress_well(payloads) else "content"
+    seqs, numbers = array("q"), array("q")
+    lengths, starts, firsts, owners = array("I"), array("I"), array("I"), array("I")
+    for owner, (seq, payload) in enumerate(payloads):
+        whole, rest = divmod(len(payload), PART_BYTES)
+        count = whole + bool(rest)
+        seqs += array("q", [seq]) * count
+        numbers.extend(range(count))
+        lengths += array("I", [PART_BYTES]) * whole
+        firsts.extend(memoryview(payload)[: whole * PART_BYTES].cast("I")[:: PART_BYTES // 4])
+        owners += array("I", [owner]) * whole
+        starts.extend(range(0, whole * PART_BYTES, PART_BYTES))
+        if rest:
+            start = whole * PART_BYTES
+            view = _view(rest, payload[start : start + _INLINE_BYTES_MAX], owner, start)
+            for column, value in zip((lengths, firsts, owners, starts), view, strict=True):
+                column.append(value)
+    count = len(seqs)
+    views = array("I", bytes(_VIEW_BYTES)) * count
+    views[0::4], views[1::4], views[2::4], views[3::4] = lengths, firsts, owners, starts
+    buffers = [pa.py_buffer(payload) for _, payload in payloads]
+    column_name = "packed" if _compress_well(payloads) else "content"
     return pa.table(
         {
             "seq": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seqs)]),
             "number": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)]),
-            column: pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), *buffers]),
+            column_name: pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), *buffers]),
         }
     )
 
 
-def _compress_well(payloads: Sequence[tuple[int, bytes]]) -> bool:
+def _view(length: int, beginning: Payload, owner: int, start: int) -> tuple[int, ...]:
+    """Arrow's view of a value: its length, its first four bytes, the number of its buffer and its place there. A short
+    value is in the view itself."""
+    ints = array("I", bytes(beginning).ljust(_INLINE_BYTES_MAX, b"\0"))
+    return (length, *ints) if length <= _INLINE_BYTES_MAX else (length, ints[0], owner, start)
+
+
+def _compress_well(payloads: Sequence[tuple[int, Payload]]) -> bool:
     """Whether the middle of some of these payloads compresses to less than half. Takes a third of a millisecond."""
     step = -(-len(payloads) // _SAMPLES_MAX)
     sample = b"".join(

@@ -35,6 +35,7 @@ _CRC: Final = struct.Struct("<I")
 _pack_head: Final[Callable[..., bytes]] = _HEAD.pack
 _pack_crc: Final[Callable[..., bytes]] = _CRC.pack
 _crc32: Final[Callable[[bytes], Any]] = crc32
+_crc32_on: Final[Callable[[bytes, Any], Any]] = crc32
 RECORD_HEADER_BYTES: Final = _HEAD.size + _CRC.size
 _NOBODY: Final = bytes(16)
 _SECTOR_BYTES: Final = 512
@@ -48,13 +49,17 @@ SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
 class NewRecord:
     """A record that is about to be appended."""
 
-    __slots__ = ("kind", "number", "partition", "payload")
+    __slots__ = ("following", "kind", "number", "partition", "payload", "payload_bytes")
 
     def __init__(self, kind: int, number: int, partition: bytes, payload: bytes) -> None:
         self.kind = kind
         self.number = number
         self.partition = partition
         self.payload = payload
+        self.following: list[bytes] | None = None
+        """Large pieces of the payload behind the first one, which are not joined."""
+        self.payload_bytes = len(payload)
+        """The size of all pieces."""
 
 
 class Record(NamedTuple):
@@ -124,10 +129,17 @@ def encode(magic: int, append: int, records: Iterable[NewRecord]) -> list[bytes]
     for record in records:
         payload = record.payload
         crc = _crc32(payload)
-        head = _pack_head(same_magic, len(payload), crc, record.number, record.partition, record.kind, same_append)
+        following = record.following
+        if following is not None:
+            for piece in following:
+                crc = _crc32_on(piece, crc)
+        size = record.payload_bytes
+        head = _pack_head(same_magic, size, crc, record.number, record.partition, record.kind, same_append)
         pieces.append(head)
         pieces.append(_pack_crc(_crc32(head)))
         pieces.append(payload)
+        if following is not None:
+            pieces += following
     return pieces
 
 
@@ -232,10 +244,10 @@ def _is_torn(data: bytes, at: int, size: int, magic: int, blank_from: int, previ
     return False
 
 
-def payload_in(data: bytes, segment: int, number: int) -> bytes | None:
+def payload_in(data: bytes, segment: int, number: int) -> memoryview | None:
     """The payload of the record with this number, given its bytes; None if the bytes belong to another record."""
     head = _header_at(data, 0, magic_of(segment))
-    payload = data[RECORD_HEADER_BYTES:]
+    payload = memoryview(data)[RECORD_HEADER_BYTES:]
     if head is None or (head.number, head.payload_bytes, head.payload_crc) != (number, len(payload), crc32(payload)):
         return None
     return payload

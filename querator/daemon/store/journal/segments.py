@@ -92,7 +92,7 @@ class Journal:
         if segments and segments[-1].path.stat().st_size != end:
             os.truncate(segments[-1].path, end)
 
-    def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, bytes]]:
+    def payloads(self, places: Iterable[Place]) -> Iterator[tuple[int, memoryview]]:
         """The number and the payload of each of these records. Raises FileNotFoundError if their segment is gone."""
         for path, there in groupby(places, key=attrgetter("path")):
             segment = int(path.stem) if path.suffix == ".seg" else KEPT_SEGMENT
@@ -118,7 +118,7 @@ class Journal:
         """
         size = len(entries) * RECORD_HEADER_BYTES
         for entry in entries:
-            size += len(entry.payload)
+            size += entry.payload_bytes
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)

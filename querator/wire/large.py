@@ -1,0 +1,70 @@
+"""Large produce requests in JSON, whose texts are cut out of the body before it is decoded.
+
+The payload of an item is bytes. A text without escapes is these bytes already. To look at each of its characters, to
+decode it and to encode it again would take most of the loop's time for a large request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from querator.wire.messages import QueueProduceItem
+
+_KEY = b'"utf8":'
+_PLACEHOLDER = b"-"
+_GAP_BYTES_MAX = 4_096
+"""Where more than this is between two texts, no further text is looked for."""
+
+
+def cut(body: bytes) -> tuple[bytes, list[bytes]] | None:
+    """The body with a placeholder in place of each text, and the texts. None if the texts found are not most of the
+    body, or if a character of the body needs a closer look.
+
+    Without backslashes each quote begins or ends a string. So what stands between two quotes is a string or, in an
+    invalid body, something between strings. In both cases the rest of the body is as valid as the body.
+    """
+    if b"\\" in body or not _is_plain(body):
+        return None
+    rest = bytearray()
+    texts: list[bytes] = []
+    at = 0
+    while (key := body.find(_KEY, at, at + _GAP_BYTES_MAX)) >= 0:
+        start = body.find(b'"', key + len(_KEY)) + 1
+        end = body.find(b'"', start)
+        if not start or end < 0:
+            return None
+        rest += body[at:start]
+        if start < end:
+            rest += _PLACEHOLDER
+            texts.append(body[start:end])
+        at = end
+    rest += body[at:]
+    return (bytes(rest), texts) if 2 * len(rest) < len(body) else None
+
+
+def put_back(items: Sequence[QueueProduceItem], texts: Sequence[bytes]) -> bool:
+    """Gives the items of the decoded rest their texts. False if a text was not that of an item."""
+    without = [item for item in items if item.utf8]
+    if len(without) != len(texts):
+        return False
+    for item, text in zip(without, texts, strict=True):
+        item.utf8 = ""
+        item.bytes_ = item.bytes_ or text
+    return True
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether the body consists of printable ASCII. False if nobody has needed pyarrow yet, which takes long to import.
+    The apply of the first large items needs it.
+    """
+    # Another thread may be in the middle of the import: then the module has no such function yet.
+    min_max: Any = getattr(sys.modules.get("pyarrow.compute"), "min_max", None)
+    if min_max is None:
+        return False
+    import pyarrow as pa
+
+    # As signed numbers, the bytes beyond ASCII are negative.
+    numbers = pa.Array.from_buffers(pa.int8(), len(body), [None, pa.py_buffer(body)])
+    return int(min_max(numbers)["min"].as_py()) >= ord(" ")

@@ -1,0 +1,96 @@
+"""Batches in the journal. The payloads of a large record stand behind its fields, as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from querator.daemon.store.batches import Batch, decode, encode, encode_apart, has_large_payloads
+from querator.daemon.store.runs import Rows, Run
+from querator.daemon.store.unapplied import StagedBatch, Unapplied
+from querator.items import Hold, Item
+from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
+from tests.store.store_making import UUID, batch_of, item
+
+LARGE = [bytes([seq]) * (20_000 + seq) for seq in range(1, 9)]
+
+
+def everything() -> Batch:
+    return batch_of(
+        add=[item(1, payload=LARGE[0], kind="k"), item(2, payload=b""), item(3, payload=LARGE[1], reference="r")],
+        rows=[
+            Run(4, 3, 10, 20, LARGE[2:5], kinds=["a", "b", "c"]),
+            Rows(7, 2, 10, 20, b"an Arrow stream"),
+            Run(9, 3, 10, 20, LARGE[5:8]),
+        ],
+        schedule=[item(12, payload=b"later", enqueue_at=99)],
+        lease_seqs=[1],
+        lease_attempts=[1],
+        lease_deadlines=[99],
+        holds=[Hold("c")],
+        hold_counts=[1],
+        remove=[2],
+        last_seq=12,
+    )
+
+
+def joined(pieces: tuple[bytes, list[bytes]]) -> bytes:
+    return pieces[0] + b"".join(pieces[1])
+
+
+def fields(batch: Batch) -> list[Any]:
+    names = [name for name in dir(Batch) if not name.startswith("_")]
+    return [getattr(batch, name) for name in names]
+
+
+def test_a_large_record_comes_back_whole() -> None:
+    batch = everything()
+    assert has_large_payloads(batch)
+    record = joined(encode_apart(batch))
+    assert fields(batch) == fields(everything())
+    assert fields(decode(record)) == fields(decode(encode(batch))) == fields(everything())
+    assert fields(decode(memoryview(record))) == fields(everything())
+
+
+def test_the_payloads_of_a_record_are_the_very_bytes_of_the_request() -> None:
+    batch = everything()
+    staged = StagedBatch(Unapplied(UUID, 0, 0), batch)
+    assert [id(piece) for piece in staged.following or ()] == [id(payload) for payload in (LARGE[0], b"", *LARGE[1:])]
+    assert staged.payload_bytes == len(joined((staged.payload, staged.following or [])))
+    assert len(staged.payload) < 1_000
+
+
+def test_an_apply_gets_views_of_the_record() -> None:
+    record = joined(encode_apart(everything()))
+    batch = decode(record, in_place=True)
+    views: list[Any] = [one.payload for one in batch.add or ()]
+    for rows in batch.rows or ():
+        views += rows.payloads if isinstance(rows, Run) else []
+    assert all(isinstance(view, memoryview) and view.obj is record for view in views)
+    assert [bytes(view) for view in views] == [LARGE[0], b"", *LARGE[1:]]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        batch_of(remove=[1]),
+        batch_of(add=[Item(1, 2, 3, b"x" * (LEFT_ITEM_BYTES_MIN - 1))] * 100),
+        batch_of(add=[Item(1, 2, 3, b"x" * (LEFT_RECORD_BYTES_MIN - 1))]),
+        batch_of(rows=[Run(1, 100, 2, 3, [b"x" * 100] * 100)]),
+        batch_of(rows=[Rows(1, 2, 3, 4, b"x" * 1_000_000)]),
+    ],
+)
+def test_other_records_are_encoded_in_one_piece(batch: Batch) -> None:
+    staged = StagedBatch(Unapplied(UUID, 0, 0), batch)
+    assert staged.following is None
+    assert staged.payload == encode(batch)
+    assert staged.payload_bytes == len(staged.payload)
+
+
+def test_a_record_that_is_cut_or_longer_is_not_a_batch() -> None:
+    record = joined(encode_apart(everything()))
+    for wrong in (b"", record[:5], record[:20], record[:-1], record + b"x"):
+        with pytest.raises(msgspec.MsgspecError):
+            decode(wrong)

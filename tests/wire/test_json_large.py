@@ -1,0 +1,127 @@
+"""Large produce requests, whose texts are cut out of the body: the result is that of the ordinary decoder."""
+
+from __future__ import annotations
+
+import json as python_json
+import sys
+from typing import Any
+
+import pyarrow.compute  # noqa: F401  without it no text is cut out
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querator.errors import ContentError
+from querator.wire import json, large, strict
+from querator.wire.messages import QueueProduceRequest
+
+TEXT = "a text: with colons, {brackets} and 1 number " * 3_000
+REQUEST: dict[str, Any] = {
+    "queue_name": "orders",
+    "items": [
+        {"utf8": TEXT, "kind": "utf8"},
+        {"utf8": "short", "reference": "r:1", "encoding": "e"},
+        {"bytes": "YWJj"},
+        {"kind": "empty", "utf8": ""},
+        {"utf8": TEXT[::-1], "bytes": "YWJj", "enqueue_at": "2026-01-01T00:00:00Z"},
+        {},
+    ],
+    "request_timeout": "1m",
+}
+
+
+def plain(request: QueueProduceRequest) -> list[Any]:
+    """What the daemon reads of a request."""
+    items = [(one.payload, one.kind, one.reference, one.encoding, one.enqueue_at) for one in request.items]
+    return [request.queue_name, request.request_timeout, request.request_id, request.first_attempt, items]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_large_texts_are_cut_out_of_the_body(separators: tuple[str, str]) -> None:
+    body = python_json.dumps(REQUEST, separators=separators).encode()
+    cut = large.cut(body)
+    assert cut is not None
+    rest, texts = cut
+    assert texts == [TEXT.encode(), b"short", TEXT[::-1].encode()]
+    assert len(rest) < 500
+    request = json.decode(QueueProduceRequest, body)
+    assert plain(request) == plain(strict.decode(QueueProduceRequest, body))
+    assert all(item.utf8 == "" for item in request.items)
+
+
+@pytest.mark.parametrize(
+    "text", [TEXT + "ä", TEXT + '"', TEXT + "\\", TEXT + "\n", "ä" + TEXT, TEXT + "\u2028"], ids=ascii
+)
+@pytest.mark.parametrize("is_escaped", [True, False])
+def test_texts_with_other_characters_are_decoded(text: str, is_escaped: bool) -> None:
+    body = python_json.dumps(REQUEST | {"items": [{"utf8": text}]}, ensure_ascii=is_escaped).encode()
+    assert large.cut(body) is None
+    assert json.decode(QueueProduceRequest, body).items[0].payload == text.encode()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        b'"utf8":"x","utf8":"y"',
+        b'"utf8":"x","utf8" : "y"',
+        b'"utf8":"x","kind":1',
+        b'"utf8":"x","unknown":1',
+        b'"utf8":null,"unknown":"x"',
+        b'"utf8":1',
+        b'"utf8":["x"]',
+        b'"kind":"a"utf8":"b"',
+        b'"utf8":"x" "y"',
+        b'"utf8":"x\x01"',
+        b'"utf8":"x\x00"',
+        b'"utf8":"x\xff"',
+        b'"utf8":"x\n"',
+        b'"utf8":"x',
+    ],
+)
+def test_the_error_of_a_large_body_is_that_of_the_whole_body(mistake: bytes) -> None:
+    body = b'{"queue_name":"q","items":[{"utf8":"%b"},{%b}]}' % (TEXT.encode(), mistake)
+    with pytest.raises(ContentError) as expected:
+        strict.decode(QueueProduceRequest, body)
+    with pytest.raises(ContentError) as raised:
+        json.decode(QueueProduceRequest, body)
+    assert raised.value.message == expected.value.message
+
+
+PIECES = [
+    b'{"queue_name":"q","items":[',
+    b'{"utf8":"',
+    b'{"kind":"k","utf8": "',
+    b'{"utf8" :"',
+    b'"utf8":',
+    b'"bytes":"YWJj"',
+    b"x" * 500,
+    b"-",
+    b'"',
+    b'"},',
+    b'"}]}',
+    b'"}',
+    b"]}",
+    b",",
+    b":",
+    b"null",
+    b"{}",
+    b" ",
+    b"\\",
+]
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=12))
+def test_no_body_gets_another_meaning(pieces: list[bytes]) -> None:
+    for body in (b"".join(pieces), b'{"items":[{"utf8":"' + b"x" * 500 + b'"},' + b"".join(pieces)):
+        request = json._with_large_texts(body)
+        if request is not None:
+            assert plain(request) == plain(strict.decode(QueueProduceRequest, body))
+
+
+@pytest.mark.parametrize("loaded", [None, object()], ids=["not loaded", "being loaded"])
+def test_no_request_waits_for_the_import_of_pyarrow(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.compute", loaded)  # type: ignore[arg-type]
+    body = python_json.dumps(REQUEST).encode()
+    assert large.cut(body) is None
+    assert plain(json.decode(QueueProduceRequest, body)) == plain(strict.decode(QueueProduceRequest, body))
