@@ -244,6 +244,18 @@ def refused(standby: House) -> str:
     return standby.service.archive.notes()[1]
 
 
+@pytest.mark.parametrize("ahead", [5, -5])
+def test_the_lag_does_not_depend_on_the_clock_of_the_standby(
+    live: House, standby: House, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    standby.clock.set(live.clock.now_us() + ahead * SECOND)
+    standby.until(lambda: abs((follower(standby).heartbeats.skew_us() or 0) - ahead * SECOND) < SECOND)
+    late = follower(standby).replayed()._replace(until_us=live.clock.now_us() - 3 * SECOND)
+    monkeypatch.setattr(follower(standby), "replayed", lambda: late)
+    lag = standby.service.archive.lag()
+    assert lag is not None and 2 < lag.seconds < 4
+
+
 def test_clocks_that_differ_too_much_need_force(live: House, standby: House) -> None:
     standby.clock.set(live.clock.now_us() + 60 * SECOND)
     compared(live, standby, 60 * SECOND)

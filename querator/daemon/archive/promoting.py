@@ -134,7 +134,8 @@ class StandingBy:
     def lag(self, is_of_answers: bool = False) -> ArchiveLag:
         """How far the files are behind the owner, or the answers, which are read from the files now and then."""
         found = self.reads.shown if is_of_answers else self.standby.replayed()
-        seconds = max(0, self._registry.clock.now_us() - found.until_us) / limits.US_PER_SECOND
+        owner_us = self._registry.clock.now_us() - (self.standby.heartbeats.skew_us() or 0)
+        seconds = max(0, owner_us - found.until_us) / limits.US_PER_SECOND
         return ArchiveLag(True, found.owner, seconds, found.objects, self.standby.is_damaged, self.promotions)
 
     def notes(self) -> list[str]:
