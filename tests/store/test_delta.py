@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from querator.daemon.store.batches import Batch
@@ -162,6 +164,16 @@ def test_items_added_after_a_clear_are_still_known_once_the_net_effect_was_appli
     delta = delta_of(batch_of(clear_ready=True), batch_of(add=[item(1)], rows=[rows(2, 2)]))
     delta.drop_contents()
     assert [delta.state_after(seq, "ready") for seq in (1, 2, 3, 4)] == ["ready", "ready", "ready", ""]
+
+
+def test_contents_are_freed_in_steps_that_are_few_and_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step the thread may have to wait for the interpreter's lock."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    items = [item(seq) for seq in range(1, 25_001)]
+    delta_of(batch_of(add=items)).drop_contents()
+    delta_of(batch_of(rows=[run(first, 100) for first in range(1, 25_001, 100)])).drop_contents()
+    assert pauses == [0] * 4
 
 
 def test_memory_counts_items_and_the_keys_of_removed_ones() -> None:

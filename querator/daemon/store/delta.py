@@ -327,9 +327,12 @@ class Delta:
         self.lost, self.requests = {}, {}
         for items in applied:
             _empty(items)
+        freed = 0
         while rows:
-            rows.pop()
-            time.sleep(0)
+            freed += rows.pop().count
+            if freed >= FREED_AT_ONCE_MAX:
+                freed = 0
+                time.sleep(0)
 
     def drop_keys(self) -> None:
         """Frees the rest, when nobody calls `state_after` any more."""
