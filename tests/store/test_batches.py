@@ -11,7 +11,7 @@ from querator.daemon.store.batches import Batch, decode, encode, encode_apart, h
 from querator.daemon.store.runs import Rows, Run
 from querator.daemon.store.unapplied import StagedBatch, Unapplied
 from querator.items import Hold, Item
-from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
+from querator.limits import LARGE_PAYLOAD_BYTES, LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
 from tests.store.store_making import UUID, batch_of, item
 
 LARGE = [bytes([seq]) * (20_000 + seq) for seq in range(1, 9)]
@@ -62,14 +62,17 @@ def test_the_payloads_of_a_record_are_the_very_bytes_of_the_request() -> None:
     assert len(staged.payload) < 1_000
 
 
-def test_an_apply_gets_views_of_the_record() -> None:
+def test_an_apply_gets_views_of_the_record_for_payloads_that_are_kept_in_parts() -> None:
     record = joined(encode_apart(everything()))
     batch = decode(record, in_place=True)
-    views: list[Any] = [one.payload for one in batch.add or ()]
+    found: list[Any] = [one.payload for one in batch.add or ()]
     for rows in batch.rows or ():
-        views += rows.payloads if isinstance(rows, Run) else []
-    assert all(isinstance(view, memoryview) and view.obj is record for view in views)
-    assert [bytes(view) for view in views] == [LARGE[0], b"", *LARGE[1:]]
+        found += rows.payloads if isinstance(rows, Run) else []
+    assert all(isinstance(view, memoryview) and view.obj is record for view in found if view)
+    assert [bytes(payload) for payload in found] == [LARGE[0], b"", *LARGE[1:]]
+    in_rows = batch_of(add=[item(seq, payload=b"x" * LARGE_PAYLOAD_BYTES) for seq in range(1, 9)])
+    for one in decode(joined(encode_apart(in_rows)), in_place=True).add or ():
+        assert type(one.payload) is bytes
 
 
 @pytest.mark.parametrize(

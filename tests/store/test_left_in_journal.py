@@ -18,7 +18,7 @@ from querator.daemon.store.duck.attached import LARGE_BLOCK_BYTES, SMALL_BLOCK_B
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.partition_file import PartitionFile
 from querator.daemon.store.duck.storage import DuckStorage
-from querator.daemon.store.runs import Rows
+from querator.daemon.store.runs import Rows, Run
 from querator.wire import arrow
 from tests.store.store_making import (
     NO_BYTES_MAX,
@@ -116,6 +116,18 @@ def test_an_apply_writes_them_to_the_file(storage: DuckStorage, store: DuckStore
     assert ready_seqs(store) == [3, 5]
     assert [(one.item.seq, one.item.payload) for one in store.leased()] == [(2, payload(2))]
     assert ahead(store) == [3, 5]
+
+
+def test_an_apply_writes_the_large_items_of_a_large_request(storage: DuckStorage, store: DuckStore) -> None:
+    kinds = [f"kind {seq}" for seq in range(1, 21)]
+    run = Run(1, 20, 10, 1_000_000, [payload(seq) for seq in range(1, 20)] + [b"small"], kinds)
+    write(storage, store, batch_of(rows=[run], last_seq=20), leased((2, 1, 99)), batch_of(remove=[1, 4]))
+    store.flush()
+    items = [*store.ready(0, None, 100, NO_BYTES_MAX), *(one.item for one in store.leased())]
+    expected = [(seq, payload(seq), f"kind {seq}") for seq in (3, *range(5, 20), 2)]
+    expected.insert(-1, (20, b"small", "kind 20"))
+    assert [(one.seq, one.payload, one.kind) for one in items] == expected
+    assert {seq for (seq,) in store.file.rows("SELECT seq FROM {file}.parts")} == {2, 3, *range(5, 20)}
 
 
 def test_items_that_come_and_go_never_reach_the_file(

@@ -15,7 +15,7 @@ import msgspec
 
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
-from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
+from querator.limits import LARGE_PAYLOAD_BYTES, LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
 
 T = TypeVar("T")
 
@@ -188,8 +188,8 @@ def _payloads(batch: Batch) -> list[bytes]:
 
 
 def decode(record: bytes | memoryview, in_place: bool = False) -> Batch:
-    """Raises msgspec.MsgspecError if the record is not a batch. With `in_place`, large payloads are views of the record
-    instead of bytes. This is enough for an apply.
+    """Raises msgspec.MsgspecError if the record is not a batch. With `in_place`, payloads that are kept in parts are
+    views of the record instead of bytes. This is enough for an apply.
     """
     if not record or record[0] != _APART:
         return _batch_of(record)
@@ -205,7 +205,7 @@ def decode(record: bytes | memoryview, in_place: bool = False) -> Batch:
     payloads: list[Any] = []
     for length in lengths:
         payload = view[at : at + length]
-        payloads.append(payload if in_place else payload.tobytes())
+        payloads.append(payload if in_place and length > LARGE_PAYLOAD_BYTES else payload.tobytes())
         at += length
     if at != len(view):
         raise msgspec.DecodeError(f"the record has {len(view)} bytes instead of {at}")

@@ -61,10 +61,17 @@ def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item],
     rows: list[Rows | Run] = []
     size = 0
     for batch in left:
-        some = [item for item in batch.add or () if item.seq in delta.left]
+        some = list(batch.add or ())
+        for one in batch.rows or ():
+            if isinstance(one, Run) and max(map(len, one.payloads)) > limits.LARGE_PAYLOAD_BYTES:
+                # In columnar form, payloads that are kept in parts would be copied several times.
+                some += one.items(range(one.count))
+            else:
+                rows.append(one)
+                size += one.size_bytes
+        some = [item for item in some if item.seq in delta.left]
         items += some
-        rows += batch.rows or ()
-        size += sum([len(item.payload) for item in some]) + sum([one.size_bytes for one in batch.rows or ()])
+        size += sum([len(item.payload) for item in some])
         if size >= limits.PARTS_BYTES_PER_INSERT_MAX:
             yield items, rows
             items, rows, size = [], [], 0
