@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from querator.config import ArchiveConfig
-from querator.daemon.archive import Bucket, ownership, restoring, shipping
+from querator.daemon.archive import Away, Bucket, ownership, restoring, shipping
 from querator.daemon.archive.ledger import Ledger, latest, log_entries
 from querator.daemon.archive.objects import HEARTBEAT, LOG, LogHead, log_name, sealed_log
 from querator.errors import Conflict
@@ -124,6 +124,26 @@ def test_a_restored_directory_continues_an_archive_whose_owner_died_in_a_cut(
     assert sorted(other.contents()) == ["1", "2"]
 
 
+@pytest.fixture(params=["at once", "after a failure", "although it looks like a failure"])
+def claims_succeed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Decides how claims succeed from the call on."""
+
+    def apply() -> None:
+        failures: list[int] = []
+
+        def flaky(bucket: Bucket, ledger: Ledger, *words: Any) -> bool:
+            if request.param == "at once" or failures:
+                return ownership.claim(bucket, ledger, *words)
+            failures.append(ledger.number)
+            if request.param != "after a failure":
+                assert ownership.claim(bucket, ledger, *words)
+            raise Away("503")
+
+        monkeypatch.setattr(shipping, "claim", flaky)
+
+    return apply
+
+
 @pytest.mark.parametrize("is_shorter", [False, True])
 def test_a_claim_that_was_killed_before_its_first_cut_still_starts_over(
     open_house: OpenHouse,
@@ -132,6 +152,7 @@ def test_a_claim_that_was_killed_before_its_first_cut_still_starts_over(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_shorter: bool,
+    claims_succeed: Callable[[], None],
 ) -> None:
     """The directory is older than the archive, so the records of the archive do not lead to its files."""
     restored(archive, tmp_path / "other").close()
@@ -157,6 +178,7 @@ def test_a_claim_that_was_killed_before_its_first_cut_still_starts_over(
     (claim,) = claims
     bucket.delete([entry.name for number, entry in log_entries(bucket, after=claim)])
     bucket.delete([HEARTBEAT])
+    claims_succeed()
     house = open_house("killed", "default", archive=archive)
     house.produce("3")
     shipped(house)

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from querator.daemon.archive import Promotion
+from querator.daemon.lock import holder
 from querator.daemon.service import Service
 from tests.archive.test_standby import followed, follower
 from tests.daemons import QUERATOR, Daemon, clean_environment, querator
 from tests.maintenance.house import House
+from tests.waiting import until
 
 
 async def _promote_twice(service: Service) -> None:
@@ -75,6 +77,7 @@ def test_a_standby_that_never_starts_is_waited_for_as_long_as_was_said(tmp_path:
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(words, env=clean_environment(tmp_path), stderr=log)
     try:
+        until(lambda: holder(tmp_path / "second") is not None)
         done = querator(tmp_path, "daemon", "promote", "--data", str(tmp_path / "second"), "--timeout", "1s")
         assert done.returncode == 7 and "waits until its archive can be read" in done.stderr
     finally:

@@ -147,6 +147,8 @@ class Shipper:
         self._identity = read_identity(self._data)
         if self.before is None:
             self.owner = owner_of(self._identity, address)
+            # A standby that was promoted in this run knows which of its files agree with the log.
+            self._is_stranger = self._identity.needs_bases
         self._may_take, self._may_start_over = may_take, may_start_over
         self._is_blank = not (self._data / "catalog.duckdb").exists()
         self._unchanged = {uuid for uuid, stat in self._identity.closed.items() if self._stat(uuid) == stat}
@@ -393,11 +395,11 @@ def _try_store(shipper: Shipper) -> None:
 
 
 def _claim(shipper: Shipper) -> None:
-    # A standby that was promoted in this run knows which of its files agree with the log.
-    needed_bases = shipper._identity.needs_bases and shipper.before is None
+    """Called again after a failure. The claim may have arrived nevertheless."""
     ledger, is_shorter = found_for_claim(
         shipper.bucket, shipper._identity, shipper.owner, shipper._may_take, shipper._may_start_over
     )
+    shipper._is_stranger |= is_shorter
     while not (shipper.before and ledger.owner == shipper.owner):
         # Another daemon may have claimed the archive in the meantime. Or an attempt of ours succeeded although it
         # looked like a failure: then we are the owner.
@@ -414,13 +416,10 @@ def _claim(shipper: Shipper) -> None:
     before = shipper.before
     shipper.ledger, shipper._indexed = ledger, ledger.number
     shipper._is_heir = before.owner is not None and before.owner.data != shipper.owner.data
-    if (
-        is_shorter
-        or needed_bases
-        or (shipper._is_heir and (shipper._identity.number, shipper._identity.sha256) != (before.number, before.sha256))
-    ):
+    is_here = (shipper._identity.number, shipper._identity.sha256)
+    shipper._is_stranger |= shipper._is_heir and is_here != (before.number, before.sha256)
+    if shipper._is_stranger:
         log.warning("archive starts over from fresh bases: this directory does not continue it")
-        shipper._is_stranger = True
     shipper._identity = noted_number(shipper._data, shipper._identity, shipper.config.url, ledger)
     log.info("archive is ours", extra={"archive": shipper.config.url, "epoch": ledger.epoch})
 
