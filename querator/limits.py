@@ -205,7 +205,7 @@ FREED_AT_ONCE_MAX = 10_000
 CHECKPOINT_WAL_BYTES = 32_000_000
 """DuckDB's log of a partition file is merged into the file when it has this many bytes."""
 
-LARGE_PAYLOAD_BYTES = 12_000
+LARGE_PAYLOAD_BYTES = 8_000
 PART_BYTES = 4_096
 """A payload that is longer than the first is kept in the file in parts of the second."""
 

@@ -87,6 +87,14 @@ def test_the_error_of_a_large_body_is_that_of_the_whole_body(mistake: bytes) -> 
     assert raised.value.message == expected.value.message
 
 
+@pytest.mark.parametrize(
+    "others", [b'{"utf8" :"a"}', b'{"utf8":\t"a"}', b'{"\\u0075tf8":"a"}', b'{"utf8": null}', b'{"utf8":""}']
+)
+def test_payloads_stay_with_their_items_however_a_key_is_spelled(others: bytes) -> None:
+    body = b'{"queue_name":"q","items":[%b,{"utf8":"%b"},%b,{"utf8":"c"}]}' % (others, TEXT.encode(), others)
+    assert plain(json.decode(QueueProduceRequest, body)) == plain(strict.decode(QueueProduceRequest, body))
+
+
 PIECES = [
     b'{"queue_name":"q","items":[',
     b'{"utf8":"',

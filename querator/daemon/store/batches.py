@@ -98,11 +98,12 @@ _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
 _decode: Final[Callable[[bytes | memoryview], Any]] = msgspec.msgpack.Decoder(_Fields).decode
 
 
-def encode(batch: Batch) -> bytes:
-    return _fields_of(batch, batch.add, batch.rows)
-
-
-def _fields_of(batch: Batch, add: list[Item] | None, rows: list[Rows | Run] | None) -> bytes:
+def encode(batch: Batch, has_payloads: bool = True) -> bytes:
+    """Without payloads for `encode_apart`."""
+    add, rows = batch.add, batch.rows
+    if not has_payloads:
+        add = None if add is None else [msgspec.structs.replace(item, payload=b"") for item in add]
+        rows = None if rows is None else [_without_payloads(one) for one in rows]
     leases: Any = None
     if batch.lease_seqs is not None:
         leases = (batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts)
@@ -167,15 +168,13 @@ def has_large_payloads(batch: Batch) -> bool:
 def encode_apart(batch: Batch) -> tuple[bytes, list[bytes]]:
     """The beginning of a record, and the payloads that follow it."""
     payloads = _payloads(batch)
-    add: list[Item] | None = None
-    rows: list[Rows | Run] | None = None
-    if batch.add is not None:
-        add = [msgspec.structs.replace(item, payload=b"") for item in batch.add]
-    if batch.rows is not None:
-        rows = [msgspec.structs.replace(one, payloads=[]) if isinstance(one, Run) else one for one in batch.rows]
-    fields = _fields_of(batch, add, rows)
+    fields = encode(batch, has_payloads=False)
     head = _APART_HEAD.pack(_APART, len(payloads), len(fields))
     return head + struct.pack(f"<{len(payloads)}I", *map(len, payloads)) + fields, payloads
+
+
+def _without_payloads(rows: Rows | Run) -> Rows | Run:
+    return msgspec.structs.replace(rows, payloads=[]) if isinstance(rows, Run) else rows
 
 
 def _payloads(batch: Batch) -> list[bytes]:

@@ -47,7 +47,7 @@ class StagedBatch(NewRecord):
         self.number = 0
         self.partition = of.partition
         self.following = None
-        if has_large_payloads(batch):
+        if (batch.add is not None or batch.rows is not None) and has_large_payloads(batch):
             self.payload, self.following = encode_apart(batch)
             self.payload_bytes = len(self.payload) + sum(map(len, self.following))
         else:
