@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from querator import limits
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, others_of
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
@@ -63,8 +63,9 @@ def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item],
     for batch in left:
         some = [item for item in batch.add or () if item.seq in delta.left]
         items += some
-        rows += batch.rows or ()
-        size += sum([len(item.payload) for item in some]) + sum([one.size_bytes for one in batch.rows or ()])
+        own_rows = others_of(batch).rows or ()
+        rows += own_rows
+        size += sum([len(item.payload) for item in some]) + sum([one.size_bytes for one in own_rows])
         if size >= limits.PARTS_BYTES_PER_INSERT_MAX:
             yield items, rows
             items, rows, size = [], [], 0

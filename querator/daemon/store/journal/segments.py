@@ -31,6 +31,7 @@ from querator.daemon.store.journal.head import Head, Segments
 from querator.daemon.store.journal.history import History, Place
 from querator.daemon.store.journal.kept import KEPT_SEGMENT
 from querator.daemon.store.journal.records import (
+    BATCH,
     CLOSED,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -107,11 +108,9 @@ class Journal:
 
     # Appending.
 
-    def append(
-        self, entries: Sequence[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False
-    ) -> tuple[Path, int]:
-        """Makes records durable, and returns in which file and at which byte they begin. `numbers` is the last record
-        number of each partition among them. `on_loop` says that this runs on the loop's thread.
+    def append(self, entries: Sequence[NewRecord], on_loop: bool = False) -> tuple[Path, int]:
+        """Makes records durable, and returns in which file and at which byte they begin. Those of a partition are in
+        the order of their numbers. `on_loop` says that this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
         failure it is unknown what is durable, and the journal refuses everything until `reopen`.
@@ -131,8 +130,10 @@ class Journal:
             self._write(segment, pieces, size + RECORD_HEADER_BYTES, on_loop)
             with self._books_lock:
                 segment.bytes += size
-                segment.needs.update(numbers)
-                segment.partitions.update(numbers)
+                needs = segment.needs
+                for entry in entries:
+                    if entry.kind == BATCH:
+                        needs[entry.partition] = entry.number
             return segment.path, append
 
     def _should_end(self, segment: Segment, size: int) -> bool:
@@ -154,7 +155,7 @@ class Journal:
             if always or partition in known
         ]
         if entries:
-            self.append(entries, {})
+            self.append(entries)
         for partition in numbers:
             self.books.release(partition)
 
