@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 import duckdb
 import pyarrow as pa
 
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, others_of
 from querator.daemon.store.duck import arrow_rows, tables
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
@@ -49,12 +49,12 @@ def batch_of(**fields: Any) -> Batch:
     """A batch with these fields."""
     batch = Batch()
     for name, value in fields.items():
-        setattr(batch, name, value)
+        setattr(batch if hasattr(batch, name) else others_of(batch), name, value)
     return batch
 
 
 def write(storage: DuckStorage, store: DuckStore, batch: Batch) -> None:
-    store.commit(batch)
+    store.unapplied.commit(batch)
     taken = storage.take()
     storage.write(taken)
     storage.absorb(taken)

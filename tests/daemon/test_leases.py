@@ -7,7 +7,7 @@ from querator.daemon.queue import distribution
 from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.hands import Hand
 from querator.daemon.queue.leases import TO_DIE_US, Leases, write_leases
-from querator.daemon.store import Batch, Leased, Run
+from querator.daemon.store import Batch, Leased, Run, others_of
 from querator.items import Hold, Item
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 
@@ -95,7 +95,7 @@ def test_items_of_runs_are_dealt_like_single_ones():
     dealt = distribution.deal(seqs, [2, 9])
     assert [hand.ids for hand in hands] == [ids.encode_many(PREFIX, own) for own in dealt]
     assert [[lease.item.seq for lease in hand.leases()] for hand in hands] == dealt
-    in_batch = [(leased.hold, seq) for leased in batch.leased_stripes for seq in leased.stripe.seqs]
+    in_batch = [(leased.hold, seq) for leased in others_of(batch).leased_stripes for seq in leased.stripe.seqs]
     assert in_batch == [(hold, seq) for hold, own in zip([ANN, BOB], dealt, strict=True) for seq in own]
     assert (leases.count, leases.by_id, leases.next_end(), leases.time_left(40)) == (7, {}, 50, 70)
 
@@ -107,7 +107,7 @@ def test_a_hand_is_completed_as_a_whole():
     assert (leases.count, leases.holds(bob.ids[0]), leases.holds(ann.ids[1])) == (2, False, True)
     batch = Batch()
     bob.remove(batch)
-    assert [seq for stripe in batch.removed_stripes for seq in stripe.seqs] == [4, 8, 9, 10, 11]
+    assert [seq for stripe in others_of(batch).removed_stripes for seq in stripe.seqs] == [4, 8, 9, 10, 11]
 
 
 def test_a_hand_becomes_single_leases_when_one_of_them_is_wanted():

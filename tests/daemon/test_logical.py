@@ -1002,16 +1002,29 @@ class TestFailures:
         d.failing_writes = lambda: None
         d.elapse(60)
 
-    def test_a_plan_that_breaks_off_changes_nothing(self, d, monkeypatch):
+    @pytest.mark.parametrize("reason", [None, "disk full"])
+    def test_a_settled_pass_keeps_nothing_of_its_requests(self, d, reason):
+        logical = d.create()
+        d.produce()
+        leased = d.lease().leases
+        d.failing_writes = lambda: reason
+        d.produce(2, run=False)
+        d.complete([lease.id for lease in leased], run=False)
+        d.step()
+        this = logical.current_pass
+        assert not (this.taken or this.produces or this.completes or this.answers or this.touched or this.deaths)
+
+    @pytest.mark.parametrize("kind", [object(), "\ud800"], ids=["no text", "no UTF-8"])
+    def test_a_plan_that_breaks_off_changes_nothing(self, d, kind):
+        """The first one breaks off when an item is made, in compiled code, and the second one when it is encoded."""
         logical = d.create()
         d.produce(["a"])
-        with monkeypatch.context() as broken:
-            broken.setattr(MemoryStore, "commit", lambda store, batch: 1 / 0)
-            answer = d.lease(run=False)
-            with pytest.raises(ZeroDivisionError):
-                logical.plan(d.now_us, d.now_ns)
-            logical.settle(logical.give_up(), {})
-        assert answer.error == "Internal Error"
+        answer, refused = d.lease(run=False), d.produce(["b"], run=False)
+        logical.current_pass.inbox[-1].drafts[0].kind = kind
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            logical.plan(d.now_us, d.now_ns)
+        logical.settle(logical.give_up(), {})
+        assert answer.error == refused.error == "Internal Error"
         d.elapse(1)
         assert d.payloads(d.lease().leases) == ["a"]
 

@@ -33,7 +33,7 @@ def window_of(ready_max: int = 4, bytes_max: int = 1_000) -> Window:
 
 
 def append(window: Window, first: int, last: int) -> None:
-    window.append(items(first, last), 5 * (last + 1 - first))
+    window.append(items(first, last), 5 * (last + 1 - first), last)
 
 
 def taken(window: Window, count: int) -> list[int]:
@@ -71,7 +71,7 @@ def test_large_items_behind_the_head_are_only_counted_and_so_are_those_before_th
     append(window, 1, 2)
     append(window, 3, 4)
     large = [Item(seq, 1_000, 9_000, b"x" * 70_000) for seq in (5, 6)]
-    window.append(large, 140_000)
+    window.append(large, 140_000, 6)
     assert (window.waiting, window.on_disk, window.disk_range()) == (6, 4, (2, None))
     append(window, 7, 8)
     assert (window.waiting, window.on_disk, window.disk_range()) == (8, 4, (2, 7))

@@ -509,6 +509,21 @@ class TestWaiting:
         run(lambda: Bench(tmp_path, ON_LOOP), test)
 
 
+def test_a_file_that_has_caught_up_is_behind_again_after_the_next_write(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        disk = bench.turns.disks["one"]
+        for number in (1, 2, 3):
+            bench.produce(logical)
+            await bench.until(lambda number=number: len(bench.answers) == number)
+            assert disk.stores_behind() == [partition.store]
+            await at_store(logical, partition, lambda store: store.flush())
+            assert disk.stores_behind() == []
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
 def test_items_that_came_and_went_let_segments_go_without_a_write_to_their_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,7 +275,7 @@ class TestIntoPartition:
             calls.append(1)
             if len(calls) in (2, 5):
                 for staged in taken:
-                    staged.of.drop_staged(staged.batch)
+                    staged.of.drop_staged(staged)
                 raise StorageError("disk full", [staged.of.uuid for staged in taken])
             write(taken)
 

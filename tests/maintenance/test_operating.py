@@ -420,7 +420,7 @@ class TestError:
         def fail(taken, on_loop=False):
             if broken[0] and any(staged.of.uuid == bad for staged in taken):
                 for staged in taken:
-                    staged.of.drop_staged(staged.batch)
+                    staged.of.drop_staged(staged)
                 raise StorageError("a disk has died", [bad])
             write(taken)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from querator.daemon.store.base import Storage, Store
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, others_of
 from querator.items import Item
 from tests import ROOT
 
@@ -26,7 +26,7 @@ def batch_of(**fields: Any) -> Batch:
     """A batch with these fields."""
     batch = Batch()
     for name, value in fields.items():
-        setattr(batch, name, value)
+        setattr(batch if hasattr(batch, name) else others_of(batch), name, value)
     return batch
 
 
@@ -43,7 +43,7 @@ def leased(*leases: tuple[int, int, int]) -> Batch:
 def write(storage: Storage, store: Store, *batches: Batch) -> None:
     """Commits batches and makes them durable, but does not apply them."""
     for batch in batches:
-        store.commit(batch)
+        store.unapplied.commit(batch)
     taken = storage.take()
     if taken is not None:
         storage.write(taken)

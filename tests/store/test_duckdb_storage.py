@@ -85,7 +85,7 @@ class TestCrashes:
             """
             put(storage, store, added(1, 2, 3), leased((1, 1, 900)))
             write(storage, store, batch_of(remove=[2]), leased((3, 1, 950)), added(4, 5))
-            store.commit(added(6))
+            store.unapplied.commit(added(6))
             """,
         )
         with opened(tmp_path) as storage:

@@ -39,7 +39,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def append(journal: Journal, *records: tuple[bytes, int, bytes]) -> None:
     entries = [NewRecord(BATCH, number, partition, payload) for partition, number, payload in records]
-    journal.append(entries, {partition: number for partition, number, _ in records})
+    journal.append(entries)
 
 
 def segments(directory: Path) -> list[Path]:
@@ -138,7 +138,7 @@ class TestOnTheLoop:
     """Writes on the loop use calls that keep the interpreter's lock."""
 
     def test_what_is_appended_is_read_back(self, journal: Journal, tmp_path: Path) -> None:
-        journal.append([NewRecord(BATCH, 1, A, b"o\0ne")], {A: 1}, on_loop=True)
+        journal.append([NewRecord(BATCH, 1, A, b"o\0ne")], on_loop=True)
         append(journal, (A, 2, b"two"))
         abandon(journal)
         again, history = read(tmp_path / "journal")
@@ -804,7 +804,7 @@ class TestFailures:
             journal = Journal(Path({str(tmp_path / "journal")!r}))
             journal.recover()
             def append(number, payload):
-                journal.append([NewRecord(BATCH, number, b"a" * 16, payload)], {{b"a" * 16: number}}, {on_loop})
+                journal.append([NewRecord(BATCH, number, b"a" * 16, payload)], {on_loop})
             append(1, b"one")
             resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
             append(2, b"two")

@@ -11,7 +11,7 @@ import pytest
 
 from querator import limits
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, others_of
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import applying
 from querator.daemon.store.duck.attached import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES
@@ -327,7 +327,7 @@ def test_items_that_are_left_come_in_their_order_however_their_batch_has_them(
 ) -> None:
     batch = in_columns(1, 3)
     batch.add = [item(4, payload=payload(4))]
-    batch.rows = [*(batch.rows or ()), *(in_columns(5, 2).rows or ())]
+    others_of(batch).rows = [*(others_of(batch).rows or ()), *(others_of(in_columns(5, 2)).rows or ())]
     batch.last_seq = 6
     write(storage, store, batch)
     assert ahead(store, 0, 4) == [1, 2, 3]
@@ -351,7 +351,7 @@ def test_a_clear_does_not_concern_items_that_came_after_it(
 ) -> None:
     monkeypatch.setattr(limits, "LEFT_DELTA_BYTES", 2 * SIZE)
     write(storage, store, large(1), batch_of(clear_ready=True), large(2, 3), large(4, 5), large(6))
-    store.commit(batch_of(clear_scheduled=True, last_seq=6))
+    store.unapplied.commit(batch_of(clear_scheduled=True, last_seq=6))
     read = [2, 3, 4, 5, 6]
     assert ahead(store) == read
     assert (store.is_removed(1), store.removed_among(read)) == (True, set())

@@ -357,13 +357,22 @@ class TestStages:
 
     def test_nothing_is_taken_when_nothing_was_committed(self, storage: Storage, store: Store) -> None:
         assert storage.take() is None
-        store.commit(added(1))
+        store.unapplied.commit(added(1))
         assert storage.take() is not None
         assert storage.take() is None
 
+    def test_batches_of_one_write_have_a_record_each(self, storage: Storage, store: Store) -> None:
+        other = storage.create(OTHER_UUID, "orders")
+        write(storage, store, added(1))
+        for batch in (added(2), added(3), added(4)):
+            store.unapplied.commit(batch)
+        write(storage, other, added(1), added(2))
+        assert (store.record_written, other.record_written) == (4, 2)
+        assert not store.has_staged and not other.has_staged
+
     def test_what_is_not_written_is_not_applied(self, storage: Storage, store: Store) -> None:
         write(storage, store, added(1))
-        store.commit(added(2))
+        store.unapplied.commit(added(2))
         store.flush()
         assert ready_seqs(store) == [1]
         write(storage, store)
@@ -399,7 +408,7 @@ class TestStages:
     def test_removed_from_commit_to_apply(self, storage: Storage, store: Store) -> None:
         put(storage, store, added(1, 2), batch_of(schedule=[item(3, enqueue_at=1), item(4, enqueue_at=1)], last_seq=4))
         assert not store.is_removed(1)
-        store.commit(batch_of(remove=[1], unschedule=[3]))
+        store.unapplied.commit(batch_of(remove=[1], unschedule=[3]))
         assert store.is_removed(1)
         assert store.is_removed(3, "scheduled")
         assert not store.is_removed(2)
@@ -454,8 +463,8 @@ class TestStages:
 
     def test_partitions_are_written_together(self, storage: Storage, store: Store) -> None:
         other = storage.create(OTHER_UUID, "orders")
-        store.commit(added(1))
-        other.commit(added(2))
+        store.unapplied.commit(added(1))
+        other.unapplied.commit(added(2))
         write(storage, store)
         store.flush()
         other.flush()

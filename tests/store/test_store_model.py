@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from querator import limits
 from querator.daemon.store import unapplied
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, decode, encode, others_of
 from querator.daemon.store.columnar import items_in
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
@@ -44,19 +44,20 @@ class Oracle:
         self.last_seq = 0
 
     def take(self, batch: Batch) -> None:
+        others = others_of(batch)
         was_leased = set(self.leases)
         for seq in list(self.items):
-            if (batch.clear_leased and seq in was_leased) or (batch.clear_ready and seq not in was_leased):
+            if (others.clear_leased and seq in was_leased) or (others.clear_ready and seq not in was_leased):
                 self._remove(seq)
-        if batch.clear_scheduled:
+        if others.clear_scheduled:
             self.scheduled.clear()
         self.items.update((item.seq, item) for item in batch.add or ())
-        self.items.update((item.seq, item) for rows in batch.rows or () for item in items_in(rows))
-        self.scheduled.update((item.seq, item) for item in batch.schedule or ())
-        for rows in batch.rows or ():
+        self.items.update((item.seq, item) for rows in others.rows or () for item in items_in(rows))
+        self.scheduled.update((item.seq, item) for item in others.schedule or ())
+        for rows in others.rows or ():
             if isinstance(rows, Run):
                 self.never_leased.update(range(rows.first_seq, rows.last_seq + 1))
-        for leased in batch.leased_stripes or ():
+        for leased in others.leased_stripes or ():
             self.leases.update(leased.leases())
             self.never_leased.difference_update(leased.stripe.seqs)
             self.stripes.append(leased.stripe)
@@ -65,15 +66,15 @@ class Oracle:
         for at, seq in enumerate(batch.lease_seqs or ()):
             self._end_stripe(seq)
             self.leases[seq] = (batch.lease_attempts[at], batch.lease_deadlines[at], holds[at])
-        for seq in batch.unschedule or ():
+        for seq in others.unschedule or ():
             self.scheduled.pop(seq, None)
         for seq in batch.remove or ():
             self._remove(seq)
-        for stripe in batch.removed_stripes or ():
+        for stripe in others.removed_stripes or ():
             for seq in stripe.seqs:
                 self._remove(seq)
-        self.lost.update(batch.lost_seqs or ())
-        self.requests.update(zip(batch.request_ids or (), batch.request_until or (), strict=True))
+        self.lost.update(others.lost_seqs or ())
+        self.requests.update(zip(others.request_ids or (), others.request_until or (), strict=True))
         self.last_seq = max(self.last_seq, batch.last_seq)
 
     def _remove(self, seq: int) -> None:
@@ -161,8 +162,9 @@ class Stores(RuleBasedStateMachine):
     ) -> None:
         state = self.committed
         batch = Batch()
+        others = others_of(batch)
         if data.draw(st.integers(0, 6)) == 0:
-            batch.clear_ready, batch.clear_leased, batch.clear_scheduled = data.draw(
+            others.clear_ready, others.clear_leased, others.clear_scheduled = data.draw(
                 st.tuples(st.booleans(), st.booleans(), st.booleans())
             )
         after_clear = deepcopy(state)
@@ -171,15 +173,15 @@ class Stores(RuleBasedStateMachine):
         comes_last = data.draw(st.integers(0, added))
         batch.add = [self.new_item() for _ in range(added - comes_last)]
         if in_columns:
-            batch.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
+            others.rows = [self.new_rows(in_columns, data.draw(st.booleans()))]
         if in_run:
-            batch.rows = [*(batch.rows or ()), self.new_run(in_run, data.draw(st.booleans()))]
+            others.rows = [*(others.rows or ()), self.new_run(in_run, data.draw(st.booleans()))]
         run_ends = self.next_seq
         batch.add += [self.new_item() for _ in range(comes_last)]
-        batch.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
+        others.schedule = [self.new_item(enqueue_at=data.draw(st.integers(1, 50))) for _ in range(scheduled)]
         new = list(range(first_seq, self.next_seq - scheduled))
         free = after_clear.never_leased | set(range(run_ends - in_run, run_ends))
-        batch.leased_stripes = self.some_stripes(data, free)
+        others.leased_stripes = self.some_stripes(data, free)
         there = [*after_clear.items, *(new if written_as_leased else ())]
         batch.lease_seqs = self.some(data, there)
         batch.lease_attempts = [data.draw(st.integers(1, 9)) for _ in batch.lease_seqs]
@@ -188,21 +190,21 @@ class Stores(RuleBasedStateMachine):
             Hold(data.draw(st.sampled_from(["", "ann", "bób"])), data.draw(st.integers(0, 9))) for _ in batch.lease_seqs
         ]
         batch.hold_counts = [1] * len(batch.lease_seqs)
-        batch.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in batch.schedule or ())])
+        others.unschedule = self.some(data, [*after_clear.scheduled, *(item.seq for item in others.schedule or ())])
         batch.remove = self.some(data, [*after_clear.items, *new])
         untouched = deepcopy(after_clear)
         for seq in [*batch.lease_seqs, *batch.remove]:
             untouched._end_stripe(seq)
-        batch.removed_stripes = [one for one in untouched.stripes if data.draw(st.booleans())]
-        batch.lost_seqs = self.some(data, batch.remove)
-        batch.lost_births = [0] * len(batch.lost_seqs)
-        batch.lost_until = 1_000
+        others.removed_stripes = [one for one in untouched.stripes if data.draw(st.booleans())]
+        others.lost_seqs = self.some(data, batch.remove)
+        others.lost_births = [0] * len(others.lost_seqs)
+        others.lost_until = 1_000
         if data.draw(st.booleans()):
-            batch.request_ids, batch.request_until = ["request", f"request {self.next_seq}"], [self.next_seq, 7]
+            others.request_ids, others.request_until = ["request", f"request {self.next_seq}"], [self.next_seq, 7]
         batch.last_seq = self.next_seq - 1
         state.take(batch)
-        self.in_memory.commit(batch)
-        self.on_disk.commit(batch)
+        self.in_memory.unapplied.commit(batch)
+        self.on_disk.unapplied.commit(decode(encode(batch)))
 
     def new_item(self, enqueue_at: int = 0) -> Item:
         seq, self.next_seq = self.next_seq, self.next_seq + 1

@@ -15,7 +15,7 @@ from querator.daemon.archive.ledger import Ledger, indexes, log_entries, read_lo
 from querator.daemon.archive.ownership import identity_path, read_identity
 from querator.daemon.catalog import Catalog
 from querator.daemon.lock import holder
-from querator.daemon.store import Batch, Storage, decode_batch, items_in, open_storage, records_left
+from querator.daemon.store import Batch, Storage, decode_batch, items_in, open_storage, others_of, records_left
 from querator.errors import Conflict, NotFound
 from querator.items import Item
 from querator.wire.messages import StorageItem
@@ -71,10 +71,11 @@ def _last_owned(bucket: Bucket, data: str) -> Ledger:
 
 def _changes(queue: str, uuid: str, batch: Batch) -> Iterator[Salvaged]:
     prefix = int(uuid.replace("-", "")[:16], 16)
-    in_columns = (item for rows in batch.rows or () for item in items_in(rows))
-    for item in [*(batch.add or ()), *(batch.schedule or ()), *in_columns]:
+    others = others_of(batch)
+    in_columns = (item for rows in others.rows or () for item in items_in(rows))
+    for item in [*(batch.add or ()), *(others.schedule or ()), *in_columns]:
         yield Salvaged(queue, "produced", ids.encode(prefix, item.seq), item.kind, item.reference, item.payload)
-    in_stripes = chain.from_iterable([stripe.seqs for stripe in batch.removed_stripes or ()])
+    in_stripes = chain.from_iterable([stripe.seqs for stripe in others.removed_stripes or ()])
     for seq in chain(batch.remove or (), in_stripes):
         yield Salvaged(queue, "removed", ids.encode(prefix, seq))
 

@@ -264,27 +264,27 @@ class Turns:
         disk.writing = False
         if error is not None:
             _write_failed(self, disk, flights, error)
-        landed: list[Flight] = []
         behind, storage = disk.behind, disk.storage.name
         try:
             for flight in flights:
                 for partition in flight.plan.touched:
-                    if partition.storage == storage:
+                    if partition.behind_on != storage and partition.storage == storage:
+                        partition.behind_on = storage
                         behind[partition] = flight.logical
                 if doubt and not flight.doubt:
                     flight.doubt = doubt
                 flight.disks_left -= 1
                 if flight.disks_left:
                     continue
-                landed.append(flight)
                 self._end_writing(flight)
                 _settle(flight)
         finally:
             # Even if settling raises, which is a defect: the storage must not forget what is durable.
             if error is None and taken is not None:
                 disk.absorbed_bytes += disk.storage.absorb(taken)
-        for flight in landed:
-            _follow_up(self, flight)
+        for flight in flights:
+            if not flight.disks_left:
+                _follow_up(self, flight)
         if disk.absorbed_bytes >= disk.look_at_bytes:
             self.on_growth(disk)
         COMMIT_SECONDS.observe(disk.seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from querator.daemon.queue.leases import Leases
 from querator.daemon.queue.loading import Snapshot
 from querator.daemon.queue.schedule import Schedule
 from querator.daemon.queue.window import Window
-from querator.daemon.store import Batch, Due, ItemColumns, Leased, Rows, Run, Store, joined
+from querator.daemon.store import Batch, Due, ItemColumns, Leased, Rows, Run, Store, Unapplied, joined, others_of
 from querator.items import Hold, Item, Lease
 from querator.limits import LOST_LEASE_KEPT_US
 
@@ -40,6 +40,7 @@ class Contents:
         self._partition = partition
         self._agenda = agenda = partition.agenda
         self.store: Store | None = None
+        self._unapplied: Unapplied | None = None
         self.last_seq = last_seq
         """The highest sequence that was handed out."""
         self.window = Window(partition.bounds)
@@ -54,6 +55,7 @@ class Contents:
     def load(self, store: Store, snapshot: Snapshot) -> None:
         """Takes over what was read from the store that was opened."""
         self.store = store
+        self._unapplied = store.unapplied
         summary = snapshot.summary
         self.last_seq = max(self.last_seq, summary.last_seq)
         self.created_sum = summary.created_sum
@@ -83,7 +85,7 @@ class Contents:
         batch = self._batch
         if batch is None:
             batch = self._batch = Batch()
-            self._agenda.changed.append(self._partition)
+            self._agenda.note_change(self._partition)
         return batch
 
     @property
@@ -92,12 +94,12 @@ class Contents:
 
     def stage(self) -> bool:
         """Hands the pass's batch to the store, which makes it durable with its next write. False if there is none."""
-        batch, store = self._batch, self.store
+        batch, unapplied = self._batch, self._unapplied
         self._batch = None
-        if batch is None or store is None:
+        if batch is None or unapplied is None:
             return False
         batch.last_seq = self.last_seq
-        store.commit(batch)
+        unapplied.commit(batch)
         return True
 
     def allocate(self, count: int, now_us: int) -> int:
@@ -107,9 +109,9 @@ class Contents:
         return first
 
     def remember_keys(self, keys: Sequence[str], until_us: Sequence[int]) -> None:
-        batch = self.changes()
-        batch.request_ids = joined(batch.request_ids, list(keys))
-        batch.request_until = joined(batch.request_until, list(until_us))
+        others = others_of(self.changes())
+        others.request_ids = joined(others.request_ids, list(keys))
+        others.request_until = joined(others.request_until, list(until_us))
 
     def remember_lost(self, items: Sequence[Item], now_us: int, *, stay: bool = False) -> None:
         """Remembers the ids of these items as lost leases.
@@ -117,19 +119,19 @@ class Contents:
         Pass `stay` for items that stay in the queue, in another partition. This file cannot see when they leave the
         queue, so it remembers their ids until they expire.
         """
-        batch = self.changes()
-        batch.lost_seqs = joined(batch.lost_seqs, [item.seq for item in items])
-        batch.lost_births = joined(batch.lost_births, [item.birth or item.seq for item in items])
+        others = others_of(self.changes())
+        others.lost_seqs = joined(others.lost_seqs, [item.seq for item in items])
+        others.lost_births = joined(others.lost_births, [item.birth or item.seq for item in items])
         until = [now_us, *[item.expire_deadline for item in items if stay]]
-        batch.lost_until = max(batch.lost_until, max(until) + LOST_LEASE_KEPT_US)
+        others.lost_until = max(others.lost_until, max(until) + LOST_LEASE_KEPT_US)
 
     # -- items come
 
-    def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int) -> None:
+    def add(self, items: list[Item], size_bytes: int, created_sum: int, first_expiry: int, last_seq: int) -> None:
         """Adds items at the tail. Their sequences come from `allocate`, in order. The sums are over these items. The
         batch may keep the list.
         """
-        self.window.append(items, size_bytes)
+        self.window.append(items, size_bytes, last_seq)
         batch = self.changes()
         batch.add = joined(batch.add, items)
         self.created_sum += created_sum
@@ -138,8 +140,8 @@ class Contents:
 
     def add_rows(self, rows: Rows | Run, created_sum: int, first_expiry: int) -> None:
         """`add` for items in columns."""
-        batch = self.changes()
-        batch.rows = joined(batch.rows, [rows])
+        others = others_of(self.changes())
+        others.rows = joined(others.rows, [rows])
         self.created_sum += created_sum
         self.expiry.expect(first_expiry)
         self.window.append_rows(rows)
@@ -151,6 +153,7 @@ class Contents:
             sum([len(item.payload) for item in items]),
             sum([item.created_at for item in items]),
             min([item.expire_deadline for item in items]),
+            items[-1].seq,
         )
 
     def requeue(self, items: Sequence[tuple[Item, int]], now_us: int) -> None:
@@ -200,7 +203,8 @@ class Contents:
         batch = self.changes()
         if len(leases) == 1:
             item = leases[0].item
-            batch.remove = joined(batch.remove, [item.seq])
+            same: Any = item  # Any: otherwise compiled code would turn the integer into a number and back
+            batch.remove = joined(batch.remove, [same.seq])
             self.created_sum -= item.created_at
             return
         batch.remove = joined(batch.remove, list(map(_leased_seq_of, leases)))
@@ -239,21 +243,22 @@ class Contents:
 
     def remove_all(self, *, ready: bool, leased: bool, scheduled: bool) -> None:
         batch = self.changes()
-        batch.clear_ready, batch.clear_leased, batch.clear_scheduled = ready, leased, scheduled
+        others = others_of(batch)
+        others.clear_ready, others.clear_leased, others.clear_scheduled = ready, leased, scheduled
         self.leases.separate_all()
         # A clear takes effect first in its batch, so it would not remove items that this pass has added so far.
         stay = set() if leased else {lease.item.seq for lease in self.leases.by_id.values()}
         if ready:
             batch.add = [item for item in batch.add or () if item.seq in stay]
-            batch.rows = None
+            others.rows = None
             self.window.clear(self.last_seq)
             self.expiry.next_expiry = NEVER
         if leased:
             batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = batch.hold_counts = None
-            batch.holds = batch.leased_stripes = None
+            batch.holds = others.leased_stripes = None
             self.leases.clear()
         if scheduled:
-            batch.schedule = None
+            others.schedule = None
             self.schedule.clear()
         self.departing.clear(ready=ready, leased=leased, scheduled=scheduled)
         if ready:
@@ -263,13 +268,13 @@ class Contents:
     # -- scheduled items
 
     def add_scheduled(self, items: Sequence[Item]) -> None:
-        batch = self.changes()
-        batch.schedule = joined(batch.schedule, list(items))
+        others = others_of(self.changes())
+        others.schedule = joined(others.schedule, list(items))
         self.schedule.add(items)
 
     def unschedule(self, items: Sequence[Item]) -> None:
-        batch = self.changes()
-        batch.unschedule = joined(batch.unschedule, [item.seq for item in items])
+        others = others_of(self.changes())
+        others.unschedule = joined(others.unschedule, [item.seq for item in items])
         self.schedule.remove(items)
 
     def remove_scheduled(self, items: Sequence[Item]) -> list[Item]:

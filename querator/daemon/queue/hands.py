@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Final
 
-from querator.daemon.store import Batch, LeasedStripe, Run, Stripe, joined
+from querator.daemon.store import Batch, LeasedStripe, Run, Stripe, joined, others_of
 from querator.items import Hold, Item, Lease
 
 FIRST_ATTEMPT: Final = 1
@@ -65,11 +65,13 @@ class Hand:
     def write(self, batch: Batch) -> None:
         """Adds the leases to the batch."""
         leased = [LeasedStripe(stripe, self.deadline, self.hold) for stripe in self._stripes()]
-        batch.leased_stripes = joined(batch.leased_stripes, leased)
+        others = others_of(batch)
+        others.leased_stripes = joined(others.leased_stripes, leased)
 
     def remove(self, batch: Batch) -> None:
         """Adds the removal of all items to the batch."""
-        batch.removed_stripes = joined(batch.removed_stripes, self._stripes())
+        others = others_of(batch)
+        others.removed_stripes = joined(others.removed_stripes, self._stripes())
 
     # -- for the answer
 

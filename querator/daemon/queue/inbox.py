@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from querator.daemon.queue import leasing, repeats
-from querator.daemon.queue.passes import Pass
+from querator.daemon.queue.passes import COMPLETES, MIXED, PRODUCES, Pass
 from querator.daemon.queue.requests import (
     Arrival,
     Change,
@@ -26,21 +26,23 @@ UNREAD_TIMEOUT = (
 )
 
 
-def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
-    """Takes requests from the inbox, in arrival order, up to the first change, which gets a pass of its own.
-
-    Returns the produces, and the requests of clients that hold leases. Leases are parked.
+def collect(this: Pass) -> None:
+    """Takes requests from the inbox, in arrival order, up to the first change, which gets a pass of its own. Leases are
+    parked.
     """
-    arrived, this.inbox = this.inbox, []
-    produces: list[Produce | Arrival] = []
-    completes: list[Request] = []
+    arrived, produces, completes = this.inbox, this.produces, this.completes
+    this.only = _only_kind(arrived)
+    if this.only != MIXED and not this.held_up:
+        this.inbox, this.taken = this.taken, arrived  # `taken` was empty
+        return
+    this.only = MIXED
     if this.held_up:
-        this.taken = [*this.held_up, *arrived]
+        this.inbox, this.taken = [], [*this.held_up, *arrived]
         held_up, this.held_up = this.held_up, deque()
         # The files may have been read since these requests came.
         produces += [request for request in held_up if not request.keys or repeats.may_enter(this, request)]
     else:
-        this.taken = arrived
+        this.inbox, this.taken = this.taken, arrived
     for at, request in enumerate(arrived):
         if isinstance(request, Produce):
             if not request.request_id or repeats.may_enter(this, request):
@@ -64,7 +66,21 @@ def collect(this: Pass) -> tuple[list[Produce | Arrival], list[Request]]:
             completes.append(request)
     if this.repeats.to_look_up:
         repeats.look_up(this)
-    return produces, completes
+
+
+def _only_kind(arrived: list[Request]) -> int:
+    """What all of these requests are, if they are simple requests of one kind, as in nearly all passes."""
+    kind = MIXED
+    for request in arrived:
+        if type(request) is Produce:
+            if request.timed or request.request_id or request.answered or kind == COMPLETES:
+                return MIXED
+            kind = PRODUCES
+        elif type(request) is Complete and kind != PRODUCES:
+            kind = COMPLETES
+        else:
+            return MIXED
+    return kind
 
 
 def _change(this: Pass, request: Change) -> None:

@@ -21,7 +21,7 @@ from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.loading import empty_snapshot
 from querator.daemon.queue.opening import PartitionFiles
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
-from querator.daemon.queue.passes import Counters, Death, Pass
+from querator.daemon.queue.passes import COMPLETES, PRODUCES, Counters, Death, Pass
 from querator.daemon.queue.recent import Done, Recent
 from querator.daemon.queue.requests import Arrival, Change, Delivery, LeaseItems, Move, Request
 from querator.daemon.store import Fingerprints, Store
@@ -98,14 +98,15 @@ class Logical:
             self._look_at_all()
         elif agenda.event_us < now_us:
             timers.run(this)
-        produces, completes = inbox.collect(this)
+        inbox.collect(this)
+        produces: list[Any] = this.taken if this.only == PRODUCES else this.produces
         if len(this.order) > 1 and (produces or self._parked.waiting):
             distribution.sort(this.order)
         if produces:
             producing.place(this, produces)
         if self._parked.waiting:
             leasing.serve(this)
-        for request in completes:
+        for request in this.taken if this.only == COMPLETES else this.completes:
             completing.proceed(this, request)
         for partition in self._partitions:
             contents = partition.contents
@@ -113,10 +114,7 @@ class Logical:
             has_more = window.waiting != len(window.ready) or window.gone
             if has_more and contents.store is not None and window.wants_loading():
                 self._files.load_window(partition)
-        for partition in agenda.changed:
-            if partition.contents.stage():
-                this.touched.append(partition)
-        agenda.changed.clear()
+        this.stage()
         if self._parked.waiting and any(p.allows.lease and p.contents.window.has_next() for p in self._partitions):
             self._wake(self)
         if self._remembered.is_used:
@@ -144,6 +142,7 @@ class Logical:
             settling.fail(this, failed)
         else:
             settling.succeed(this)
+        this.end()
         if self._is_stopping:
             self.stop()  # a request that was looked up, or whose write failed, waits again
 
@@ -155,12 +154,14 @@ class Logical:
         """Called after `plan` raised, which is a defect. Drops the whole pass, and reads memory again from storage."""
         this = self._pass
         for request in this.taken:
+            if isinstance(request, LeaseItems):
+                self._parked.remove(request)
             request.answer(InternalError())
         self._pass.inbox.clear()
         for partition in self._partitions:
             if partition.store is not None:
                 self._files.fail(partition, "internal error")
-        self._agenda.changed.clear()
+        self._agenda.take_changed()
         self._agenda.look_at_all = True
         this.begin(this.now_us, this.now_ns)
         this.forget_counts()
@@ -266,7 +267,7 @@ class Logical:
 
     def configure(self, queue: Queue) -> None:
         """Uses these settings from the next pass on."""
-        self._pass.queue = queue
+        self._pass.configure(queue)
         self.wake()
 
     def open_new(self, stores: Iterable[Store], now_us: int) -> None:
@@ -291,7 +292,7 @@ class Logical:
     def close_partition(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
         """Closes a partition's file, so that another process may open it. Called while planning."""
         if partition.contents.stage():
-            self._pass.touched.append(partition)
+            self._pass.touched = [*self._pass.touched, partition]
         self._files.close(partition, then)
 
     def recall(self, partition: Partition, counts: Counts, keys: tuple[Any, Fingerprints] | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from querator.daemon.queue.deadlines import Deadlines
 from querator.daemon.queue.moves_under_way import MovesUnderWay
@@ -20,6 +20,11 @@ from querator.daemon.queue.repeats import Repeats
 from querator.daemon.queue.requests import Arrival, Delivery, Produce, Request
 from querator.errors import QueratorError
 from querator.items import Item, Placement, Queue
+
+MIXED: Final = 0
+PRODUCES: Final = 1
+COMPLETES: Final = 2
+_NO_PARTITIONS: Final[list[Partition]] = []
 
 
 class Counters:
@@ -48,9 +53,10 @@ class Death:
 
 class Pass:
     __slots__ = (
-        "agenda", "answers", "by_prefix", "completed", "counters", "deadlines", "deaths", "died", "expired", "files",
-        "held_up", "inbox", "leased", "looking_up", "moves", "now_ns", "now_us", "order", "parked", "partitions",
-        "produced", "queue", "remembered", "repeats", "resumed", "retried", "taken", "touched", "undelivered", "wake",
+        "agenda", "answers", "by_prefix", "completed", "completes", "counters", "deadlines", "deaths", "died",
+        "expire_timeout_ns", "expired", "files", "held_up", "inbox", "leased", "looking_up", "moves", "now_ns",
+        "now_us", "only", "order", "parked", "partitions", "produced", "produces", "queue", "remembered", "repeats",
+        "resumed", "retried", "taken", "touched", "undelivered", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +67,7 @@ class Pass:
         died: Callable[[Death], None],
         resumed: Callable[[Placement], None],
     ) -> None:
-        self.queue = queue
+        self.configure(queue)
         self.files = files
         self.agenda = files.agenda
         self.partitions = files.partitions
@@ -78,6 +84,17 @@ class Pass:
         self.inbox: list[Request] = []
         self.taken: list[Request] = []
         """The requests that the pass has taken in."""
+        self.only = MIXED
+        """PRODUCES if all of them are produces whose items are ready at once, and that have no request id. COMPLETES if
+        all of them are completes. Otherwise the next two lists have those that planners look at."""
+        self.produces: list[Produce | Arrival] = []
+        """The requests that bring items."""
+        self.completes: list[Request] = []
+        """The requests of clients that hold leases."""
+        self.touched: list[Partition] = _NO_PARTITIONS
+        """Partitions whose batch must become durable. This list never changes; the attribute gets another one."""
+        self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
+        """Each request with its result, and the partitions that must be durable before it is answered."""
         self.parked = ParkedLeases()
         self.held_up: deque[Produce | Arrival] = deque()
         """Produces that no partition takes at present."""
@@ -93,20 +110,44 @@ class Pass:
         self.begin(0, 0)
         self.forget_counts()
 
+    def configure(self, queue: Queue) -> None:
+        """Uses these settings from now on."""
+        self.queue = queue
+        self.expire_timeout_ns: int = queue.expire_timeout_ns
+
     def begin(self, now_us: int, now_ns: int) -> None:
         """Starts the next pass. Nothing is decided yet."""
         self.now_us = self.agenda.now_us = now_us
         self.now_ns = self.agenda.now_ns = now_ns
-        self.touched: list[Partition] = []
-        """Partitions whose batch must become durable."""
-        self.answers: list[tuple[Request, Any, Partition | set[Partition] | None]] = []
-        """Each request with its result, and the partitions that must be durable before it is answered."""
+        if self.taken or self.answers or self.touched:  # the last pass broke off
+            self.end()
+
+    def end(self) -> None:
+        """Forgets what was decided. The lists stay, because the next pass needs them again."""
+        if self.taken:
+            self.taken.clear()
+        if self.answers:
+            self.answers.clear()
+        if self.produces:
+            self.produces.clear()
+        if self.completes:
+            self.completes.clear()
+        self.touched = _NO_PARTITIONS
         if self.deaths:
-            self.deaths = []
+            self.deaths.clear()
 
     def forget_counts(self) -> None:
         """Forgets the number of items in this pass. They are added to the counters if the pass becomes durable."""
         self.produced = self.leased = self.completed = self.retried = self.expired = 0
+
+    def stage(self) -> None:
+        """Hands the batches of the pass to their stores. `touched` gets the partitions that had one."""
+        changed = self.agenda.take_changed()
+        if len(changed) == 1 and not self.touched:
+            if changed[0].contents.stage():
+                self.touched = changed
+        elif changed:
+            self.touched = [*self.touched, *[partition for partition in changed if partition.contents.stage()]]
 
     def answer(self, request: Request, result: Any, after: Partition | set[Partition] | None = None) -> None:
         """Answers the request once the partitions that the answer depends on are durable."""

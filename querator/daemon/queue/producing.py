@@ -6,16 +6,16 @@ items together, because the cost per request is higher than the cost per item.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from querator import limits
 from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
 from querator.daemon.queue.contents import Contents
 from querator.daemon.queue.partition import Partition
-from querator.daemon.queue.passes import Pass
+from querator.daemon.queue.passes import PRODUCES, Pass
 from querator.daemon.queue.requests import Arrival, Intake, Produce
 from querator.daemon.store import Run
 from querator.items import Item
@@ -24,18 +24,22 @@ from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
 if TYPE_CHECKING:
     from querator.wire.messages import QueueProduceItem
 
+_new_item: Final[Callable[..., Item]] = Item  # compiled code looks up a name that it imports in every call
 _kind_of = attrgetter("kind")
 _reference_of = attrgetter("reference")
 _encoding_of = attrgetter("encoding")
 
 
-def place(this: Pass, requests: Sequence[Produce | Arrival]) -> None:
+def place(this: Pass, requests: list[Produce | Arrival]) -> None:
     """Gives each request to a partition. A request that no partition takes waits until its deadline."""
     if len(this.order) > 1:
         _place_in_several(this, requests)
         return
     partition = this.order[0]
     takes = partition.allows.produce and not partition.health.congested
+    if takes and this.only == PRODUCES:
+        _produce(this, requests, partition)  # type: ignore[arg-type]
+        return
     together: list[Produce] = []
     for request in requests:
         if request.answered:
@@ -113,7 +117,7 @@ def _produce_all(this: Pass, together: dict[Partition, list[Produce]]) -> None:
 
 def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     now = this.now_us
-    expire = lifecycle.deadline(now, this.queue.expire_timeout_ns)
+    expire = lifecycle.deadline(now, this.expire_timeout_ns)
     drafts = requests[0].drafts
     if len(requests) > 1:
         drafts = list(chain.from_iterable([request.drafts for request in requests]))
@@ -123,7 +127,8 @@ def _produce(this: Pass, requests: list[Produce], partition: Partition) -> None:
     if count == 1:
         d = drafts[0]
         payload = d.bytes_ or d.utf8.encode()
-        contents.add([Item(first, now, expire, payload, d.kind, d.reference, d.encoding)], len(payload), now, expire)
+        item = _new_item(first, now, expire, payload, d.kind, d.reference, d.encoding)
+        contents.add([item], len(payload), now, expire, first)
     else:
         _produce_many(drafts, len(requests), contents, first, now, expire)
     answers = this.answers
@@ -148,7 +153,7 @@ def _produce_many(
         contents.add_rows(run, now * count, expire)
     else:
         items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
-        contents.add(items, sum(map(len, payloads)), now * count, expire)
+        contents.add(items, sum(map(len, payloads)), now * count, expire, first + count - 1)
 
 
 def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import REPEATED, Arrival, Intake, Produce
-from querator.daemon.store import joined
+from querator.daemon.store import joined, others_of
 from querator.errors import InvalidRequest
 from querator.limits import BULK_REQUEST_ID_KEPT_US, MOVE_KEPT_US, REQUEST_ID_KEPT_US
 
@@ -45,9 +45,9 @@ class Repeats:
 def remember(this: Pass, partition: Partition, keys: Sequence[str], kept_us: int = REQUEST_ID_KEPT_US) -> None:
     """Remembers the keys of a request that the partition takes in this pass."""
     until = this.now_us + kept_us
-    batch = partition.contents.changes()
-    batch.request_ids = joined(batch.request_ids, list(keys))
-    batch.request_until = joined(batch.request_until, [until] * len(keys))
+    others = others_of(partition.contents.changes())
+    others.request_ids = joined(others.request_ids, list(keys))
+    others.request_until = joined(others.request_until, [until] * len(keys))
     for key in keys:
         this.repeats.under_way.pop(key, None)
         this.remembered.put(key, until)

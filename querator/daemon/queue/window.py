@@ -137,7 +137,7 @@ class Window:
         """Whether the next item is in memory."""
         return bool(self.waiting and (self.ready or self.ahead))
 
-    def append(self, items: list[Item], size_bytes: int) -> None:
+    def append(self, items: list[Item], size_bytes: int, last_seq: int) -> None:
         if not self.is_open():
             if size_bytes >= LEFT_RECORD_BYTES_MIN and size_bytes >= len(items) * LEFT_ITEM_BYTES_MIN:
                 self._leave(len(items))
@@ -151,7 +151,7 @@ class Window:
             else:
                 self.ready.extend(items)
             self.ready_bytes += size_bytes
-            self.cursor = items[-1].seq
+            self.cursor = last_seq
         self.waiting += len(items)
 
     def is_open(self) -> bool:

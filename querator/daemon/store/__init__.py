@@ -20,7 +20,7 @@ from querator.daemon.store.base import (
     Summary,
     is_harmless,
 )
-from querator.daemon.store.batches import Batch, joined
+from querator.daemon.store.batches import Batch, joined, others_of
 from querator.daemon.store.batches import decode as decode_batch
 from querator.daemon.store.columnar import ItemColumns, RunColumns, items_from, items_in
 from querator.daemon.store.duck import (
@@ -57,6 +57,7 @@ from querator.daemon.store.journal import (
     take_together,
 )
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
+from querator.daemon.store.unapplied import Unapplied
 
 __all__ = [
     "FINGERPRINT_SQL",
@@ -92,6 +93,7 @@ __all__ = [
     "Stripe",
     "Summary",
     "Survey",
+    "Unapplied",
     "ascending",
     "copies",
     "decode_batch",
@@ -102,6 +104,7 @@ __all__ = [
     "joined",
     "open_regular",
     "open_storage",
+    "others_of",
     "private",
     "records_left",
     "records_of",

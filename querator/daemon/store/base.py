@@ -1,10 +1,10 @@
 """The store contract: what a storage and its partitions promise, and nothing about how they do it.
 
 A **Storage** is a named directory of partitions, whose batches it makes durable together. A **Store** is one partition
-of it. A commit has two steps, so that one turn of the event loop costs one fsync: `store.commit(batch)` stages a batch
-in memory, and `storage.write(storage.take())` makes every staged batch durable. `write` blocks, on the loop or in a
-worker thread. Nothing may be acknowledged before `write` has returned. If `write` raises, its batches are dropped as if
-they had never been staged. Otherwise `absorb` must follow.
+of it. A commit has two steps, so that one turn of the event loop costs one fsync: `store.unapplied.commit(batch)`
+stages a batch in memory, and `storage.write(storage.take())` makes every staged batch durable. `write` blocks, on the
+loop or in a worker thread. Nothing may be acknowledged before `write` has returned. If `write` raises, its batches are
+dropped as if they had never been staged. Otherwise `absorb` must follow.
 
 `commit`, `is_removed`, `skip`, `take`, `absorb` and the properties are called on the loop's thread. Every other method
 blocks and runs in a worker thread, one call at a time per store; only `ready_ahead` may run beside a flush or a
@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from querator.daemon.store.batches import Batch
 from querator.items import NOBODY, Hold, Item, Room
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from querator.daemon.store.duck import FileSnapshot
     from querator.daemon.store.fingerprints import Fingerprints
     from querator.daemon.store.journal import Feed
+    from querator.daemon.store.unapplied import Unapplied
 
 
 class Summary(NamedTuple):
@@ -79,9 +79,8 @@ class Store(Protocol):
 
     uuid: str
     prefix: int
-
-    def commit(self, batch: Batch) -> None:
-        """Stages a batch. It is durable once the storage has written it. Never blocks, never fails."""
+    unapplied: Unapplied
+    """Takes the batches, and has those that are not applied yet."""
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         """Whether a batch that is not applied yet has removed, cleared or unscheduled this sequence.

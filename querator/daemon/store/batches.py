@@ -1,7 +1,8 @@
 """A batch: the changes that one pass makes to one partition, and their form in the journal.
 
 A turn has a batch for each partition that was asked for something, mostly with a single change. So a new batch has no
-lists: a field gets its list with its first change (`joined`).
+lists: a field gets its list with its first change (`joined`). A batch is also its own record on the way to the journal,
+so that a turn with many queues makes one object for each of them.
 """
 
 from __future__ import annotations
@@ -9,38 +10,29 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from itertools import chain, islice, repeat
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from querator.daemon.store.journal import BATCH, NewRecord
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
 from querator.limits import LARGE_PAYLOAD_BYTES, LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN
 
+if TYPE_CHECKING:
+    from querator.daemon.store.unapplied import Unapplied
+
 T = TypeVar("T")
 
 
-class Batch:
-    """The changes, in the order in which they take effect. A field without changes is None.
-
-    An item that is retried, or whose lease expired, is removed under its old sequence and added under a new one.
-    Leasing an item that is leased already replaces its lease. This is how a lease is extended.
-    """
+class Others:
+    """The changes that few batches have. A class of its own, because each batch pays for each field that it has."""
 
     clear_ready: bool = False
     clear_leased: bool = False
     clear_scheduled: bool = False
-    add: list[Item] | None = None
     schedule: list[Item] | None = None
-    lease_seqs: list[int] | None = None
-    lease_attempts: list[int] | None = None
-    lease_deadlines: list[int] | None = None
-    holds: list[Hold] | None = None
-    hold_counts: list[int] | None = None
-    """How many leases each hold covers, in the order of the leases. Leases after the last hold have no holder."""
     unschedule: list[int] | None = None
-    remove: list[int] | None = None
-    """Sequences of items to remove, leased or not. Their leases go too."""
     lost_seqs: list[int] | None = None
     lost_births: list[int] | None = None
     """The birth of each of these items. A lost lease is remembered while its item is stored."""
@@ -49,14 +41,56 @@ class Batch:
     request_ids: list[str] | None = None
     request_until: list[int] | None = None
     """Until when each request id is remembered."""
-    last_seq: int = 0
-    """The highest sequence handed out so far, even if its item is gone."""
     rows: list[Rows | Run] | None = None
     """Items to add, besides those of `add`."""
     leased_stripes: list[LeasedStripe] | None = None
     """Leases, besides those of `lease_seqs`, which come after them."""
     removed_stripes: list[Stripe] | None = None
     """Items to remove, besides those of `remove`. If they are leased, they were leased with exactly these stripes."""
+
+
+class Batch(NewRecord):
+    """The changes. They take effect in this order: clears, added items, leases, removals. A field without changes is
+    None.
+
+    An item that is retried, or whose lease expired, is removed under its old sequence and added under a new one.
+    Leasing an item that is leased already replaces its lease. This is how a lease is extended.
+    """
+
+    kind: int = BATCH
+    number: int = 0
+    """Its number in the journal, which it gets with the write."""
+    partition: bytes = b""
+    payload: bytes = b""
+    """Its form in the journal, once it is staged."""
+    following: list[bytes] | None = None
+    of: Unapplied
+    """The batches of its store, once it is staged."""
+    next_staged: Batch | None = None
+    """The batch of the same store that was staged after it."""
+    add: list[Item] | None = None
+    lease_seqs: list[int] | None = None
+    lease_attempts: list[int] | None = None
+    lease_deadlines: list[int] | None = None
+    holds: list[Hold] | None = None
+    hold_counts: list[int] | None = None
+    """How many leases each hold covers, in the order of the leases. Leases after the last hold have no holder."""
+    remove: list[int] | None = None
+    """Sequences of items to remove, leased or not. Their leases go too."""
+    last_seq: int = 0
+    """The highest sequence handed out so far, even if its item is gone."""
+    others: Others | None = None
+
+    def __init__(self) -> None:
+        """Without changes, and without the fields of its record, which it gets later."""
+
+
+def others_of(batch: Batch) -> Others:
+    """The other changes of the batch, to read them or to add to them."""
+    others = batch.others
+    if others is None:
+        others = batch.others = Others()
+    return others
 
 
 def joined(some: list[T] | None, more: list[T]) -> list[T]:
@@ -98,48 +132,33 @@ _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
 _decode: Final[Callable[[bytes | memoryview], Any]] = msgspec.msgpack.Decoder(_Fields).decode
 
 
-def encode(batch: Batch, has_payloads: bool = True) -> bytes:
-    """Without payloads for `encode_apart`."""
-    add, rows = batch.add, batch.rows
-    if not has_payloads:
-        add = None if add is None else [msgspec.structs.replace(item, payload=b"") for item in add]
-        rows = None if rows is None else [_without_payloads(one) for one in rows]
+def encode(batch: Batch) -> bytes:
+    others = None if batch.others is None else _fields_of(batch.others, batch.others.rows)
+    return _encoded(batch, batch.add, others)
+
+
+def _encoded(batch: Batch, add: list[Item] | None, others: object) -> bytes:
     leases: Any = None
     if batch.lease_seqs is not None:
         leases = (batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts)
-    others: Any = None
-    if (
-        batch.request_ids
-        or batch.lost_seqs
-        or batch.lost_until
-        or rows
-        or batch.leased_stripes
-        or batch.removed_stripes
-        or batch.schedule
-        or batch.unschedule
-        or batch.clear_ready
-        or batch.clear_leased
-        or batch.clear_scheduled
-    ):
-        others = _others(batch, rows)
     return _encode((batch.last_seq, add, leases, batch.remove, others))
 
 
-def _others(batch: Batch, rows: list[Rows | Run] | None) -> tuple[object, ...]:
+def _fields_of(others: Others, rows: list[Rows | Run] | None) -> tuple[object, ...]:
     return (
-        batch.clear_ready,
-        batch.clear_leased,
-        batch.clear_scheduled,
-        batch.schedule,
-        batch.unschedule,
-        batch.lost_seqs,
-        batch.lost_births,
-        batch.lost_until,
-        batch.request_ids,
-        batch.request_until,
+        others.clear_ready,
+        others.clear_leased,
+        others.clear_scheduled,
+        others.schedule,
+        others.unschedule,
+        others.lost_seqs,
+        others.lost_births,
+        others.lost_until,
+        others.request_ids,
+        others.request_until,
         rows,
-        batch.leased_stripes,
-        batch.removed_stripes,
+        others.leased_stripes,
+        others.removed_stripes,
     )
 
 
@@ -155,7 +174,7 @@ _APART_HEAD: Final = struct.Struct("<BII")
 
 def has_large_payloads(batch: Batch) -> bool:
     """Whether `encode_apart` pays. Looks at the first item only, because items that come together are mostly alike."""
-    add, rows = batch.add, batch.rows
+    add, rows = batch.add, _rows_of(batch)
     if add:
         payload = add[0].payload
     elif rows and isinstance(rows[0], Run):
@@ -168,9 +187,20 @@ def has_large_payloads(batch: Batch) -> bool:
 def encode_apart(batch: Batch) -> tuple[bytes, list[bytes]]:
     """The beginning of a record, and the payloads that follow it."""
     payloads = _payloads(batch)
-    fields = encode(batch, has_payloads=False)
+    add, others, fields_of_others = batch.add, batch.others, None
+    if add is not None:
+        add = [msgspec.structs.replace(item, payload=b"") for item in add]
+    if others is not None:
+        rows = None if others.rows is None else [_without_payloads(one) for one in others.rows]
+        fields_of_others = _fields_of(others, rows)
+    fields = _encoded(batch, add, fields_of_others)
     head = _APART_HEAD.pack(_APART, len(payloads), len(fields))
     return head + struct.pack(f"<{len(payloads)}I", *map(len, payloads)) + fields, payloads
+
+
+def _rows_of(batch: Batch) -> list[Rows | Run]:
+    others = batch.others
+    return [] if others is None else others.rows or []
 
 
 def _without_payloads(rows: Rows | Run) -> Rows | Run:
@@ -180,7 +210,7 @@ def _without_payloads(rows: Rows | Run) -> Rows | Run:
 def _payloads(batch: Batch) -> list[bytes]:
     """The payloads of the new items, without those of bulk writes."""
     payloads = [item.payload for item in batch.add or ()]
-    for rows in batch.rows or ():
+    for rows in _rows_of(batch):
         if isinstance(rows, Run):
             payloads += rows.payloads
     return payloads
@@ -217,18 +247,19 @@ def _put_back(batch: Batch, payloads: list[Any]) -> None:
     rest = iter(payloads)
     for item in batch.add or ():
         item.payload = next(rest)
-    for rows in batch.rows or ():
+    for rows in _rows_of(batch):
         if isinstance(rows, Run):
             rows.payloads = list(islice(rest, rows.count))
 
 
-def _batch_of(fields: bytes | memoryview) -> Batch:
+def _batch_of(payload: bytes | memoryview) -> Batch:
     batch = Batch()
-    batch.last_seq, batch.add, leases, batch.remove, others = _decode(fields)
+    batch.last_seq, batch.add, leases, batch.remove, fields = _decode(payload)
     if leases is not None:
         batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines, batch.holds, batch.hold_counts = leases
-    if others is not None:
-        batch.clear_ready, batch.clear_leased, batch.clear_scheduled, *lists = others
-        batch.schedule, batch.unschedule, batch.lost_seqs, batch.lost_births, batch.lost_until, *lists = lists
-        batch.request_ids, batch.request_until, batch.rows, batch.leased_stripes, batch.removed_stripes = lists
+    if fields is not None:
+        others = batch.others = Others()
+        others.clear_ready, others.clear_leased, others.clear_scheduled, *lists = fields
+        others.schedule, others.unschedule, others.lost_seqs, others.lost_births, others.lost_until, *lists = lists
+        others.request_ids, others.request_until, others.rows, others.leased_stripes, others.removed_stripes = lists
     return batch

@@ -16,7 +16,7 @@ from itertools import chain, compress, filterfalse, repeat
 from operator import attrgetter, itemgetter, not_
 from typing import Any, NamedTuple
 
-from querator.daemon.store.batches import Batch, holds_of
+from querator.daemon.store.batches import Batch, Others, holds_of, others_of
 from querator.daemon.store.journal import Place
 from querator.daemon.store.runs import LeasedStripe, Rows, Run, Stripe
 from querator.items import NOBODY, Hold, Item
@@ -124,33 +124,28 @@ class Delta:
         """Adds a batch, which takes a small fraction of a microsecond per item. Most batches have one change. With
         `left`, the added items are left in the journal.
         """
-        if batch.clear_ready or batch.clear_leased or batch.clear_scheduled:
-            self._clear(batch)
+        others = batch.others
+        if others is not None and (others.clear_ready or others.clear_leased or others.clear_scheduled):
+            self._clear(others)
         add = batch.add
         if left is not None:
             _leave(self, batch, left)
-        else:
-            if add is not None:
-                if len(add) == 1:
-                    item = add[0]
-                    self.added[item.seq] = item
-                else:
-                    self.added.update(zip(map(_seq_of, add), add, strict=True))
-            if batch.rows is not None:
-                self.rows += batch.rows
-        if batch.schedule is not None:
-            self.scheduled.update(zip(map(_seq_of, batch.schedule), batch.schedule, strict=True))
-        if batch.leased_stripes is not None:
-            for leased in batch.leased_stripes:
-                self.leased_stripes[leased.stripe.first_seq] = leased
+        elif add is not None:
+            if len(add) == 1:
+                item: Any = add[0]  # Any: otherwise compiled code would turn the integer into a number and back
+                self.added[item.seq] = item
+            else:
+                self.added.update(zip(map(_seq_of, add), add, strict=True))
+        if others is not None:
+            self._enter(others, left is not None)
         if batch.lease_seqs:
             self._lease(batch, batch.lease_seqs)
-        if batch.unschedule:
-            _move_out(batch.unschedule, self.scheduled, self.unscheduled)
+        if others is not None and others.unschedule:
+            _move_out(others.unschedule, self.scheduled, self.unscheduled)
         remove = batch.remove
         if remove:
             if len(remove) == 1:
-                self._remove(remove[0])
+                self._remove(remove)
             else:
                 self.removed_upto = max(self.removed_upto, max(remove))
                 self._end_leases(remove)
@@ -159,32 +154,50 @@ class Delta:
                 _move_out(remove, self.added, self.removed)
             if self.rows:
                 self._drop_spent_rows()
-        if batch.removed_stripes is not None:
-            for stripe in batch.removed_stripes:
-                _remove_stripe(self, stripe)
-            self._drop_spent_rows()
-        if batch.lost_seqs:
-            lost = zip(batch.lost_births or (), repeat(batch.lost_until, len(batch.lost_seqs)), strict=True)
-            self.lost.update(zip(batch.lost_seqs, lost, strict=True))
-        if batch.request_ids:
-            self.requests.update(zip(batch.request_ids, batch.request_until or (), strict=True))
+        if others is not None:
+            self._leave_with(others)
         if batch.last_seq > self.last_seq:
             self.last_seq = batch.last_seq
+
+    def _enter(self, others: Others, are_left: bool) -> None:
+        """Adds the items and leases of `others`. `are_left` says that the items are left in the journal."""
+        if others.rows is not None and not are_left:
+            self.rows += others.rows
+        if others.schedule is not None:
+            self.scheduled.update(zip(map(_seq_of, others.schedule), others.schedule, strict=True))
+        for leased in others.leased_stripes or ():
+            self.leased_stripes[leased.stripe.first_seq] = leased
+
+    def _leave_with(self, others: Others) -> None:
+        """Adds the removals of `others`, and what is remembered of items that left."""
+        if others.removed_stripes is not None:
+            for stripe in others.removed_stripes:
+                _remove_stripe(self, stripe)
+            self._drop_spent_rows()
+        if others.lost_seqs:
+            lost = zip(others.lost_births or (), repeat(others.lost_until, len(others.lost_seqs)), strict=True)
+            self.lost.update(zip(others.lost_seqs, lost, strict=True))
+        if others.request_ids:
+            self.requests.update(zip(others.request_ids, others.request_until or (), strict=True))
 
     def _lease(self, batch: Batch, seqs: list[int]) -> None:
         if self.leased_stripes:
             self._end_leases(seqs)  # the new leases replace theirs
-        attempts, deadlines = batch.lease_attempts, batch.lease_deadlines
+        keys: list[Any] = seqs
+        attempts: list[Any] | None = batch.lease_attempts
+        deadlines: list[Any] | None = batch.lease_deadlines
         assert attempts is not None and deadlines is not None
-        if len(seqs) == 1:
+        if len(keys) == 1:
             hold = batch.holds[0] if batch.holds else NOBODY
-            self.leases[seqs[0]] = (attempts[0], deadlines[0], hold)
+            self.leases[keys[0]] = (attempts[0], deadlines[0], hold)
         else:
             self.leases.update(zip(seqs, zip(attempts, deadlines, holds_of(batch), strict=False), strict=True))
 
-    def _remove(self, seq: int) -> None:
-        if seq > self.removed_upto:
-            self.removed_upto = seq
+    def _remove(self, only: list[Any]) -> None:
+        seq = only[0]
+        number: int = seq
+        if number > self.removed_upto:
+            self.removed_upto = number
         if seq in self.added:
             del self.added[seq]
         elif not self._drop_left(seq):
@@ -218,21 +231,21 @@ class Delta:
         self.left_bytes -= left.item_bytes
         return True
 
-    def _clear(self, batch: Batch) -> None:
+    def _clear(self, others: Others) -> None:
         self.leases = dict(self.all_leases())
         self.leased_stripes = {}
-        if batch.clear_ready:
+        if others.clear_ready:
             self.clear_ready = True
             leases = self.leases
             self.added = {seq: item for seq, item in self.added.items() if seq in leases}
             _consume(map(self._drop_left, [seq for seq in self.left if seq not in leases]))
             _clear_rows(self)
-        if batch.clear_leased:
+        if others.clear_leased:
             self.clear_leased = True
             self.removed_upto = max(self.removed_upto, max(self.leases, default=0))
             _move_out(list(filterfalse(self._drop_left, self.leases)), self.added, self.removed)
             self.leases = {}
-        if batch.clear_scheduled:
+        if others.clear_scheduled:
             self.clear_scheduled = True
             self.scheduled = {}
 
@@ -389,7 +402,7 @@ def _clear_rows(delta: Delta) -> None:
 def _leave(delta: Delta, batch: Batch, left: Left) -> None:
     """Notes added items that are left in the journal."""
     seqs = [item.seq for item in batch.add or ()]
-    for rows in batch.rows or ():
+    for rows in others_of(batch).rows or ():
         seqs += range(rows.first_seq, rows.last_seq + 1)
     seqs.sort()  # columns of a batch may come before its items; `waiting` needs the order
     delta.left.update(zip(seqs, repeat(left)))

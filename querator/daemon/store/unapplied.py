@@ -23,10 +23,10 @@ from mypy_extensions import mypyc_attr
 from querator import limits
 from querator.daemon.failpoints import failpoint
 from querator.daemon.store.base import StorageError
-from querator.daemon.store.batches import Batch, encode, encode_apart, has_large_payloads
+from querator.daemon.store.batches import Batch, encode, encode_apart, has_large_payloads, others_of
 from querator.daemon.store.columnar import ItemColumns, items_in
 from querator.daemon.store.delta import Delta, Left
-from querator.daemon.store.journal import BATCH, RECORD_HEADER_BYTES, NewRecord, Place
+from querator.daemon.store.journal import RECORD_HEADER_BYTES, Place, size_of
 from querator.daemon.store.runs import Rows, Run
 from querator.daemon.store.stretches import LAST_SEQ
 from querator.items import Item
@@ -35,26 +35,6 @@ from querator.limits import LEFT_ITEM_BYTES_MIN, LEFT_RECORD_BYTES_MIN, UNAPPLIE
 _seq_of = attrgetter("seq")
 Source = Item | Rows | Run | Left
 """What has the contents of an item that is not applied yet."""
-
-
-class StagedBatch(NewRecord):
-    """A batch that waits for the next write, and its record in the journal."""
-
-    __slots__ = ("batch", "of")
-
-    def __init__(self, of: Unapplied, batch: Batch) -> None:
-        self.kind = BATCH
-        self.number = 0
-        self.partition = of.partition
-        self.following = None
-        if (batch.add is not None or batch.rows is not None) and has_large_payloads(batch):
-            self.payload, self.following = encode_apart(batch)
-            self.payload_bytes = len(self.payload) + sum(map(len, self.following))
-        else:
-            self.payload = encode(batch)
-            self.payload_bytes = len(self.payload)
-        self.of = of
-        self.batch = batch
 
 
 class StagedBatches:
@@ -66,42 +46,41 @@ class StagedBatches:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held while batches of a store go from one stage to the next."""
-        self.waiting: list[StagedBatch] = []
+        self.waiting: list[Batch] = []
         self.waiting_bytes = 0
 
-    def add(self, staged: StagedBatch) -> None:
-        self.waiting.append(staged)
-        self.waiting_bytes += staged.payload_bytes
-
-    def take(self) -> list[StagedBatch] | None:
+    def take(self) -> list[Batch] | None:
         taken, self.waiting = self.waiting, []
         self.waiting_bytes = 0
         return taken or None
 
-    def absorb(self, taken: list[StagedBatch], written: tuple[Path, int] | None = None) -> int:
+    def absorb(self, taken: list[Batch], written: tuple[Path, int] | None = None) -> int:
         """Counts written batches as durable. Returns how many bytes their payloads have. `written` says in which file
         and at which byte they begin; without it, no items are left in the journal.
         """
         total = 0
         at = 0 if written is None else written[1]
+        # Looked up once, because compiled code looks up what is imported from a module that is not compiled.
+        header_bytes: int = RECORD_HEADER_BYTES
+        left_bytes_min: int = LEFT_RECORD_BYTES_MIN
         with self.lock:
-            for staged in taken:
-                size = staged.payload_bytes
+            for batch in taken:
+                size = size_of(batch)
                 total += size
                 left = None
                 if written is not None:
-                    at += RECORD_HEADER_BYTES
-                    if size >= LEFT_RECORD_BYTES_MIN:
-                        left = _left(staged.batch, Place(staged.number, 0, written[0], at, size))
+                    at += header_bytes
+                    if size >= left_bytes_min:
+                        left = _left(batch, Place(batch.number, 0, written[0], at, size))
                     at += size
-                staged.of.absorb(staged.batch, size + RECORD_HEADER_BYTES, left)
+                batch.of.absorb(batch, size + header_bytes, left)
         return total
 
-    def drop(self, taken: list[StagedBatch]) -> None:
+    def drop(self, taken: list[Batch]) -> None:
         """Forgets batches whose write failed."""
         with self.lock:
-            for staged in taken:
-                staged.of.drop_staged(staged.batch)
+            for batch in taken:
+                batch.of.drop_staged(batch)
 
 
 class Unapplied:
@@ -109,12 +88,14 @@ class Unapplied:
     the store is, cost several times as much.
     """
 
-    def __init__(self, uuid: str, record: int, last_seq: int) -> None:
+    def __init__(self, uuid: str, storage_staged: StagedBatches, record: int, last_seq: int) -> None:
         self.uuid = uuid
         self.partition = UUID(uuid).bytes
+        self._storage_staged = storage_staged
         self.is_closed = False
         """Whether batches can no longer be written."""
-        self.staged: list[Batch] = []
+        self.staged: Batch | None = None
+        """The first batch that is staged. Others follow as `next_staged`. There is rarely more than one."""
         self.staged_delta: Delta | None = None
         self.current = Delta(record, last_seq)
         self.filled: list[Delta] = []
@@ -124,10 +105,29 @@ class Unapplied:
 
     # On the loop's thread.
 
+    def commit(self, batch: Batch) -> None:
+        """Stages a batch. It is durable once the storage has written it. Never blocks, never fails."""
+        batch.of, batch.partition = self, self.partition
+        if has_large_payloads(batch):
+            batch.payload, batch.following = encode_apart(batch)
+        else:
+            batch.payload = encode(batch)
+        last = self.staged
+        if last is None:
+            self.staged = batch
+        else:
+            while last.next_staged is not None:
+                last = last.next_staged
+            last.next_staged = batch
+        self.staged_delta = None
+        waiting = self._storage_staged
+        waiting.waiting.append(batch)
+        waiting.waiting_bytes += size_of(batch)
+
     def deltas(self) -> list[Delta]:
         """What is not in the file for certain, oldest first."""
         # Read newest first. A Delta that reaches the next stage meanwhile is then seen twice, which is harmless.
-        staged = self._delta_of_staged() if self.staged else None
+        staged = self._delta_of_staged() if self.staged is not None else None
         current = self.current
         filled = tuple(self.filled)
         frozen, settled = self.frozen, self.settled
@@ -147,8 +147,10 @@ class Unapplied:
         delta = self.staged_delta
         if delta is None:
             delta = Delta(0, self.current.last_seq)
-            for batch in tuple(self.staged):
+            batch = self.staged
+            while batch is not None:
                 delta.absorb(batch)
+                batch = batch.next_staged
             self.staged_delta = delta
         return delta
 
@@ -160,21 +162,35 @@ class Unapplied:
         current.absorb(batch, left)
         current.record += 1
         current.journal_bytes += journal_bytes
-        has_items = (batch.add is not None or batch.rows is not None) and left is None
-        if has_items or batch.schedule is not None:
+        others = batch.others
+        has_items = left is None and (batch.add is not None or (others is not None and others.rows is not None))
+        if has_items or (others is not None and others.schedule is not None):
             current.held_bytes += journal_bytes
         elif not (current.added or current.rows or current.scheduled):
             current.held_bytes = 0
-        if current.left_bytes >= limits.LEFT_DELTA_BYTES:
+        if current.left_bytes and current.left_bytes >= limits.LEFT_DELTA_BYTES:
             self.filled.append(current)
             self.current = Delta(current.record, current.last_seq)
         self.drop_staged(batch)
 
     def drop_staged(self, batch: Batch) -> None:
         # Batches leave in the order in which they came, so only the first one can match.
-        if self.staged and self.staged[0] is batch:
-            del self.staged[0]
+        if self.staged is batch:
+            self.staged = batch.next_staged
             self.staged_delta = None
+
+    # In the thread that writes.
+
+    def number(self, batch: Batch) -> None:
+        """Gives a batch that is about to be written its number in the journal. The batches of a store are written in
+        the order in which they were staged.
+        """
+        number = self.current.record + 1
+        earlier = self.staged
+        while earlier is not None and earlier is not batch:
+            number += 1
+            earlier = earlier.next_staged
+        batch.number = number
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -184,9 +200,8 @@ class UnappliedStore:
     def __init__(self, uuid: str, staged: StagedBatches, record: int, last_seq: int) -> None:
         self.uuid = uuid
         self.prefix = int(uuid.replace("-", "")[:16], 16)
-        self.unapplied = Unapplied(uuid, record, last_seq)
+        self.unapplied = Unapplied(uuid, staged, record, last_seq)
         self.partition = self.unapplied.partition
-        self._storage_staged = staged
         self._lock = staged.lock
 
     @property
@@ -194,12 +209,6 @@ class UnappliedStore:
         return self.unapplied.is_closed
 
     # On the loop's thread.
-
-    def commit(self, batch: Batch) -> None:
-        of = self.unapplied
-        of.staged.append(batch)
-        of.staged_delta = None
-        self._storage_staged.add(StagedBatch(of, batch))
 
     def is_removed(self, seq: int, state: str = "ready") -> bool:
         for delta in self.unapplied.deltas():
@@ -239,7 +248,7 @@ class UnappliedStore:
 
     @property
     def has_staged(self) -> bool:
-        return bool(self.unapplied.staged)
+        return self.unapplied.staged is not None
 
     @property
     def applied_through(self) -> int:
@@ -401,7 +410,7 @@ class UnappliedStore:
 def _left(batch: Batch, place: Place) -> Left | None:
     """The record, if its items are large enough to be left in the journal."""
     count = len(batch.add or ())
-    for rows in batch.rows or ():
+    for rows in others_of(batch).rows or ():
         count += rows.count
     if not count or place.payload_bytes < count * LEFT_ITEM_BYTES_MIN:
         return None
@@ -420,21 +429,15 @@ def _size_of(seq: int, contents: Source) -> int:
 def _items_in(batch: Batch) -> list[Item]:
     """The items that a batch adds."""
     items = list(batch.add or ())
-    for rows in batch.rows or ():
+    for rows in others_of(batch).rows or ():
         items += items_in(rows)
     return items
 
 
-def number_records(taken: list[StagedBatch]) -> dict[bytes, int]:
-    """Gives the records of these batches their numbers. Returns the last number of each partition.
-
-    Raises StorageError if one of the partitions was closed.
-    """
-    numbers: dict[bytes, int] = {}
-    for staged in taken:
-        of = staged.of
-        if of.is_closed:
+def number_records(taken: list[Batch]) -> None:
+    """Gives the records of these batches their numbers. Raises StorageError if one of the partitions was closed."""
+    for batch in taken:
+        if batch.of.is_closed:
             closed = [one.of.uuid for one in taken if one.of.is_closed]
             raise StorageError(f"partition {closed[0]} was closed meanwhile", closed)
-        staged.number = numbers[of.partition] = numbers.get(of.partition, of.current.record) + 1
-    return numbers
+        batch.of.number(batch)

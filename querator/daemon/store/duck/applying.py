@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from querator import limits
-from querator.daemon.store.batches import Batch
+from querator.daemon.store.batches import Batch, others_of
 from querator.daemon.store.delta import Delta
 from querator.daemon.store.duck import parts, tables
 from querator.daemon.store.duck.database import Cursor
@@ -62,7 +62,7 @@ def _together(delta: Delta, left: Iterable[Batch]) -> Iterator[tuple[list[Item],
     size = 0
     for batch in left:
         some = list(batch.add or ())
-        for one in batch.rows or ():
+        for one in others_of(batch).rows or ():
             if isinstance(one, Run) and max(map(len, one.payloads)) > limits.LARGE_PAYLOAD_BYTES:
                 # In columnar form, payloads that are kept in parts would be copied several times.
                 some += one.items(range(one.count))

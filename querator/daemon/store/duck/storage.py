@@ -287,7 +287,8 @@ class DuckStorage:
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         try:
-            self._written = self._journal.append(taken, number_records(taken), on_loop)
+            number_records(taken)
+            self._written = self._journal.append(taken, on_loop)
         except StorageError:
             self._staged.drop(taken)
             raise

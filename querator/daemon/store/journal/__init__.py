@@ -17,7 +17,7 @@ from querator.daemon.store.journal.feed import (
     take_together,
 )
 from querator.daemon.store.journal.history import History, Place
-from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES, NewRecord
+from querator.daemon.store.journal.records import BATCH, RECORD_HEADER_BYTES, NewRecord, size_of
 from querator.daemon.store.journal.segments import Journal
 from querator.daemon.store.journal.trimmed import Skip
 
@@ -38,6 +38,7 @@ __all__ = [
     "Survey",
     "records_left",
     "records_of",
+    "size_of",
     "survey",
     "take_together",
 ]

@@ -44,8 +44,8 @@ class Segment:
         """Up to this byte, an append and its tail fit into the file."""
         self.needs: dict[bytes, int] = {}
         """The last record that each partition still needs of this segment."""
-        self.partitions: dict[bytes, int] = {}
-        """The last record of each partition in this segment, needed or not."""
+        self.unneeded: dict[bytes, int] = {}
+        """The last record that each partition had needed of this segment, and does not need any more."""
 
 
 class Books:
@@ -91,7 +91,7 @@ class Books:
         if record.kind == CLOSED:
             self._drop_needs(record.partition)
         else:
-            segment.needs[record.partition] = segment.partitions[record.partition] = record.number
+            segment.needs[record.partition] = record.number
 
     def history(self) -> History:
         """Reads every durable record again, while the journal is in use."""
@@ -116,9 +116,8 @@ class Books:
     def known_partitions(self) -> set[bytes]:
         """The partitions that have, or had, a record in the journal."""
         with self.lock:
-            return set(self._kept.numbers).union(
-                self._trimmed.numbers, *[segment.partitions for segment in self.segments]
-            )
+            there = [numbers for segment in self.segments for numbers in (segment.needs, segment.unneeded)]
+            return set(self._kept.numbers).union(self._trimmed.numbers, *there)
 
     def applied(self, partition: bytes, number: int) -> None:
         """Called when the partition's file contains every record up to this one. Trims segments that are no longer
@@ -150,7 +149,7 @@ class Books:
     def _drop_needs_through(self, partition: bytes, number: int) -> None:
         for segment in self.segments:
             if segment.needs.get(partition, number + 1) <= number:
-                del segment.needs[partition]
+                segment.unneeded[partition] = segment.needs.pop(partition)
 
     def release(self, partition: bytes) -> None:
         """Called when the partition needs no record of the journal any more. Trims segments that nobody needs."""
@@ -165,7 +164,7 @@ class Books:
     def _drop_needs(self, partition: bytes) -> None:
         for segment in self.segments:
             segment.needs.pop(partition, None)
-            segment.partitions.pop(partition, None)
+            segment.unneeded.pop(partition, None)
         self._trimmed.forget(partition)
 
     def lagging(self, expected: int = 0) -> set[bytes]:
@@ -244,7 +243,7 @@ class Books:
                         break
                 try:
                     with self.lock:
-                        self._trimmed.numbers.update(segment.partitions)
+                        self._trimmed.numbers.update(segment.unneeded)
                     self._trimmed.write()
                     self._head.remove_through(segment.number)
                 except OSError as error:
@@ -282,4 +281,5 @@ class Books:
         for partition, wanted in records.items():
             self._kept.add(partition, data, wanted)
         with self.lock:
+            segment.unneeded.update(segment.needs)
             segment.needs.clear()

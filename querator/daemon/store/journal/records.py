@@ -49,7 +49,7 @@ SEGMENT_HEADER_BYTES: Final = _SEGMENT_HEAD.size + _CRC.size
 class NewRecord:
     """A record that is about to be appended."""
 
-    __slots__ = ("following", "kind", "number", "partition", "payload", "payload_bytes")
+    __slots__ = ("following", "kind", "number", "partition", "payload")
 
     def __init__(self, kind: int, number: int, partition: bytes, payload: bytes) -> None:
         self.kind = kind
@@ -58,8 +58,14 @@ class NewRecord:
         self.payload = payload
         self.following: list[bytes] | None = None
         """Large pieces of the payload behind the first one, which are not joined."""
-        self.payload_bytes = len(payload)
-        """The size of all pieces."""
+
+
+def size_of(record: NewRecord) -> int:
+    """The bytes of the payload, in all pieces."""
+    size = len(record.payload)
+    if record.following is not None:
+        size += sum([len(piece) for piece in record.following])
+    return size
 
 
 class Record(NamedTuple):
@@ -129,11 +135,12 @@ def encode(magic: int, append: int, records: Iterable[NewRecord]) -> list[bytes]
     for record in records:
         payload = record.payload
         crc = _crc32(payload)
+        size = len(payload)
         following = record.following
         if following is not None:
             for piece in following:
                 crc = _crc32_on(piece, crc)
-        size = record.payload_bytes
+                size += len(piece)
         head = _pack_head(same_magic, size, crc, record.number, record.partition, record.kind, same_append)
         pieces.append(head)
         pieces.append(_pack_crc(_crc32(head)))

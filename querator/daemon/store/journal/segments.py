@@ -31,6 +31,7 @@ from querator.daemon.store.journal.head import Head, Segments
 from querator.daemon.store.journal.history import History, Place
 from querator.daemon.store.journal.kept import KEPT_SEGMENT
 from querator.daemon.store.journal.records import (
+    BATCH,
     CLOSED,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -40,6 +41,7 @@ from querator.daemon.store.journal.records import (
     encode_segment_header,
     encode_tail,
     payload_in,
+    size_of,
 )
 from querator.daemon.store.journal.recovery import recover
 from querator.daemon.store.journal.spares import Spares
@@ -107,18 +109,16 @@ class Journal:
 
     # Appending.
 
-    def append(
-        self, entries: Sequence[NewRecord], numbers: Mapping[bytes, int], on_loop: bool = False
-    ) -> tuple[Path, int]:
-        """Makes records durable, and returns in which file and at which byte they begin. `numbers` is the last record
-        number of each partition among them. `on_loop` says that this runs on the loop's thread.
+    def append(self, entries: Sequence[NewRecord], on_loop: bool = False) -> tuple[Path, int]:
+        """Makes records durable, and returns in which file and at which byte they begin. Those of a partition are in
+        the order of their numbers. `on_loop` says that this runs on the loop's thread.
 
         Raises StorageError. When space ran out, no record was written and the journal stays usable. After any other
         failure it is unknown what is durable, and the journal refuses everything until `reopen`.
         """
         size = len(entries) * RECORD_HEADER_BYTES
         for entry in entries:
-            size += entry.payload_bytes
+            size += size_of(entry)
         with self._appending:
             if self.failure:
                 raise StorageError(self.failure)
@@ -131,8 +131,10 @@ class Journal:
             self._write(segment, pieces, size + RECORD_HEADER_BYTES, on_loop)
             with self._books_lock:
                 segment.bytes += size
-                segment.needs.update(numbers)
-                segment.partitions.update(numbers)
+                needs = segment.needs
+                for entry in entries:
+                    if entry.kind == BATCH:
+                        needs[entry.partition] = entry.number
             return segment.path, append
 
     def _should_end(self, segment: Segment, size: int) -> bool:
@@ -154,7 +156,7 @@ class Journal:
             if always or partition in known
         ]
         if entries:
-            self.append(entries, {})
+            self.append(entries)
         for partition in numbers:
             self.books.release(partition)
 
