@@ -22,10 +22,11 @@ from bench.compare.querator_server import Querator, call
 from bench.compare.wire import Address
 from bench.store import Applier, lifecycle_in_bare_duckdb
 from querator.daemon.queue.logical import Logical
-from querator.daemon.queue.requests import Complete, Delivery, LeaseItems, Produce
+from querator.daemon.queue.requests import Complete, LeaseItems, Produce
 from querator.daemon.store.base import Store
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.items import Placement, Queue
+from querator.wire.leased import LeaseReply
 from querator.wire.messages import QueueProduceItem
 
 BATCH = 1_000
@@ -143,7 +144,7 @@ def lifecycle_through_the_logical(directory: Path, rounds: int) -> float:
     for _ in range(rounds):
         loop.ask(Produce(answer, far, drafts, False))
         delivery = loop.ask(LeaseItems(answer, far, "bench", BATCH))
-        assert isinstance(delivery, Delivery) and len(delivery.leases) == BATCH
+        assert isinstance(delivery, LeaseReply) and len(delivery.leases) == BATCH
         loop.ask(Complete(answer, 0, [lease.id for lease in delivery.leases]))
         applier.look()
     seconds = time.perf_counter() - started

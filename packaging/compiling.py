@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPILED = (
     "querator/clock.py",
     "querator/ids.py",
+    "querator/times.py",
     "querator/wire/content.py",
     "querator/wire/json.py",
     "querator/wire/leased.py",

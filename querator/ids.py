@@ -28,6 +28,8 @@ _HIGH_LENGTH: Final = TEXT_LENGTH - 2
 _END_LENGTH: Final = 8
 _END_SIZE: Final = 62**_END_LENGTH
 """The last digits of an id: enough for all ids of a second, with few exceptions."""
+_CHUNK_PAIRS: Final = 5
+_CHUNK_SIZE: Final = 62**10
 _ID_LIMIT: Final = 1 << 160
 _SECONDS_MAX: Final = 0xFFFFFFFF
 
@@ -47,11 +49,16 @@ def _number(prefix: int, seq: int) -> int:
 
 def digits_of(number: int, length: int) -> str:
     """The last digits of a number in base 62."""
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 62)
-        digits.append(_DIGITS[digit])
-    return "".join(reversed(digits))
+    pairs: list[str] = []
+    while 2 * len(pairs) < length:
+        # Numbers of 60 bits are fast. The whole number has up to 160.
+        number, chunk = divmod(number, _CHUNK_SIZE)
+        for _ in range(_CHUNK_PAIRS):
+            pairs.append(_LOW[chunk % _LOW_SIZE])
+            chunk //= _LOW_SIZE
+    pairs.reverse()
+    digits = "".join(pairs)
+    return digits[len(digits) - length :]
 
 
 def start_of_second(prefix: int, second: int) -> int:
@@ -60,16 +67,32 @@ def start_of_second(prefix: int, second: int) -> int:
 
 
 def encode(prefix: int, seq: int) -> str:
-    second = seq // US_PER_SECOND
-    beginning, start = _second(prefix, second)
-    end = start + seq - second * US_PER_SECOND
-    if end >= _END_SIZE:
-        high, low = divmod(_number(prefix, seq), _LOW_SIZE)
-        return _high_text(high) + _LOW[low]
-    # Numbers of this size are fast. The whole number has 160 bits.
-    upper, lower = end // _MIDDLE_SIZE, end % _MIDDLE_SIZE
-    digits = _LOW[upper // _LOW_SIZE] + _LOW[upper % _LOW_SIZE] + _LOW[lower // _LOW_SIZE] + _LOW[lower % _LOW_SIZE]
-    return beginning + digits
+    return Ids(prefix).encode(seq)
+
+
+class Ids:
+    """Encodes the ids of one partition. It keeps the digits that all ids of a second share."""
+
+    def __init__(self, prefix: int) -> None:
+        self._prefix = prefix
+        self._second = -1
+        self._beginning = ""
+        self._start = 0
+        """The number that the last digits of the second's first id stand for."""
+
+    def encode(self, seq: int) -> str:
+        second = seq // US_PER_SECOND
+        if second != self._second:
+            self._beginning, self._start = _second(self._prefix, second)
+            self._second = second
+        end = self._start + seq % US_PER_SECOND
+        if end >= _END_SIZE:
+            high, low = divmod(_number(self._prefix, seq), _LOW_SIZE)
+            return _high_text(high) + _LOW[low]
+        # Numbers of this size are fast. The whole number has 160 bits.
+        upper, lower = end // _MIDDLE_SIZE, end % _MIDDLE_SIZE
+        a, b, c, d = upper // _LOW_SIZE, upper % _LOW_SIZE, lower // _LOW_SIZE, lower % _LOW_SIZE
+        return f"{self._beginning}{_LOW[a]}{_LOW[b]}{_LOW[c]}{_LOW[d]}"
 
 
 @lru_cache(maxsize=4_096)

@@ -5,36 +5,39 @@ happens when the bound is reached. A constant that only shapes the work inside o
 name ends in `_MAX`, `_MIN` or `_DEFAULT`, it is private there.
 
 The daemon reads a bound as `limits.NAME` if a test changes it; tests change it with `monkeypatch.setattr(limits, …)`.
+Bounds of the hot path that no test changes are Final, so that compiled code has the number in place of the name.
 """
 
 from __future__ import annotations
 
-NS_PER_US = 1_000
-NS_PER_MS = 1_000_000
-NS_PER_SECOND = 1_000_000_000
-US_PER_SECOND = 1_000_000
+from typing import Final
+
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_SECOND: Final = 1_000_000_000
+US_PER_SECOND: Final = 1_000_000
 
 # Requests (wire contract, sections 1.1 and 2). A request beyond one of these bounds is refused with 400.
-BATCH_ITEMS_MAX = 1_000
-QUEUE_NAME_BYTES_MAX = 512
-NAMESPACE_BYTES_MAX = 256
-REFERENCE_BYTES_MAX = 2_000
-REASON_BYTES_MAX = 2_000
-TIMEOUT_TEXT_BYTES_MAX = 15
-REQUEST_ID_BYTES_MAX = 256
-MAX_ATTEMPTS_MAX = 65_536
-PARTITIONS_MAX = 1_000
+BATCH_ITEMS_MAX: Final = 1_000
+QUEUE_NAME_BYTES_MAX: Final = 512
+NAMESPACE_BYTES_MAX: Final = 256
+REFERENCE_BYTES_MAX: Final = 2_000
+REASON_BYTES_MAX: Final = 2_000
+TIMEOUT_TEXT_BYTES_MAX: Final = 15
+REQUEST_ID_BYTES_MAX: Final = 256
+MAX_ATTEMPTS_MAX: Final = 65_536
+PARTITIONS_MAX: Final = 1_000
 """Partitions per queue. Each is an open DuckDB file: a thousand take about 400 MB of memory."""
 LIST_LIMIT_DEFAULT = 1_000
 """A list that asks for no limit returns at most this many entries."""
-LIST_LIMIT_MAX = 65_536
+LIST_LIMIT_MAX: Final = 65_536
 OVERVIEW_LIMIT_DEFAULT = 50
 """`queues.overview` without a limit returns at most this many queues."""
 OVERVIEW_LIMIT_MAX = 500
 WAITING_CLIENTS_LISTED_MAX = 100
 """`queues.info` names at most this many of the clients that wait for items."""
-REQUEST_TIMEOUT_MIN_NS = 10 * NS_PER_MS
-REQUEST_TIMEOUT_MAX_NS = 15 * 60 * NS_PER_SECOND
+REQUEST_TIMEOUT_MIN_NS: Final = 10 * NS_PER_MS
+REQUEST_TIMEOUT_MAX_NS: Final = 15 * 60 * NS_PER_SECOND
 
 # Bodies. A longer body is refused with 400, and the connection ends.
 PRODUCE_BODY_BYTES_MAX = 5_000_000
@@ -48,16 +51,16 @@ OVER_LIMIT_DRAIN_BYTES_MAX = 1_000_000
 """The daemon reads this much of a refused body, so that the client sees the answer; then it closes the connection."""
 
 # Stored values.
-ATTEMPTS_MAX = (1 << 31) - 1
+ATTEMPTS_MAX: Final = (1 << 31) - 1
 """The number of attempts of an item stays at this value once it is reached."""
 SEQUENCE_MAX = (1 << 62) - 1
 """A restored file with a higher sequence is refused. A new sequence is the time in microseconds, or the last plus 1."""
-PURPOSE_CHARACTERS_MAX = 256
+PURPOSE_CHARACTERS_MAX: Final = 256
 """The log shows this many characters of the purpose that a request names, and cuts off the rest."""
-CLIENT_ID_CHARACTERS_MAX = 256
+CLIENT_ID_CHARACTERS_MAX: Final = 256
 """The history of an item keeps this many characters of a client id and cuts off the rest."""
-HISTORY_ATTEMPTS_MAX = 10
-HISTORY_REASONS_BYTES_MAX = 8_000
+HISTORY_ATTEMPTS_MAX: Final = 10
+HISTORY_REASONS_BYTES_MAX: Final = 8_000
 """An item with more failed attempts, or longer reasons in all, forgets the oldest attempts. The last one is kept."""
 
 # Access.
@@ -97,55 +100,55 @@ AUDIT_LIST_MAX = 10_000
 # The Logical loop.
 INBOX_REQUESTS_MAX = 4_096
 """Requests that wait for a pass, per queue. Further requests get 454."""
-SCHEDULE_AHEAD_MIN_US = 100_000
+SCHEDULE_AHEAD_MIN_US: Final = 100_000
 """An item whose `enqueue_at` is nearer than this is ready at once."""
-LIFECYCLE_ITEMS_PER_PASS_MAX = 1_000
+LIFECYCLE_ITEMS_PER_PASS_MAX: Final = 1_000
 """Ended leases, and due items, that one pass handles. The next pass handles the rest, after waiting requests."""
-LEASE_ENDS_IDS_MIN = 4_096
+LEASE_ENDS_IDS_MIN: Final = 4_096
 """The heap of lease deadlines is rebuilt when it has more ids than this plus twice the number of leased items."""
-MOVE_TIMEOUT_NS = 30 * NS_PER_SECOND
+MOVE_TIMEOUT_NS: Final = 30 * NS_PER_SECOND
 """An item that its dead queue does not take within this time stays in its queue, and the move is repeated later."""
-RECOVERY_BACKOFF_MIN_NS = 500 * NS_PER_MS
-RECOVERY_BACKOFF_MAX_NS = 30 * NS_PER_SECOND
+RECOVERY_BACKOFF_MIN_NS: Final = 500 * NS_PER_MS
+RECOVERY_BACKOFF_MAX_NS: Final = 30 * NS_PER_SECOND
 """A failed partition is tried again after the first; each failure doubles the wait, up to the second."""
 
 # Waiting items that a partition keeps in memory. The other items stay in its file until the window has room.
 READY_WINDOW_ITEMS_MAX = 20_000
 READY_WINDOW_BYTES_MAX = 32_000_000
-READY_WINDOW_LOW_PERCENT = 75
+READY_WINDOW_LOW_PERCENT: Final = 75
 """The partition reads more items from its file when no more than this share of the window is left."""
-READY_WINDOW_READ_PERCENT = 50
+READY_WINDOW_READ_PERCENT: Final = 50
 """One read returns at most this share of the window."""
-READY_UNPACK_ITEMS = 500
+READY_UNPACK_ITEMS: Final = 500
 """Items that were read in columnar form become objects this many at a time, which takes about 0.15 ms."""
-SCHEDULED_WINDOW_ITEMS_MAX = 10_000
+SCHEDULED_WINDOW_ITEMS_MAX: Final = 10_000
 SCHEDULED_WINDOW_BYTES_MAX = 32_000_000
-ROWS_ITEMS_MIN = 100
+ROWS_ITEMS_MIN: Final = 100
 """So many items of any requests stay together when they arrive behind the in-memory window."""
 RUN_ITEMS_MIN = 16
 """Items of produces with at least so many stay together, and are leased without an object for each of them."""
 HAND_ITEMS_MIN = 16
 """Requests for at least so many items lease them together."""
-OLDEST_AMONG_ITEMS_MAX = 1_000
+OLDEST_AMONG_ITEMS_MAX: Final = 1_000
 """The age of the oldest item is computed from the items that are leased next: at most this many per partition."""
 
 # How long the daemon remembers the ids of requests and lost leases. After that, a repeated request is carried out
 # again.
-LOST_LEASE_KEPT_US = 3_600 * US_PER_SECOND
-REQUEST_ID_KEPT_US = 3_600 * US_PER_SECOND
-BULK_REQUEST_ID_KEPT_US = 7 * 24 * 3_600 * US_PER_SECOND
-MOVE_KEPT_US = 30 * 24 * 3_600 * US_PER_SECOND
+LOST_LEASE_KEPT_US: Final = 3_600 * US_PER_SECOND
+REQUEST_ID_KEPT_US: Final = 3_600 * US_PER_SECOND
+BULK_REQUEST_ID_KEPT_US: Final = 7 * 24 * 3_600 * US_PER_SECOND
+MOVE_KEPT_US: Final = 30 * 24 * 3_600 * US_PER_SECOND
 """A move that a crash interrupted must be repeated within this time. Later it would add its items again."""
 REQUEST_IDS_NEWEST_MAX = 20_000
 """Request ids per queue that memory keeps as text (some 230 bytes each). Of older ids it keeps eight bytes."""
-REQUEST_IDS_FORGOTTEN_MAX = 1_000
+REQUEST_IDS_FORGOTTEN_MAX: Final = 1_000
 """At most this many expired request ids are dropped at a time; the others are dropped later."""
 FINGERPRINTS_MAX = 20_000_000
 """Fingerprints per queue, 8 to 16 bytes each: 5,500 request ids a second for an hour. Beyond that memory drops the
 oldest, and every request id is looked up in the partition files until the dropped ones have expired."""
-REQUEST_ID_GENERATIONS = 4
+REQUEST_ID_GENERATIONS: Final = 4
 """Fingerprints are kept in about this many groups. A group is dropped when its last request id has expired."""
-EXACT_KEYS_CHECKED_EVERY_US = 60 * US_PER_SECOND
+EXACT_KEYS_CHECKED_EVERY_US: Final = 60 * US_PER_SECOND
 REQUEST_IDS_PAGE = 5_000
 """Request ids of a closed file are copied in pages of this size. The loop waits for each page."""
 
@@ -189,9 +192,9 @@ LARGE_BLOCKS_BYTES_MIN = 8_000_000
 """A file without rows gets larger blocks before so many bytes of them are applied to it."""
 LEFT_ROOM_SHARE = 4
 """They never take more than this part of the free space, because the files need as much again."""
-UNAPPLIED_READ_ITEMS_MAX = 1_000
+UNAPPLIED_READ_ITEMS_MAX: Final = 1_000
 """A read of waiting items that are not applied yet returns at most this many, because it holds up the loop."""
-KEY_BYTES = 64
+KEY_BYTES: Final = 64
 """The bytes by which a key that an apply must look up, such as that of a deleted item, counts towards the two bounds
 above.
 """
@@ -200,7 +203,7 @@ APPLY_BYTES_PER_INSERT_MAX = 4_000_000
 APPLY_KEYS_PER_DELETE_MAX = 50_000
 PARTS_BYTES_PER_INSERT_MAX = 32_000_000
 """An apply with more rows, bytes or keys takes several statements of one transaction."""
-FREED_AT_ONCE_MAX = 10_000
+FREED_AT_ONCE_MAX: Final = 10_000
 """Entries that a thread frees before it lets other threads run. They take half a millisecond."""
 CHECKPOINT_WAL_BYTES = 32_000_000
 """DuckDB's log of a partition file is merged into the file when it has this many bytes."""
@@ -224,7 +227,7 @@ DUCKDB_JOB_MEMORY_BYTES = 1_000_000_000
 # Start and stop.
 LOCK_WAIT_SECONDS = 0.5
 """A daemon waits this long for the lock of its data directory, then it refuses to start."""
-SHUTDOWN_SECONDS_MAX = 10.0
+SHUTDOWN_SECONDS_MAX: Final = 10.0
 """A daemon that has not stopped after this time ends like a crash. What it acknowledged is durable."""
 TASKS_END_SECONDS_MAX = 2.0
 """A daemon that stops waits this long for the threads of cancelled work, such as a copy for the archive."""
@@ -232,9 +235,9 @@ CONNECTIONS_END_SECONDS = 1
 """Connections get this long to end after the service has stopped. Then they are cut."""
 
 # Connections.
-HEAD_BYTES_MAX = 65_536
+HEAD_BYTES_MAX: Final = 65_536
 """A request with a longer head is refused, and the connection ends."""
-REMEMBERED_HEADS_MAX = 1_024
+REMEMBERED_HEADS_MAX: Final = 1_024
 REMEMBERED_HEAD_BYTES_MAX = 2_048
 """Request heads that need no parsing when they are repeated. Beyond the first bound old heads are forgotten. A head
 that is longer than the second is always parsed."""
@@ -290,9 +293,9 @@ RECENT_WARNINGS_MAX = 100
 WORKER_THREADS = 4
 INLINE_WRITE_SECONDS_MAX = 0.004
 """A disk whose writes take longer on average is written from a thread instead of from the loop."""
-INLINE_WRITE_BYTES_MAX = 256_000
+INLINE_WRITE_BYTES_MAX: Final = 256_000
 """A write of more bytes is always made in a thread, so that the loop reads the next bodies meanwhile."""
-RATE_WINDOW_US = 60 * US_PER_SECOND
+RATE_WINDOW_US: Final = 60 * US_PER_SECOND
 """The rates of `queues list` cover this time."""
 RATE_SAMPLE_US = 5 * US_PER_SECOND
 """The time between two samples for these rates."""
@@ -305,7 +308,7 @@ LOOK_AFTER_BYTES = 1_000_000
 """A storage that has taken this many bytes is looked at without waiting for the next round."""
 BACK_PRESSURE_SECONDS = 0.005
 """The time between two looks at whether producers that wait for a storage's files are let in."""
-BACK_PRESSURE_MEASURED_BYTES_MIN = 1_000_000
+BACK_PRESSURE_MEASURED_BYTES_MIN: Final = 1_000_000
 """A smaller apply says too little about how fast a storage's files catch up."""
 APPLY_IDLE_ROUNDS = 4
 """When a storage is idle for this many rounds of upkeep, its journal is applied to its files."""
@@ -327,7 +330,7 @@ a storage is full."""
 
 # Bulk data.
 SLICE_ROWS_MAX = 20_000
-SLICE_BYTES_MAX = 4_000_000
+SLICE_BYTES_MAX: Final = 4_000_000
 """A scan reads at most this much in one step."""
 PAGE_BYTES_MAX = 2_000_000
 """A list reads at most this much in one step. The next step begins when the client has read the last one."""

@@ -20,6 +20,8 @@ MAX_US: Final = 253_402_300_799_999_999
 _SECONDS_PER_DAY: Final = 86_400
 _DAYS_TO_1970: Final = date(1970, 1, 1).toordinal()
 _DAYS_PER_400_YEARS: Final = 146_097
+_TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
+_THREE_DIGITS: Final = [f"{number:03d}" for number in range(1_000)]
 _RFC3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
@@ -72,19 +74,27 @@ def _day_start(day: str) -> int:
 
 def text(us: int) -> str:
     """The time in UTC, with 0, 3 or 6 decimals: as few as show all microseconds. Raises OutOfRange."""
-    second, fraction = divmod(us, US_PER_SECOND)
+    second, fraction = us // US_PER_SECOND, us % US_PER_SECOND
     if not fraction:
         return _second_text(second) + "Z"
-    if fraction % 1_000:
-        return f"{_second_text(second)}.{fraction:06d}Z"
-    return f"{_second_text(second)}.{fraction // 1_000:03d}Z"
+    ms, rest = fraction // 1_000, fraction % 1_000
+    if rest:
+        return f"{_second_text(second)}.{_THREE_DIGITS[ms]}{_THREE_DIGITS[rest]}Z"
+    return f"{_second_text(second)}.{_THREE_DIGITS[ms]}Z"
 
 
 @lru_cache(maxsize=4096)  # the times in a list often share their seconds
 def _second_text(second: int) -> str:
-    days, rest = divmod(second, _SECONDS_PER_DAY)
+    days, rest = second // _SECONDS_PER_DAY, second % _SECONDS_PER_DAY
+    minutes, seconds = rest // 60, rest % 60
+    two = _TWO_DIGITS
+    return f"{_day_text(days)}T{two[minutes // 60]}:{two[minutes % 60]}:{two[seconds]}"
+
+
+@lru_cache(maxsize=64)
+def _day_text(days: int) -> str:
+    """The day that begins so many days after 1970-01-01."""
     try:
-        day = date.fromordinal(days + _DAYS_TO_1970).isoformat()
+        return date.fromordinal(days + _DAYS_TO_1970).isoformat()
     except (ValueError, OverflowError):
-        raise OutOfRange(f"no text for a time outside the years 1 to 9999: {second} s since 1970") from None
-    return f"{day}T{rest // 3_600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+        raise OutOfRange(f"no text for a time outside the years 1 to 9999: {days} days since 1970") from None

@@ -39,6 +39,12 @@ def test_a_bound_that_tests_change_is_read_when_it_is_used(path: Path) -> None:
     assert imported & CHANGED == set(), "write limits.NAME: a test cannot change an imported copy"
 
 
+def test_a_bound_that_tests_change_is_not_final() -> None:
+    final = set(re.findall(r"^([A-Z_0-9]+): Final", (ROOT / "querator" / "limits.py").read_text(), re.MULTILINE))
+    assert "US_PER_SECOND" in final
+    assert final & CHANGED == set(), "compiled code has the number of a Final bound in place of its name"
+
+
 def test_some_bounds_are_changed_by_tests() -> None:
     assert {"SEGMENTS_KEPT_MAX", "REQUEST_IDS_NEWEST_MAX"} <= CHANGED
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from querator import durations, limits
-from querator.clock import Clock, ManualClock
+from querator.clock import Clock, ManualClock, monotonic_ns
 from querator.config import DaemonConfig
 from querator.daemon import admin, health, jobs, logs, metrics, trends, validation
 from querator.daemon.access import Caller, Right
@@ -37,7 +36,6 @@ from querator.daemon.queue import (
     EXACT_PREFIXES,
     Arrival,
     Complete,
-    Delivery,
     Extend,
     LeaseItems,
     Logical,
@@ -52,7 +50,6 @@ from querator.errors import Conflict, InternalError, InvalidRequest, QueratorErr
 from querator.items import Placement, Room, State
 from querator.limits import MOVE_TIMEOUT_NS, NS_PER_US, PURPOSE_CHARACTERS_MAX, SHUTDOWN_SECONDS_MAX
 from querator.wire import messages
-from querator.wire.leased import LeaseReply
 
 log = logging.getLogger("querator.service")
 
@@ -257,7 +254,7 @@ class Service:
         if request.request_id:
             validation.request_id(request.request_id)
             key = key_of(request.request_id)
-        produce = Produce(respond, time.monotonic_ns() + timeout_ns, items, timed, key)
+        produce = Produce(respond, monotonic_ns() + timeout_ns, items, timed, key)
         if request.first_attempt:
             produce.is_first_attempt = True
         logical.submit(produce)
@@ -266,28 +263,23 @@ class Service:
         logical = self._find(request.queue_name)
         complete_ids = request.complete_ids
         timeout_ns = validation.lease(request.request_timeout, request.client_id, request.batch_size, len(complete_ids))
-        deadline_ns = time.monotonic_ns() + timeout_ns
+        deadline_ns = monotonic_ns() + timeout_ns
         completes = Complete(_ignore, 0, complete_ids) if complete_ids else None
-
-        def delivered(result: Delivery | QueratorError) -> None:
-            if isinstance(result, Delivery):
-                respond(LeaseReply(request.queue_name, result.partition, result.leases, result.hand))
-            else:
-                respond(result)
-
-        lease = LeaseItems(delivered, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
+        lease = LeaseItems(respond, deadline_ns, request.client_id, request.batch_size, completes, caller.token)
         logical.submit(lease)
         return partial(logical.abandon, lease)
 
     def _complete(self, request: messages.QueueCompleteRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
-        self._partition(logical, request.partition)
+        if request.partition:  # every queue has partition 0
+            self._partition(logical, request.partition)
         validation.complete(request.request_timeout, len(request.ids))
         logical.submit(Complete(respond, request.partition, request.ids))
 
     def _retry(self, request: messages.QueueRetryRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
-        self._partition(logical, request.partition)
+        if request.partition:  # every queue has partition 0
+            self._partition(logical, request.partition)
         validation.retry_items(len(request.items))
         for item in request.items:
             validation.year("retry_at", item.retry_at)
@@ -305,7 +297,8 @@ class Service:
 
     def _extend(self, request: messages.QueueExtendRequest, respond: Respond, caller: Caller) -> None:
         logical = self._find(request.queue_name)
-        self._partition(logical, request.partition)
+        if request.partition:  # every queue has partition 0
+            self._partition(logical, request.partition)
         validation.ids(len(request.ids))
         timeout_ns = validation.lease_timeout(request.lease_timeout)
 
@@ -330,7 +323,7 @@ class Service:
         if target is None:
             ended(RequestFailed(f"queue '{move.target}' is gone"))
             return
-        deadline_ns = time.monotonic_ns() + MOVE_TIMEOUT_NS
+        deadline_ns = monotonic_ns() + MOVE_TIMEOUT_NS
         target.submit(Arrival(ended, deadline_ns, move.copies, move.keys, move.uncertain))
 
     # -- health and metrics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from querator import durations, times
@@ -31,10 +30,7 @@ WHITESPACE = frozenset(
     "\u202f\u205f\u3000"
 )
 
-# Constants of this module are faster in compiled code than those of others.
-_TIMEOUT_MIN_NS: Final = REQUEST_TIMEOUT_MIN_NS
-_TIMEOUT_MAX_NS: Final = REQUEST_TIMEOUT_MAX_NS
-_ITEMS_MAX: Final = BATCH_ITEMS_MAX
+_TIMEOUTS_MAX: Final = 1_024
 TIMEOUT_REQUIRED: Final = "request timeout is required; '5m' is recommended, 15m is the maximum"
 
 
@@ -120,19 +116,11 @@ def user_of_dead_queue(name: str, queues: dict[str, Queue]) -> str:
 # -- queue settings
 
 
-@lru_cache(maxsize=1024)
-def _duration(text: str) -> int | str:
-    """Nanoseconds, or the reason why the text is invalid. Cached, because most clients send the same few texts."""
-    try:
-        return durations.parse(text) if text else 0
-    except ValueError as error:
-        return str(error)
-
-
 def queue_timeout(field: str, text: str, example: str) -> int:
-    parsed = _duration(text)
-    if isinstance(parsed, str):
-        raise InvalidRequest(f"{field} timeout is invalid; {parsed} - expected format: {example}")
+    try:
+        parsed = durations.parse(text) if text else 0
+    except ValueError as error:
+        raise InvalidRequest(f"{field} timeout is invalid; {error} - expected format: {example}") from None
     if parsed < 0:
         raise InvalidRequest(f"{field} timeout is invalid; cannot be negative")
     return parsed
@@ -209,10 +197,22 @@ def timeouts_agree(queue: Queue) -> None:
 # -- requests
 
 
+_TIMEOUTS: Final[dict[str, int]] = {}
+"""The nanoseconds of valid, short texts. Most clients send the same few."""
+
+
 def request_timeout(text: str) -> int:
-    parsed = _duration(text)
-    if isinstance(parsed, str):
-        raise InvalidRequest(f"request timeout is invalid; {parsed} - expected format: 900ms, 5m or 15m")
+    known = _TIMEOUTS.get(text)
+    if known is not None:
+        return known
+    try:
+        parsed = durations.parse(text) if text else 0
+    except ValueError as error:
+        raise InvalidRequest(f"request timeout is invalid; {error} - expected format: 900ms, 5m or 15m") from None
+    if len(_TIMEOUTS) >= _TIMEOUTS_MAX:
+        _TIMEOUTS.clear()
+    if len(text) <= TIMEOUT_TEXT_BYTES_MAX:
+        _TIMEOUTS[text] = parsed
     return parsed
 
 
@@ -232,9 +232,9 @@ def produce_timeout(text: str) -> int:
     timeout_ns = request_timeout(text)
     if timeout_ns == 0:
         raise InvalidRequest(TIMEOUT_REQUIRED)
-    if timeout_ns >= _TIMEOUT_MAX_NS:
+    if timeout_ns >= REQUEST_TIMEOUT_MAX_NS:
         raise _too_long(timeout_ns)
-    if timeout_ns <= _TIMEOUT_MIN_NS:
+    if timeout_ns <= REQUEST_TIMEOUT_MIN_NS:
         raise _too_short(timeout_ns)
     return timeout_ns
 
@@ -242,8 +242,8 @@ def produce_timeout(text: str) -> int:
 def produce_items(count: int) -> None:
     if count == 0:
         raise InvalidRequest("items cannot be empty; at least one item is required")
-    if count > _ITEMS_MAX:
-        raise InvalidRequest(f"items is invalid; max_produce_batch_size is {_ITEMS_MAX} but received {count}")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"items is invalid; max_produce_batch_size is {BATCH_ITEMS_MAX} but received {count}")
 
 
 def request_id(text: str) -> None:
@@ -262,19 +262,19 @@ def lease(timeout_text: str, client_id: str, batch_size: int, complete_ids: int)
         raise InvalidRequest("invalid client id; cannot be empty")
     if batch_size <= 0:
         raise InvalidRequest("invalid batch size; must be greater than zero")
-    if batch_size > _ITEMS_MAX:
+    if batch_size > BATCH_ITEMS_MAX:
         raise InvalidRequest(
-            f"invalid batch size; max_lease_batch_size is {_ITEMS_MAX}, but {batch_size} was requested"
+            f"invalid batch size; max_lease_batch_size is {BATCH_ITEMS_MAX}, but {batch_size} was requested"
         )
     if timeout_ns == 0:
         raise InvalidRequest(TIMEOUT_REQUIRED)
-    if timeout_ns > _TIMEOUT_MAX_NS:
+    if timeout_ns > REQUEST_TIMEOUT_MAX_NS:
         raise _too_long(timeout_ns)
-    if timeout_ns <= _TIMEOUT_MIN_NS:
+    if timeout_ns <= REQUEST_TIMEOUT_MIN_NS:
         raise _too_short(timeout_ns)
-    if complete_ids > _ITEMS_MAX:
+    if complete_ids > BATCH_ITEMS_MAX:
         raise InvalidRequest(
-            f"complete_ids is invalid; max_complete_batch_size is {_ITEMS_MAX} but received {complete_ids}"
+            f"complete_ids is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {complete_ids}"
         )
     return timeout_ns
 
@@ -282,15 +282,15 @@ def lease(timeout_text: str, client_id: str, batch_size: int, complete_ids: int)
 def ids(count: int) -> None:
     if count == 0:
         raise InvalidRequest("ids is invalid; list of ids cannot be empty")
-    if count > _ITEMS_MAX:
-        raise InvalidRequest(f"ids is invalid; max_complete_batch_size is {_ITEMS_MAX} but received {count}")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"ids is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {count}")
 
 
 def complete(timeout_text: str, count: int) -> None:
     """Checks the timeout because the contract does. A complete never waits, so nothing uses it."""
     timeout_ns = request_timeout(timeout_text)
     ids(count)
-    if timeout_ns > _TIMEOUT_MAX_NS:
+    if timeout_ns > REQUEST_TIMEOUT_MAX_NS:
         raise _too_long(timeout_ns)
     if timeout_ns == 0:
         raise InvalidRequest(TIMEOUT_REQUIRED)
@@ -301,8 +301,8 @@ def complete(timeout_text: str, count: int) -> None:
 def retry_items(count: int) -> None:
     if count == 0:
         raise InvalidRequest("items is invalid; list of items cannot be empty")
-    if count > _ITEMS_MAX:
-        raise InvalidRequest(f"items is invalid; max_complete_batch_size is {_ITEMS_MAX} but received {count}")
+    if count > BATCH_ITEMS_MAX:
+        raise InvalidRequest(f"items is invalid; max_complete_batch_size is {BATCH_ITEMS_MAX} but received {count}")
 
 
 def list_limit(limit: int) -> None:

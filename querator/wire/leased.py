@@ -8,7 +8,6 @@ bytes as a `QueueLeaseResponse` with these items.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -36,9 +35,9 @@ class LeaseReply:
 
 
 def as_json(reply: LeaseReply) -> bytes:
-    before = '{"queue_name":' + _json_text(reply.queue_name)
+    before = _NAME.as_json(reply.queue_name)
     if reply.partition:
-        before += f',"partition":{reply.partition}'
+        before = f'{before},"partition":{reply.partition}'
     leases = reply.leases
     if reply.hand is not None:
         encoded = _hand_as_json(before, reply.hand)
@@ -48,20 +47,16 @@ def as_json(reply: LeaseReply) -> bytes:
     if not leases:
         return (before + "}").encode()
     before += ',"items":[{'
+    if len(leases) == 1:
+        return _one_as_json(before, leases[0])
     items: list[Any] = [lease.item for lease in leases]
     payloads = _base64([item.payload for item in items])
     pieces: list[bytes] = []
-    shared, attempts, deadline = "", -1, -1
     for at in range(len(leases)):
         lease, item, payload = leases[at], items[at], payloads[at]
         own_id: str = lease.id
-        own_attempts: int = lease.attempts
-        own_deadline: int = lease.deadline
-        if own_attempts != attempts or own_deadline != deadline:
-            attempts, deadline = own_attempts, own_deadline
-            shared = _json_shared(attempts, deadline)
-        if item.encoding or item.kind or item.reference:
-            before += _json_texts(item.encoding, item.kind, item.reference)
+        shared = _SHARED.as_json(lease.attempts, lease.deadline)
+        before += _json_texts(item.encoding, item.kind, item.reference)
         if payload:
             pieces.append(f'{before}"id":"{own_id}{shared},"bytes":"'.encode())
             pieces.append(payload)
@@ -73,13 +68,65 @@ def as_json(reply: LeaseReply) -> bytes:
     return b"".join(pieces)
 
 
-@lru_cache(maxsize=64)  # all leases of a pass have the same deadline
-def _json_shared(attempts: int, deadline: int) -> str:
-    counted = f',"attempts":{attempts}' if attempts else ""
-    return f'"{counted},"lease_deadline":"{times.text(deadline)}"'
+def _one_as_json(before: str, lease: Any) -> bytes:
+    """The answer with one item, which is the most common one."""
+    item = lease.item
+    texts = _json_texts(item.encoding, item.kind, item.reference)
+    own_id: str = lease.id
+    shared = _SHARED.as_json(lease.attempts, lease.deadline)
+    payload: bytes = item.payload
+    if not payload:
+        return f'{before}{texts}"id":"{own_id}{shared}}}]}}'.encode()
+    digits: bytes = b64encode(payload) if len(payload) > _SHORT_BYTES else b2a_base64(payload, newline=False)
+    start = f'{before}{texts}"id":"{own_id}{shared},"bytes":"'.encode()
+    return b"".join([start, digits, b'"}]}'])
+
+
+class _QueueName:
+    """The beginning of an answer, for the queue of the last answer. Requests for a queue often follow each other."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._json = '{"queue_name":""'
+
+    def as_json(self, name: str) -> str:
+        if name != self._name:
+            self._name, self._json = name, '{"queue_name":' + _json_text(name)
+        return self._json
+
+
+class _Shared:
+    """The attempts and the deadline of the last item. All leases of a pass have the same deadline, and most of them the
+    same attempts."""
+
+    def __init__(self) -> None:
+        self._attempts = -1
+        self._deadline = 0
+        self._json = ""
+        self._protobuf = b""
+
+    def as_json(self, attempts: int, deadline: int) -> str:
+        if attempts != self._attempts or deadline != self._deadline or not self._json:
+            counted = f',"attempts":{attempts}' if attempts else ""
+            text = f'"{counted},"lease_deadline":"{times.text(deadline)}"'
+            self._attempts, self._deadline, self._json, self._protobuf = attempts, deadline, text, b""
+        return self._json
+
+    def as_protobuf(self, attempts: int, deadline: int) -> bytes:
+        if attempts != self._attempts or deadline != self._deadline or not self._protobuf:
+            counted = _ATTEMPTS + varint(attempts) if attempts else b""
+            data = counted + _LEASE_DEADLINE + time(deadline)
+            self._attempts, self._deadline, self._json, self._protobuf = attempts, deadline, "", data
+        return self._protobuf
+
+
+_NAME: Final = _QueueName()
+_SHARED: Final = _Shared()
 
 
 def _json_texts(encoding: str, kind: str, reference: str) -> str:
+    if not (encoding or kind or reference):
+        return ""
     texts = ""
     if encoding:
         texts += '"encoding":' + _json_text(encoding) + ","
@@ -97,7 +144,7 @@ def _hand_as_json(before: str, hand: Any) -> bytes | None:
     if digits is None:
         return None
     payloads, padding = digits
-    shared = _json_shared(hand.attempts, hand.deadline) + ',"bytes":"'
+    shared = _SHARED.as_json(hand.attempts, hand.deadline) + ',"bytes":"'
     count = len(ids)
     pieces = [padding + '"},{"id":"', "", shared, ""] * count
     pieces[1::4] = ids
@@ -144,9 +191,6 @@ def _base64(payloads: list[bytes]) -> list[bytes]:
     so there are few calls: short payloads are encoded together. Zeros fill each payload up to three bytes, and the
     digits of these zeros become its padding.
     """
-    if len(payloads) == 1:
-        only = payloads[0]
-        return [b64encode(only) if len(only) > _SHORT_BYTES else b2a_base64(only, newline=False)]
     filled: list[bytes] = []
     size = 0
     for payload in payloads:
@@ -194,14 +238,10 @@ def as_protobuf(reply: LeaseReply) -> bytes:
         pieces.append(_PARTITION + varint(reply.partition))
     if reply.hand is not None:
         return b"".join(pieces + _hand_as_protobuf(reply.hand))
-    shared, attempts, deadline = b"", -1, -1
     before_payload, payload_bytes = b"", 0
     for lease in reply.leases:
         item = lease.item
-        if lease.attempts != attempts or lease.deadline != deadline:
-            attempts, deadline = lease.attempts, lease.deadline
-            counted = _ATTEMPTS + varint(attempts) if attempts else b""
-            shared = counted + _LEASE_DEADLINE + time(deadline)
+        shared = _SHARED.as_protobuf(lease.attempts, lease.deadline)
         id_text: str = lease.id
         own_id = _ID + sized(id_text.encode())
         texts = b""
@@ -221,7 +261,7 @@ def as_protobuf(reply: LeaseReply) -> bytes:
 def _hand_as_protobuf(hand: Any) -> list[bytes]:
     ids: list[str] = hand.ids
     payloads: list[bytes] = hand.payloads()
-    shared = (_ATTEMPTS + varint(hand.attempts) if hand.attempts else b"") + _LEASE_DEADLINE + time(hand.deadline)
+    shared = _SHARED.as_protobuf(hand.attempts, hand.deadline)
     pieces = [b"", b"", b"", b""] * len(ids)
     pieces[1::4] = list(map(str.encode, ids))
     pieces[3::4] = payloads

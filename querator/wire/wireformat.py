@@ -15,6 +15,8 @@ from querator.limits import NS_PER_US, US_PER_SECOND
 VARINT: Final = 0
 LENGTH: Final = 2
 _BYTES: Final = [bytes([value]) for value in range(128)]
+_GROUPS: Final = [bytes([value | 128]) for value in range(128)]
+"""Seven bits that are followed by more."""
 
 
 # -- writing
@@ -28,13 +30,13 @@ def varint(number: int) -> bytes:
     """A number in groups of seven bits. A negative number takes ten bytes."""
     if 0 <= number < 128:
         return _BYTES[number]
-    number &= (1 << 64) - 1
-    groups = bytearray()
+    if number < 0:
+        number += 1 << 64
+    groups = b""
     while number > 127:
-        groups.append(number & 127 | 128)
+        groups = groups + _GROUPS[number & 127]  # compiled code adds in place more slowly
         number >>= 7
-    groups.append(number)
-    return bytes(groups)
+    return groups + _BYTES[number]
 
 
 def sized(data: bytes) -> bytes:
@@ -45,7 +47,7 @@ def sized(data: bytes) -> bytes:
 @lru_cache(maxsize=256)  # items of one list often have the same time
 def time(us: int) -> bytes:
     """A google.protobuf.Timestamp behind its length."""
-    seconds, fraction = divmod(us, US_PER_SECOND)
+    seconds, fraction = us // US_PER_SECOND, us % US_PER_SECOND
     data = _SECONDS + varint(seconds) if seconds else b""
     return sized(data + _NANOS + varint(fraction * NS_PER_US) if fraction else data)
 

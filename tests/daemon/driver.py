@@ -20,7 +20,6 @@ from querator.daemon.queue.requests import (
     Change,
     Columns,
     Complete,
-    Delivery,
     Extend,
     Intake,
     LeaseItems,
@@ -33,6 +32,7 @@ from querator.daemon.store.base import StorageError
 from querator.errors import QueratorError
 from querator.items import Placement, Queue
 from querator.wire.arrow import encode_batches
+from querator.wire.leased import LeaseReply
 from querator.wire.messages import QueueProduceItem, QueueRetryItem
 from tests.memory_storage import MemoryStorage
 
@@ -67,7 +67,7 @@ class Answer:
 
     @property
     def leases(self) -> list[Any]:
-        assert isinstance(self.result, Delivery), self.result
+        assert isinstance(self.result, LeaseReply), self.result
         return self.result.leases if self.result.hand is None else self.result.hand.leases()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,39 +9,41 @@ from querator.daemon.admin.partition_files import shares
 from querator.daemon.queue import distribution
 
 
-@dataclass
-class Place:
-    name: str
-    load: int = 0
-    failures: int = 0
-
-
-def names(order: list[Place]) -> str:
-    return "".join(place.name for place in order)
+def sorted_by_weight(*places: tuple[str, int, int]) -> tuple[list[str], list[int]]:
+    """The names of places, each with its failures and its load, in order, and their weights."""
+    names = [name for name, _, _ in places]
+    weights = [distribution.weight(failures, load) for _, failures, load in places]
+    distribution.sort(names, weights)
+    return names, weights
 
 
 class TestOrder:
     def test_failures_weigh_more_than_items(self):
-        order = [Place("a", load=9), Place("b", failures=1), Place("c", load=3)]
-        distribution.sort(order)
-        assert names(order) == "cab"
+        names, weights = sorted_by_weight(("a", 0, 9), ("b", 1, 0), ("c", 0, 3))
+        assert "".join(names) == "cab"
+        assert list(map(distribution.load, weights)) == [3, 9, 0]
 
     def test_equals_keep_their_places(self):
-        order = [Place("a", 1), Place("b"), Place("c", 1), Place("d")]
-        distribution.sort(order)
-        assert names(order) == "bdac"
+        names, _ = sorted_by_weight(("a", 0, 1), ("b", 0, 0), ("c", 0, 1), ("d", 0, 0))
+        assert "".join(names) == "bdac"
+
+    @given(st.lists(st.integers(0, 3), max_size=12))
+    def test_an_order_is_stable_whatever_the_weights_were(self, loads: list[int]):
+        names, weights = sorted_by_weight(*[(str(at), 0, load) for at, load in enumerate(loads)])
+        assert list(map(int, names)) == sorted(range(len(loads)), key=loads.__getitem__)
+        assert weights == sorted(loads)
 
     def test_a_partition_that_took_items_moves_back_in_front_of_its_equals(self):
-        order = [Place("a", 1), Place("b", 2), Place("c", 5)]
-        weights = distribution.weights(order)
-        distribution.grew(order, weights, 0, 5)
-        assert names(order) == "bac"
-        assert weights == [(0, 2), (0, 5), (0, 5)]
+        names, weights = sorted_by_weight(("a", 0, 1), ("b", 0, 2), ("c", 0, 5))
+        distribution.grew(names, weights, 0, 5)
+        assert "".join(names) == "bac"
+        assert list(map(distribution.load, weights)) == [2, 5, 5]
 
     def test_a_partition_that_gave_items_moves_forward_behind_its_equals(self):
-        order = [Place("a", 2), Place("b", 5), Place("c", 2)]
-        distribution.shrank(order, 2)
-        assert names(order) == "acb"
+        names, weights = sorted_by_weight(("a", 0, 2), ("b", 0, 5), ("c", 0, 7))
+        distribution.shrank(names, weights, 2, 2)
+        assert "".join(names) == "acb"
+        assert list(map(distribution.load, weights)) == [2, 2, 5]
 
 
 def dealt_by_hand(items: list[int], wants: list[int]) -> list[list[int]]:

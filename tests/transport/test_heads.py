@@ -56,6 +56,36 @@ def test_another_length_is_the_same_head() -> None:
     assert heads.whole[SIMPLE.replace(b"10", b"12345")] is known
 
 
+def test_a_whole_request_is_known_by_its_head_and_its_size() -> None:
+    heads = learnt(SIMPLE)
+    assert heads.find(SIMPLE) is not None
+    for _ in range(2):
+        known = heads.of_request(SIMPLE + b"0123456789")
+        assert known is not None and SIMPLE[: known.bytes] == SIMPLE
+        assert heads.of_request(SIMPLE + b"012345678") is None
+        assert heads.of_request(SIMPLE + b"0123456789a") is None
+
+
+def test_requests_of_one_size_may_have_different_heads() -> None:
+    heads = learnt(SIMPLE)
+    short = SIMPLE.replace(b"10", b"9")
+    assert heads.find(SIMPLE) is not None and heads.find(short) is not None
+    longer = SIMPLE.replace(b"10", b"9").replace(b"Host: x", b"Host: xy")
+    for _ in range(2):
+        known = heads.of_request(SIMPLE + bytes(10))
+        assert known is not None and known.head == SIMPLE
+        assert heads.of_request(longer + bytes(10)) is None, "another head of the same size"
+        assert heads.of_request(short + bytes(9)) is not None
+
+
+def test_forgotten_heads_are_not_known_by_their_size_either() -> None:
+    heads = learnt(SIMPLE)
+    heads.find(SIMPLE)
+    assert heads.of_request(SIMPLE + bytes(10)) is not None
+    heads.forget()
+    assert heads.of_request(SIMPLE + bytes(10)) is None
+
+
 @pytest.mark.parametrize(
     "length", [b"", b"-1", b"+1", b"1 2", b"1,2", b"0x1", b"1e1", b"\xb2", b"5000001", b"99999999999999999999"]
 )

@@ -28,11 +28,13 @@ class CallerKind(enum.StrEnum):
 
 
 class Caller:
-    __slots__ = ("_matches", "ended", "granted", "kind", "last_used_at", "name", "patterns", "rights", "role")
+    __slots__ = ("_matches", "ended", "granted", "kind", "last_used_at", "name", "patterns", "rights", "role", "token")
 
     def __init__(self, kind: CallerKind, name: str, role: Role, patterns: Sequence[str] = EVERY_QUEUE) -> None:
         self.kind = kind
         self.name = name
+        self.token = name if kind is CallerKind.TOKEN else ""
+        """The name of the token; empty if the caller came in without one."""
         self.role = role
         self.patterns = tuple(EVERY_QUEUE if role is Role.ADMIN else patterns)
         self.rights = RIGHTS[role]
@@ -50,11 +52,6 @@ class Caller:
     def is_unlimited(self) -> bool:
         """Whether no call of this caller needs a check. Never true for a token, which can end between two requests."""
         return self.role is Role.ADMIN and self.kind is not CallerKind.TOKEN
-
-    @property
-    def token(self) -> str:
-        """The name of the token; empty if the caller came in without one."""
-        return self.name if self.kind is CallerKind.TOKEN else ""
 
     def readable(self, text: str) -> str:
         """A text for this caller: only admins see paths of the daemon's machine."""

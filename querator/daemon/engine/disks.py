@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from querator import limits
+from querator.clock import perf_counter
 from querator.daemon import priority
 from querator.daemon.engine.backpressure import BackPressure
 from querator.daemon.engine.flights import Flight
@@ -64,13 +64,13 @@ class Disk:
 
     def write(self, taken: object, on_loop: bool = False) -> Exception | None:
         """Blocking. Writes a batch and returns the error, if any. Measures the disk alone, not the thread switch."""
-        started = time.perf_counter()
+        started = perf_counter()
         try:
             self.storage.write(taken, on_loop)
         except Exception as error:
             return error
         finally:
-            self.seconds = time.perf_counter() - started
+            self.seconds = perf_counter() - started
             self.seconds_mean += (self.seconds - self.seconds_mean) * 0.05
             self.writes += 1
         return None

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
 from querator import limits
-from querator.clock import Clock, ManualClock
+from querator.clock import Clock, ManualClock, monotonic_ns, perf_counter
 from querator.daemon.engine.disks import Disk
 from querator.daemon.engine.flights import Flight
 from querator.daemon.engine.threads import PartitionThreads
@@ -162,8 +161,8 @@ class Turns:
         if self.gate is not None and not self.gate.is_open():
             self.gate.call_when_open(self._resume)
             return
-        started = time.perf_counter()
-        now_us, now_ns = self.clock.now_us(), time.monotonic_ns()
+        started = perf_counter()
+        now_us, now_ns = self.clock.now_us(), monotonic_ns()
         dirty, self._dirty = self._dirty, []
         disks = self.disks
         answers = 0
@@ -203,7 +202,7 @@ class Turns:
                 flights = disk.flights
             flights.append(flight)
             flight.disks_left = 1
-        planned = time.perf_counter()
+        planned = perf_counter()
         for flight in unwritten:
             if self.gate is not None and flight.plan.repeats_success():
                 # The first attempt is durable here. It may have got an error because the archive does not have it.
@@ -392,13 +391,13 @@ def _arm_timer(turns: Turns, flight: Flight) -> None:
     if not isinstance(turns.clock, ManualClock):
         due_us = flight.plan.agenda.event_us = logical.next_event_us()
         if due_us < NEVER:
-            due_ns = min(due_ns, time.monotonic_ns() + (due_us + 1 - turns.clock.now_us()) * 1_000)
+            due_ns = min(due_ns, monotonic_ns() + (due_us + 1 - turns.clock.now_us()) * 1_000)
     if due_ns >= flight.timer_ns or logical not in turns.logicals:
         # The earlier timer fires first, and the pass after it arms a new one.
         flight.timer_us = min(flight.timer_us, due_us)
         return
     flight.stop_timer()
-    delay = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+    delay = max(0.0, (due_ns - monotonic_ns()) / 1e9)
     flight.timer = turns.loop.call_later(delay, _timer_fired, flight)
     flight.timer_ns, flight.timer_us = due_ns, due_us
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Set
-from time import perf_counter
 from typing import Any, Final, Protocol
 
+from querator.clock import perf_counter
 from querator.daemon.access import Access, Caller, Headers, Peer
 from querator.daemon.http.routes import Route, over_limit_text
 from querator.daemon.metrics import ArchiveLag, Durations, HttpMetrics
@@ -210,11 +210,11 @@ def over_limit(bytes_max: int, codec: Codec) -> Refused:
 
 def encode(codec: Codec, result: Any) -> tuple[int, bytes]:
     """The status and body of an answer. An error becomes a Reply."""
-    if isinstance(result, QueratorError):
-        return _encode_error(codec, result)
     try:
         if isinstance(result, LeaseReply):
             return 200, codec.encode_leases(result)
+        if isinstance(result, QueratorError):
+            return _encode_error(codec, result)
         return 200, codec.encode(DONE if result is None else result)
     except QueratorError as error:
         return _encode_error(codec, error)

@@ -37,18 +37,30 @@ class ReplyHeads:
         self.ok: dict[str, bytes] = {}
         """The whole answer of a plain success, by content type. `done` adds those that are missing."""
         self._starts: dict[tuple[int, str], bytes] = {}
+        self._latest: Codec | None = None
+        self._latest_length = -1
+        self._latest_head = b""
+        """The head of the last success that was not plain. Answers to leases mostly have the same length."""
 
     def date(self, headers: DefaultHeaders) -> None:
         """Takes over uvicorn's default headers. uvicorn makes a new list every second."""
         self.dated = headers
         self._starts = {}
         self.ok = {}
+        self._latest = None
 
     def done(self, codec: Codec) -> bytes:
         """The whole answer of a plain success."""
         body = codec.encode(DONE)
         answer = self.ok[codec.content_type] = self.start(200, codec, len(body), close=False) + body
         return answer
+
+    def success(self, codec: Codec, length: int) -> bytes:
+        """The head of an answer with this many bytes."""
+        if codec is not self._latest or length != self._latest_length:
+            self._latest_head = self.start(200, codec, length, close=False)
+            self._latest, self._latest_length = codec, length
+        return self._latest_head
 
     def start(self, status: int, codec: Codec, length: int, *, close: bool) -> bytes:
         start = self._starts.get((status, codec.content_type))

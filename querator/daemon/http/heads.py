@@ -8,19 +8,25 @@ if it has no unusual header.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from querator import limits
 from querator.daemon.http.dispatch import Call
 
+END_OF_HEAD: Final = b"\r\n\r\n"
 _LENGTH_DIGITS_MAX = 8
 _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"trailer"))
 
 
 class KnownHead:
-    __slots__ = ("call", "length")
+    __slots__ = ("bytes", "call", "head", "length")
 
-    def __init__(self, call: Call, length: int) -> None:
-        self.call, self.length = call, length
+    def __init__(self, head: bytes, call: Call, length: int) -> None:
+        self.head = head
+        self.bytes = len(head)
+        self.call = call
+        self.length = length
+        """The bytes of the body."""
 
 
 class RememberedHeads:
@@ -28,8 +34,26 @@ class RememberedHeads:
 
     def __init__(self) -> None:
         self.whole: dict[bytes, KnownHead] = {}
-        """The protocol looks here first, and calls `find` for other heads."""
+        """Whoever looks for a head looks here first, and calls `find` for other heads."""
+        self._by_size: dict[int, KnownHead] = {}
+        """The head of the last request of each size, which a client probably repeats. To compare it takes a tenth of
+        finding the head's end and hashing it.
+        """
         self._without_length: dict[bytes, Call] = {}
+
+    def of_request(self, data: bytes) -> KnownHead | None:
+        """The head of one whole request, if it is known and the request is all that arrived."""
+        known = self._by_size.get(len(data))
+        if known is not None and data[: known.bytes] == known.head:
+            return known
+        end = data.find(END_OF_HEAD) + 4
+        known = self.whole.get(data[:end])
+        if known is None or end + known.length != len(data):
+            return None
+        if len(self._by_size) >= limits.REMEMBERED_HEADS_MAX:
+            self._by_size.clear()
+        self._by_size[len(data)] = known
+        return known
 
     def find(self, head: bytes) -> KnownHead | None:
         """The meaning of a head (with its blank line) that differs from a remembered one only in its Content-Length."""
@@ -43,7 +67,7 @@ class RememberedHeads:
         length = int(head[start:end])
         if length > call.route.body_bytes_max:
             return None
-        known = KnownHead(call, length)
+        known = KnownHead(head, call, length)
         if len(self.whole) >= limits.REMEMBERED_HEADS_MAX:
             self.whole.clear()
         self.whole[head] = known
@@ -52,6 +76,7 @@ class RememberedHeads:
     def forget(self) -> None:
         """Forgets all heads, so that each is parsed again and its caller looked up."""
         self.whole.clear()
+        self._by_size.clear()
         self._without_length.clear()
 
     def learn(self, head: bytes, headers: Sequence[tuple[bytes, bytes]], call: Call) -> None:

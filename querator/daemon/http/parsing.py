@@ -280,7 +280,10 @@ class ParsingConnection(HttpToolsProtocol):
             self._raw.write(reply_heads.ok.get(codec.content_type) or reply_heads.done(codec))
             return
         status, body = encode(codec, result)
-        start = reply_heads.start(status, codec, len(body), close=close)
+        if status == 200 and not close:
+            start = reply_heads.success(codec, len(body))
+        else:
+            start = reply_heads.start(status, codec, len(body), close=close)
         if len(body) < LARGE_ANSWER_BYTES:
             self._raw.write(start + body)
         else:

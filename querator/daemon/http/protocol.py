@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from time import perf_counter
 from typing import Any, Final
 
 from querator import limits
+from querator.clock import perf_counter
 from querator.daemon.http.dispatch import Abandon, Call
 from querator.daemon.http.gate import SWEEP_SECONDS, Gate
+from querator.daemon.http.heads import END_OF_HEAD
 from querator.daemon.http.parsing import (
     ANSWER,
     GONE,
@@ -31,7 +32,6 @@ from querator.daemon.http.routes import LEASE, PREFIX
 from querator.errors import Unauthorized
 
 TLS_END_SECONDS: Final = 0.5
-_END: Final = b"\r\n\r\n"
 _WAITS: Final = re.compile(r"/v1/(queue\.lease|sql|bulk/.*)")
 """Calls that can take long. They are abandoned when the client stops sending, because it may be gone."""
 
@@ -159,13 +159,12 @@ class QueratorProtocol(ParsingConnection):
                 self._advance_held(data)
                 return
             # Nearly always, one whole request arrives, and its head is known.
-            end = data.find(_END) + 4
-            known = self._heads.whole.get(data[:end])
-            if known is not None and end + known.length == len(data):
+            known = self._heads.of_request(data)
+            if known is not None:
                 gate = self.gate
                 is_alone = gate.latest is self
                 gate.latest = self
-                self._answer(known.call, data[end:], is_alone)
+                self._answer(known.call, data[known.bytes :], is_alone)
             else:
                 self._advance(data)
         elif phase == HOT_BODY:
@@ -188,7 +187,7 @@ class QueratorProtocol(ParsingConnection):
             if self._phase != HEAD or self.flow.write_paused:
                 self._hold(data, at)
                 return
-            end = data.find(_END, at) + 4
+            end = data.find(END_OF_HEAD, at) + 4
             head = data[at:end] if end > 3 else b""
             known = heads.whole.get(head) or heads.find(head)
             if known is None:
@@ -252,7 +251,7 @@ class QueratorProtocol(ParsingConnection):
         self._hold(data)
         if self.flow.write_paused:
             return
-        if self._held.find(_END, self._held_at + max(0, before - 3)) >= 0:
+        if self._held.find(END_OF_HEAD, self._held_at + max(0, before - 3)) >= 0:
             self._resume_held()
         elif len(self._held) - self._held_at > limits.HEAD_BYTES_MAX:
             self._refuse_http(HEAD_TOO_LONG)

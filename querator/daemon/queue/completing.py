@@ -94,7 +94,12 @@ def _complete(this: Pass, request: Complete) -> QueratorError | None:
     if here.hands or len(this.partitions) > 1:
         _separate(this, request.ids)
     by_id = here.by_id
-    if by_id and hint.allows.complete:
+    if len(request.ids) == 1 and hint.allows.complete:
+        lease = by_id.pop(request.ids[0], None)
+        if lease is not None:
+            _completed(this, request, hint, [lease])
+            return None
+    elif by_id and hint.allows.complete:
         leases = list(map(by_id.pop, request.ids, repeat(None)))
         if None not in leases:
             _completed(this, request, hint, leases)  # type: ignore[arg-type]

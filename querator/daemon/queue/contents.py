@@ -195,7 +195,7 @@ class Contents:
 
     def lease(self, sizes: Sequence[int], holds: list[Hold], deadline: int) -> list[list[Lease]]:
         """Leases items from the head, as `Leases.deal` says. Returns an empty list if no item waits in memory."""
-        items = self.window.take(sum(sizes))
+        items = self.window.take(sizes[0] if len(sizes) == 1 else sum(sizes))
         return self.leases.deal(self.changes(), items, sizes, holds, deadline) if items else []
 
     def remove_completed(self, leases: Sequence[Lease]) -> None:

@@ -1,56 +1,77 @@
-"""Chooses the partition for each request. Pure functions over anything that has `failures` and `load`.
+"""Chooses the partition for each request. Pure functions over lists and numbers.
 
 The partitions are kept sorted by failures, then by load, both ascending, and stable on ties. A produce goes to the
 first partition and a lease to the last one, which then moves to its new place. For a produce, the load of a partition
 is the number of its waiting and scheduled items. For a lease, only waiting items count.
+
+A partition is compared by its weight, which is one number. Whoever sorts partitions keeps their weights in a list of
+its own, because asking each partition again would cost more than everything else here.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Protocol, TypeVar
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
+if TYPE_CHECKING:
+    from querator.daemon.queue.partition import Partition
 
-class Weighed(Protocol):
-    @property
-    def failures(self) -> int: ...
-    @property
-    def load(self) -> int: ...
-
-
-W = TypeVar("W", bound=Weighed)
 T = TypeVar("T")
 
-
-weight: Callable[[Weighed], tuple[int, int]] = attrgetter("failures", "load")
-
-
-def sort(order: list[W]) -> None:
-    order.sort(key=weight)
+_FAILURE: Final = 1 << 44
+"""One failure weighs more than all items that a partition can have."""
 
 
-def weights(order: Sequence[Weighed]) -> list[tuple[int, int]]:
-    """The failures and the load of each partition."""
-    return list(map(weight, order))
+def weight(failures: int, load: int) -> int:
+    return load + failures * _FAILURE if failures else load
 
 
-def grew(order: list[W], weights: list[tuple[int, int]], at: int, load: int) -> None:
-    """Moves the partition at this place back after its load grew to `load`, in front of partitions with the same load.
-
-    The caller keeps the weights, because asking each partition again would cost more than everything else here.
-    """
-    partition, grown = order.pop(at), (weights.pop(at)[0], load)
-    place = bisect_left(weights, grown, at)
-    order.insert(place, partition)
-    weights.insert(place, grown)
+def load(weight: int) -> int:
+    return weight if weight < _FAILURE else weight % _FAILURE
 
 
-def shrank(order: list[W], at: int) -> None:
-    """Moves the partition at this place forward after it gave items, behind partitions with the same load."""
-    partition = order.pop(at)
-    order.insert(bisect_right(order, weight(partition), hi=at, key=weight), partition)
+def _with_load(own: int, load: int) -> int:
+    return load if own < _FAILURE else own - own % _FAILURE + load
+
+
+def weights(order: list[Partition]) -> list[int]:
+    """The weight of each partition for a produce."""
+    return [weight(partition.failures, partition.load) for partition in order]
+
+
+def sort(order: list[T], weights: list[int]) -> None:
+    """Sorts both lists by weight. Nearly always, few partitions are out of place."""
+    for at in range(1, len(order)):
+        own = weights[at]
+        if weights[at - 1] > own:
+            _move(order, weights, at, bisect_right(weights, own, 0, at))
+
+
+def grew(order: list[T], weights: list[int], at: int, load: int) -> None:
+    """Moves the partition at this place back, in front of those with the same load, after its load grew."""
+    grown = _with_load(weights[at], load)
+    low, high = at + 1, len(weights)
+    while low < high:  # a call of bisect would cost more
+        middle = (low + high) // 2
+        if weights[middle] < grown:
+            low = middle + 1
+        else:
+            high = middle
+    weights[at] = grown
+    _move(order, weights, at, low - 1)
+
+
+def shrank(order: list[T], weights: list[int], at: int, load: int) -> None:
+    """Moves the partition at this place forward, behind those with the same load, after its load shrank."""
+    shrunk = weights[at] = _with_load(weights[at], load)
+    _move(order, weights, at, bisect_right(weights, shrunk, 0, at))
+
+
+def _move(order: list[T], weights: list[int], at: int, place: int) -> None:
+    if place != at:
+        order.insert(place, order.pop(at))
+        weights.insert(place, weights.pop(at))
 
 
 def deal(items: Sequence[T], wants: Sequence[int]) -> list[list[T]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,8 +23,10 @@ from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 TO_DIE_US: Final = ZERO_TIME_US + 1
 TO_MOVE_US: Final = ZERO_TIME_US + 2
 
+_MANY_IDS: Final = 16
+"""So many ids are encoded together, because those of a produce have consecutive sequences."""
+
 _seq_of = attrgetter("seq")
-_attempts_of = attrgetter("attempts")
 _hold_of = attrgetter("hold")
 
 
@@ -68,11 +70,12 @@ def _write(
 class Leases:
     """Keeps the leases in memory and adds every change to the batch. Planners take leases out of `by_id`."""
 
-    __slots__ = ("_agenda", "_ends", "_prefix", "by_id", "ends_ids", "hands", "in_hands")
+    __slots__ = ("_agenda", "_ends", "_ids", "_prefix", "by_id", "ends_ids", "hands", "in_hands")
 
     def __init__(self, prefix: int, agenda: Agenda | None = None) -> None:
         self._agenda = agenda or Agenda()
         self._prefix = prefix
+        self._ids = ids.Ids(prefix)
         self.by_id: dict[str, Lease] = {}
         """The leases that are not in hands."""
         self.hands: dict[str, Hand] = {}
@@ -112,26 +115,38 @@ class Leases:
         """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
         if len(items) == 1:
             return [[self._deal_one(batch, items[0], holds[0], deadline)]]
-        texts = ids.encode_many(self._prefix, list(map(_seq_of, items)))
-        seqs: list[int] = []
-        attempts: list[int] = []
+        if len(items) < _MANY_IDS:
+            texts = [self._ids.encode(item.seq) for item in items]
+        else:
+            texts = ids.encode_many(self._prefix, list(map(_seq_of, items)))
+        by_id = self.by_id
+        # Any: compiled code would turn integers of known type into numbers and back for each item.
+        same_deadline: Any = deadline
+        seqs: list[Any] = []
+        attempts: list[Any] = []
+        counts: list[int] = []
         hands: list[list[Lease]] = []
         for own_texts, own, hold in zip(
             distribution.deal(texts, sizes), distribution.deal(items, sizes), holds, strict=True
         ):
-            own_attempts = [before + 1 if before < ATTEMPTS_MAX else before for before in map(_attempts_of, own)]
-            hand = list(map(Lease, own_texts, own, own_attempts, repeat(deadline), repeat(hold)))
-            self.by_id.update(zip(own_texts, hand, strict=True))
+            hand: list[Lease] = []
+            for at in range(len(own)):
+                item, text = own[at], own_texts[at]
+                before: int = item.attempts
+                count: Any = before + 1 if before < ATTEMPTS_MAX else before
+                lease = by_id[text] = Lease(text, item, count, same_deadline, hold)
+                hand.append(lease)
+                seqs.append(item.seq)
+                attempts.append(count)
             hands.append(hand)
-            seqs += map(_seq_of, own)
-            attempts += own_attempts
+            counts.append(len(hand))
         self._expect_end(deadline, items[0].seq, texts)
-        _write(batch, seqs, attempts, [deadline] * len(seqs), holds, list(map(len, hands)))
+        _write(batch, seqs, attempts, [same_deadline] * len(seqs), holds, counts)
         return hands
 
     def _deal_one(self, batch: Batch, item: Item, hold: Hold, deadline: int) -> Lease:
         """Leases one item, which is the most common case."""
-        text = ids.encode(self._prefix, item.seq)
+        text = self._ids.encode(item.seq)
         attempts = item.attempts + 1 if item.attempts < ATTEMPTS_MAX else item.attempts
         lease = self.by_id[text] = Lease(text, item, attempts, deadline, hold)
         self._expect_end(deadline, item.seq, [text])

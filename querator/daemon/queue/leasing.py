@@ -8,11 +8,13 @@ from sys import intern
 from querator import limits
 from querator.daemon.queue import completing, distribution, lifecycle
 from querator.daemon.queue.contents import lease_runs
+from querator.daemon.queue.parked import ParkedLeases
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
-from querator.daemon.queue.requests import Delivery, LeaseItems
+from querator.daemon.queue.requests import LeaseItems
 from querator.errors import InvalidRequest
 from querator.items import Hold
+from querator.wire.leased import LeaseReply
 
 DUPLICATE_CLIENT = "duplicate client id; a client cannot make multiple leased requests to the same queue"
 
@@ -40,7 +42,7 @@ def serve(this: Pass) -> None:
         partition = this.order[0]
         waiting = partition.contents.window.waiting
         if waiting and partition.allows.lease:
-            _deal(this, partition, list(islice(parked.waiting.values(), waiting)))
+            _deal(this, partition, _first(parked, waiting))
     else:
         for partition, requests in _assign(this):
             _deal(this, partition, requests)
@@ -49,6 +51,12 @@ def serve(this: Pass) -> None:
             if request.order in parked.waiting:
                 this.deadlines.watch(request)
     parked.newly_parked.clear()
+
+
+def _first(parked: ParkedLeases, count: int) -> list[LeaseItems]:
+    """The first so many requests: each of them takes an item."""
+    waiting = parked.waiting
+    return list(waiting.values()) if len(waiting) <= count else list(islice(waiting.values(), count))
 
 
 def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
@@ -61,17 +69,32 @@ def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
         return []
     if len(order) == 1:
         waiting = order[0].contents.window.waiting
-        return [(order[0], list(islice(this.parked.waiting.values(), waiting)))] if waiting else []
+        return [(order[0], _first(this.parked, waiting))] if waiting else []
+    if len(this.parked.waiting) == 1:
+        partition = _fullest(order)
+        waiting = partition.contents.window.waiting
+        return [(partition, _first(this.parked, waiting))] if waiting else []
     standing = [_Standing(partition) for partition in order]
-    distribution.sort(standing)
+    weights = [distribution.weight(one.partition.failures, one.waiting) for one in standing]
+    distribution.sort(standing, weights)
     for request in this.parked.waiting.values():
         last = standing[-1]
-        if not last.load and len(last.requests) >= last.waiting:
+        load = distribution.load(weights[-1])
+        if not load and len(last.requests) >= last.waiting:
             break
         last.requests.append(request)
-        last.load -= min(last.load, request.batch_size)
-        distribution.shrank(standing, len(standing) - 1)
+        distribution.shrank(standing, weights, len(standing) - 1, max(0, load - request.batch_size))
     return [(s.partition, s.requests) for s in standing if s.requests]
+
+
+def _fullest(order: list[Partition]) -> Partition:
+    """The partition that the sorted order has last."""
+    fullest, heaviest = order[0], -1
+    for partition in order:
+        own = distribution.weight(partition.failures, partition.contents.window.waiting)
+        if own >= heaviest:
+            fullest, heaviest = partition, own
+    return fullest
 
 
 def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
@@ -85,7 +108,7 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
         hands = partition.contents.lease([request.batch_size], [hold], deadline)
         if hands:
             this.parked.serve(request)
-            this.answers.append((request, Delivery(partition.number, hands[0]), partition))
+            this.answers.append((request, LeaseReply(this.queue.name, partition.number, hands[0]), partition))
             this.leased += len(hands[0])
         return
     sizes = [request.batch_size for request in requests]
@@ -93,11 +116,11 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     if sum(sizes) >= limits.HAND_ITEMS_MIN * len(sizes) and _deal_runs(this, partition, requests, holds, deadline):
         return
     hands = partition.contents.lease(sizes, holds, deadline)
-    serve, answers, number = this.parked.serve, this.answers, partition.number
+    serve, answers, name, number = this.parked.serve, this.answers, this.queue.name, partition.number
     for request, hand in zip(requests, hands, strict=False):
         if hand:
             serve(request)
-            answers.append((request, Delivery(number, hand), partition))
+            answers.append((request, LeaseReply(name, number, hand), partition))
     this.leased += sum(map(len, hands))
 
 
@@ -107,7 +130,8 @@ def _deal_runs(this: Pass, partition: Partition, requests: list[LeaseItems], hol
     for request, hand in zip(requests, hands, strict=False):
         if hand is not None:
             this.parked.serve(request)
-            this.answers.append((request, Delivery(partition.number, [], hand), partition))
+            reply = LeaseReply(this.queue.name, partition.number, [], hand)
+            this.answers.append((request, reply, partition))
             this.leased += len(hand)
     return bool(hands)
 
@@ -115,10 +139,9 @@ def _deal_runs(this: Pass, partition: Partition, requests: list[LeaseItems], hol
 class _Standing:
     """A partition while leases are assigned. Its load is the number of items that it would have left to lease."""
 
-    __slots__ = ("failures", "load", "partition", "requests", "waiting")
+    __slots__ = ("partition", "requests", "waiting")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.failures = partition.failures
-        self.load = self.waiting = partition.contents.window.waiting
+        self.waiting = partition.contents.window.waiting
         self.requests: list[LeaseItems] = []

@@ -23,10 +23,11 @@ from querator.daemon.queue.opening import PartitionFiles
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.passes import COMPLETES, PRODUCES, Counters, Death, Pass
 from querator.daemon.queue.recent import Done, Recent
-from querator.daemon.queue.requests import Arrival, Change, Delivery, LeaseItems, Move, Request
+from querator.daemon.queue.requests import Arrival, Change, LeaseItems, Move, Request
 from querator.daemon.store import Fingerprints, Store
 from querator.errors import Conflict, InternalError, RequestFailed, RetryRequest
 from querator.items import Counts, Placement, Queue, State
+from querator.wire.leased import LeaseReply
 
 OVERLOADED = "queue is overloaded; try again later"
 STOPPING = "queue is shutting down"
@@ -82,7 +83,7 @@ class Logical:
                 request.respond = self._take_back
 
     def _take_back(self, result: Any) -> None:
-        if isinstance(result, Delivery):
+        if isinstance(result, LeaseReply):
             self._pass.undelivered.append(result)
             self.wake()
 
@@ -101,7 +102,7 @@ class Logical:
         inbox.collect(this)
         produces: list[Any] = this.taken if this.only == PRODUCES else this.produces
         if len(this.order) > 1 and (produces or self._parked.waiting):
-            distribution.sort(this.order)
+            distribution.sort(this.order, distribution.weights(this.order))
         if produces:
             producing.place(this, produces)
         if self._parked.waiting:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from querator.daemon.queue.requests import LeaseItems
 
 
@@ -13,7 +11,7 @@ class ParkedLeases:
     The planners read the attributes, and change them only through the methods.
     """
 
-    __slots__ = ("_orders", "clients", "newly_parked", "waiting")
+    __slots__ = ("_last_order", "clients", "newly_parked", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[int, LeaseItems] = {}
@@ -22,23 +20,26 @@ class ParkedLeases:
         """Client ids that are in use."""
         self.newly_parked: list[LeaseItems] = []
         """Requests whose deadlines are not watched yet."""
-        self._orders = itertools.count(1)
+        self._last_order = 0
 
     def reserve(self, request: LeaseItems) -> None:
         """Gives the request its place, and its client id, while the request waits for a look-up."""
-        request.order = request.order or next(self._orders)
+        self._place(request)
         self.clients.add(request.client_id)
 
     def park(self, request: LeaseItems) -> None:
         if request.abandoned:
             self.clients.discard(request.client_id)
             return
-        order = request.order
-        if order == 0:
-            order = request.order = next(self._orders)
-        self.waiting[order] = request
+        self._place(request)
+        self.waiting[request.order] = request
         self.clients.add(request.client_id)
         self.newly_parked.append(request)
+
+    def _place(self, request: LeaseItems) -> None:
+        if request.order == 0:
+            self._last_order += 1
+            request.order = self._last_order
 
     def remove(self, request: LeaseItems) -> bool:
         """Removes a request and frees its client id. False if it is not parked."""

@@ -17,9 +17,10 @@ from querator.daemon.queue.parked import ParkedLeases
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
 from querator.daemon.queue.repeats import Repeats
-from querator.daemon.queue.requests import Arrival, Delivery, Produce, Request
+from querator.daemon.queue.requests import Arrival, Produce, Request
 from querator.errors import QueratorError
 from querator.items import Item, Placement, Queue
+from querator.wire.leased import LeaseReply
 
 MIXED: Final = 0
 PRODUCES: Final = 1
@@ -98,7 +99,7 @@ class Pass:
         self.parked = ParkedLeases()
         self.held_up: deque[Produce | Arrival] = deque()
         """Produces that no partition takes at present."""
-        self.undelivered: list[Delivery] = []
+        self.undelivered: list[LeaseReply] = []
         """Leases whose client closed its connection before the answer. The next pass takes their items back."""
         self.looking_up = 0
         """The number of requests that wait for a read of storage."""

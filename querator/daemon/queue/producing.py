@@ -7,9 +7,9 @@ items together, because the cost per request is higher than the cost per item.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from querator import limits
 from querator.daemon.queue import distribution, intake, lifecycle, moves, repeats
@@ -72,7 +72,7 @@ def _place_in_several(this: Pass, requests: Sequence[Produce | Arrival]) -> None
             continue
         partition = order[at]
         if type(request) is Produce and not request.timed:
-            load = weights[at][1] + len(request.drafts)
+            load = distribution.load(weights[at]) + len(request.drafts)
             if partition in together:
                 together[partition].append(request)
             else:
@@ -143,17 +143,30 @@ def _produce_many(
     drafts: Sequence[QueueProduceItem], requests: int, contents: Contents, first: int, now: int, expire: int
 ) -> None:
     count = len(drafts)
+    if count < limits.RUN_ITEMS_MIN * requests and (count < ROWS_ITEMS_MIN or contents.window.is_open()):
+        _produce_few(drafts, contents, first, now, expire)
+        return
+    # Whoever makes large requests probably leases and completes with large requests, too. And many items that wait
+    # behind others take less memory and are applied faster this way.
     payloads = [d.bytes_ or d.utf8.encode() for d in drafts]
     texts = (list(map(_kind_of, drafts)), list(map(_reference_of, drafts)), list(map(_encoding_of, drafts)))
-    if count >= limits.RUN_ITEMS_MIN * requests or (count >= ROWS_ITEMS_MIN and not contents.window.is_open()):
-        # Whoever makes large requests probably leases and completes with large requests, too. And many items that wait
-        # behind others take less memory and are applied faster this way.
-        kinds, references, encodings = [some if any(some) else None for some in texts]
-        run = Run(first, count, now, expire, payloads, kinds, references, encodings)
-        contents.add_rows(run, now * count, expire)
-    else:
-        items = list(map(Item, range(first, first + count), repeat(now), repeat(expire), payloads, *texts))
-        contents.add(items, sum(map(len, payloads)), now * count, expire, first + count - 1)
+    kinds, references, encodings = [some if any(some) else None for some in texts]
+    run = Run(first, count, now, expire, payloads, kinds, references, encodings)
+    contents.add_rows(run, now * count, expire)
+
+
+def _produce_few(drafts: Sequence[QueueProduceItem], contents: Contents, first: int, now: int, expire: int) -> None:
+    """Makes items one by one. In compiled code that costs less than columns, in plain code a little more."""
+    items: list[Item] = []
+    size = 0
+    # Any: compiled code would turn integers of known type into numbers and back for each item.
+    same_now: Any = now
+    same_expire: Any = expire
+    for seq, d in enumerate(drafts, first):
+        payload = d.bytes_ or d.utf8.encode()
+        size += len(payload)
+        items.append(_new_item(seq, same_now, same_expire, payload, d.kind, d.reference, d.encoding))
+    contents.add(items, size, now * len(items), expire, first + len(items) - 1)
 
 
 def _produce_timed(this: Pass, request: Produce, partition: Partition) -> None:

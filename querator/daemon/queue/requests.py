@@ -14,7 +14,6 @@ from querator.items import Item, Lease
 from querator.wire.messages import Reply
 
 if TYPE_CHECKING:
-    from querator.daemon.queue.hands import Hand
     from querator.daemon.queue.partition import Partition
     from querator.daemon.store import Found, Store
     from querator.wire.messages import Message, QueueProduceItem, QueueRetryItem
@@ -250,19 +249,6 @@ class Change(Request):
         super().__init__(respond)
         self.partitions = partitions
         self.run = run
-
-
-class Delivery:
-    """The answer to a lease."""
-
-    __slots__ = ("hand", "leases", "partition")
-
-    def __init__(self, partition: int, leases: list[Lease], hand: Hand | None = None) -> None:
-        self.partition = partition
-        """The number of the partition."""
-        self.leases = leases
-        self.hand = hand
-        """The leases, if `leases` is empty."""
 
 
 class Read:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from querator.daemon.queue import repeats
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
-from querator.daemon.queue.requests import Arrival, Delivery, LeaseItems, Produce, failing
+from querator.daemon.queue.requests import Arrival, LeaseItems, Produce, failing
 from querator.errors import QueratorError, RetryRequest
+from querator.wire.leased import LeaseReply
 
 
 def succeed(this: Pass) -> None:
@@ -41,7 +42,7 @@ def withhold(this: Pass, reason: str) -> None:
     """
     error = RetryRequest(reason)
     for number, (request, result, after) in enumerate(this.answers):
-        if isinstance(result, Delivery):
+        if isinstance(result, LeaseReply):
             this.undelivered.append(result)
             this.wake()
         if not isinstance(result, QueratorError):

@@ -161,7 +161,6 @@ class Journal:
             self.books.release(partition)
 
     def _write(self, segment: Segment, pieces: list[bytes], size: int, on_loop: bool) -> None:
-        pwrite, sync = (pwrite_holding, fdatasync_holding) if on_loop else (os.pwrite, os.fdatasync)
         written = 0
         data = b""
         try:
@@ -172,9 +171,10 @@ class Journal:
                     data = b"".join(pieces)
             else:
                 data = b"".join(pieces)
-                written = pwrite(self._fd, data, segment.bytes)
+                if on_loop:
+                    written = pwrite_holding(self._fd, data, segment.bytes)
             while written < len(data):
-                written += pwrite(self._fd, data[written:], segment.bytes + written)
+                written += os.pwrite(self._fd, data[written:], segment.bytes + written)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise self._fail(error) from error
@@ -184,7 +184,10 @@ class Journal:
             raise self._no_space(error) from error
         failpoint("journal.written")
         try:
-            sync(self._fd)
+            if on_loop:
+                fdatasync_holding(self._fd)
+            else:
+                os.fdatasync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
         self.shortage = ""
