@@ -349,10 +349,8 @@ class Shipper:
             self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
             self.ledger.advance(one)
             cutter.shipped(piece)
-            if self._wants_index():
-                self._patiently(lambda: save_index(self.bucket, self.ledger))
-                self._indexed, self._index_at = self.ledger.number, time.monotonic() + limits.ARCHIVE_INDEX_SECONDS_MIN
-                _find_many_objects(self)
+            if _wants_index(self):
+                _save_index(self)
             self._is_stranger = False
             _beat(self, at_once=False)  # a cut after an outage may take long
         self._identity = noted_bases(self._data, self._identity, False)
@@ -365,9 +363,17 @@ class Shipper:
         with self._done:
             self._done.notify_all()
 
-    def _wants_index(self) -> bool:
-        every = limits.ARCHIVE_INDEX_EVERY
-        return self.ledger.number // every > self._indexed // every and time.monotonic() >= self._index_at
+
+def _save_index(shipper: Shipper) -> None:
+    shipper._patiently(lambda: save_index(shipper.bucket, shipper.ledger))
+    shipper._indexed = shipper.ledger.number
+    shipper._index_at = time.monotonic() + limits.ARCHIVE_INDEX_SECONDS_MIN
+    _find_many_objects(shipper)
+
+
+def _wants_index(shipper: Shipper) -> bool:
+    every = limits.ARCHIVE_INDEX_EVERY
+    return shipper.ledger.number // every > shipper._indexed // every and time.monotonic() >= shipper._index_at
 
 
 def _end(shipper: Shipper, refusal: QueratorError) -> None:

@@ -91,8 +91,6 @@ class Disk:
             is_here = partition.storage == self.storage.name
             if store is None or not store.unapplied_bytes or not is_here:
                 del self.behind[partition]
-                if partition.behind_on == self.storage.name:
-                    partition.behind_on = ""
         return [store for partition in self.behind if (store := partition.store) is not None]
 
     @property

@@ -267,8 +267,7 @@ class Turns:
         try:
             for flight in flights:
                 for partition in flight.plan.touched:
-                    if partition.behind_on != storage and partition.storage == storage:
-                        partition.behind_on = storage
+                    if partition.storage == storage:
                         behind[partition] = flight.logical
                 if doubt and not flight.doubt:
                     flight.doubt = doubt

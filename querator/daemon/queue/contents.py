@@ -176,10 +176,7 @@ class Contents:
         assert store is not None
         if not found:
             return
-        if isinstance(found, ItemColumns):
-            first_seq, last_seq = found.first_seq, found.last_seq
-        else:
-            first_seq, last_seq = found[0].seq, found[-1].seq
+        first_seq, last_seq = _ends(found)
         if first_seq <= window.cursor or self.departing.items or store.has_removed_from(first_seq):
             items = found.items(0, found.count) if isinstance(found, ItemColumns) else found
             gone = store.removed_among(list(map(_seq_of, items)))
@@ -202,9 +199,8 @@ class Contents:
         """Removes the items of leases that were taken out and succeeded."""
         batch = self.changes()
         if len(leases) == 1:
-            item = leases[0].item
-            same: Any = item  # Any: otherwise compiled code would turn the integer into a number and back
-            batch.remove = joined(batch.remove, [same.seq])
+            item: Any = leases[0].item  # Any: otherwise compiled code would turn integers into numbers and back
+            batch.remove = joined(batch.remove, [item.seq])
             self.created_sum -= item.created_at
             return
         batch.remove = joined(batch.remove, list(map(_leased_seq_of, leases)))
@@ -357,3 +353,8 @@ def returned(item: Item, seq: int, attempts: int, enqueue_at: int = 0) -> Item:
     return msgspec.structs.replace(
         item, seq=seq, attempts=attempts, enqueue_at=enqueue_at, birth=birth, imported_deadline=0
     )
+
+
+def _ends(found: list[Item] | ItemColumns) -> tuple[int, int]:
+    """The first and the last sequence of these items, which are ascending."""
+    return (found.first_seq, found.last_seq) if isinstance(found, ItemColumns) else (found[0].seq, found[-1].seq)

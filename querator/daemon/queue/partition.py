@@ -26,8 +26,6 @@ class Partition:
         self.placement = placement
         self.storage = placement.storage
         """The name of the storage. Kept here too, because every turn asks for it."""
-        self.behind_on = ""
-        """The storage whose engine has noted that the file may lack something; empty if none has."""
         self.number = placement.number
         self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
         """The part of each item id that says in which partition the item is."""

@@ -164,14 +164,14 @@ class Window:
         for them."""
         self.waiting += count
         if self.tail:
-            self._shorten_tail(self.tail[-1].last_seq)
+            self.applied(self.tail[-1].last_seq)
 
     def _wait(self, part: ItemChunk | RunChunk | ColumnChunk) -> None:
         self.tail.append(part)
         self.tail_items += part.count
         self.tail_bytes += part.payload_bytes
         if self.tail_bytes > 2 * self._bytes_max:
-            self._shorten_tail(part.last_seq)
+            self.applied(part.last_seq)
 
     def append_rows(self, rows: Rows | Run) -> None:
         if isinstance(rows, Run) and self.is_open():
@@ -342,9 +342,6 @@ class Window:
 
     def applied(self, through: int) -> None:
         """Drops the part of the tail up to this sequence, which the file has now."""
-        self._shorten_tail(through)
-
-    def _shorten_tail(self, through: int) -> None:
         while self.tail and self.tail[0].last_seq <= through:
             chunk = self.tail.popleft()
             self.tail_items -= chunk.count

@@ -126,7 +126,7 @@ class Delta:
         """
         others = batch.others
         if others is not None and (others.clear_ready or others.clear_leased or others.clear_scheduled):
-            self._clear(others)
+            _clear(self, others)
         add = batch.add
         if left is not None:
             _leave(self, batch, left)
@@ -230,24 +230,6 @@ class Delta:
             return False
         self.left_bytes -= left.item_bytes
         return True
-
-    def _clear(self, others: Others) -> None:
-        self.leases = dict(self.all_leases())
-        self.leased_stripes = {}
-        if others.clear_ready:
-            self.clear_ready = True
-            leases = self.leases
-            self.added = {seq: item for seq, item in self.added.items() if seq in leases}
-            _consume(map(self._drop_left, [seq for seq in self.left if seq not in leases]))
-            _clear_rows(self)
-        if others.clear_leased:
-            self.clear_leased = True
-            self.removed_upto = max(self.removed_upto, max(self.leases, default=0))
-            _move_out(list(filterfalse(self._drop_left, self.leases)), self.added, self.removed)
-            self.leases = {}
-        if others.clear_scheduled:
-            self.clear_scheduled = True
-            self.scheduled = {}
 
     def _drop_spent_rows(self) -> None:
         """Forgets rows that were removed entirely, oldest first."""
@@ -386,6 +368,25 @@ def _is_spent(delta: Delta, rows: Rows | Run) -> bool:
         gone[at] = 1
         at = gone.find(0, at)
     return at < 0
+
+
+def _clear(delta: Delta, others: Others) -> None:
+    delta.leases = dict(delta.all_leases())
+    delta.leased_stripes = {}
+    if others.clear_ready:
+        delta.clear_ready = True
+        leases = delta.leases
+        delta.added = {seq: item for seq, item in delta.added.items() if seq in leases}
+        _consume(map(delta._drop_left, [seq for seq in delta.left if seq not in leases]))
+        _clear_rows(delta)
+    if others.clear_leased:
+        delta.clear_leased = True
+        delta.removed_upto = max(delta.removed_upto, max(delta.leases, default=0))
+        _move_out(list(filterfalse(delta._drop_left, delta.leases)), delta.added, delta.removed)
+        delta.leases = {}
+    if others.clear_scheduled:
+        delta.clear_scheduled = True
+        delta.scheduled = {}
 
 
 def _clear_rows(delta: Delta) -> None:

@@ -434,10 +434,11 @@ def _items_in(batch: Batch) -> list[Item]:
     return items
 
 
-def number_records(taken: list[Batch]) -> None:
-    """Gives the records of these batches their numbers. Raises StorageError if one of the partitions was closed."""
+def numbered(taken: list[Batch]) -> list[Batch]:
+    """These batches, whose records get their numbers here. Raises StorageError if one of the partitions was closed."""
     for batch in taken:
         if batch.of.is_closed:
             closed = [one.of.uuid for one in taken if one.of.is_closed]
             raise StorageError(f"partition {closed[0]} was closed meanwhile", closed)
         batch.of.number(batch)
+    return taken

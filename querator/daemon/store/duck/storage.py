@@ -19,7 +19,7 @@ from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.resting import RestingFiles
 from querator.daemon.store.files import make_directory, sync_directory
 from querator.daemon.store.journal import RECORD_HEADER_BYTES, History, Journal, Opening
-from querator.daemon.store.unapplied import StagedBatches, number_records
+from querator.daemon.store.unapplied import StagedBatches, numbered
 from querator.items import Room
 
 _log = logging.getLogger(__name__)
@@ -287,8 +287,7 @@ class DuckStorage:
     def write(self, taken: object, on_loop: bool = False) -> None:
         assert isinstance(taken, list)
         try:
-            number_records(taken)
-            self._written = self._journal.append(taken, on_loop)
+            self._written = self._journal.append(numbered(taken), on_loop)
         except StorageError:
             self._staged.drop(taken)
             raise
