@@ -25,7 +25,7 @@ from querator.daemon.store.duck import applying
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
 from querator.errors import RequestFailed, RetryRequest
-from querator.items import Placement, Queue
+from querator.items import Placement, Queue, State
 from querator.wire.messages import QueueProduceItem
 
 WAIT_SECONDS = 20
@@ -562,6 +562,27 @@ def test_items_that_came_and_went_let_segments_go_without_a_write_to_their_file(
             upkeep.close()
         assert len(list(journal.glob("*.seg"))) == 1
         assert store.record_applied == applied
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
+
+
+def test_a_partition_is_in_error_if_an_apply_finds_that_the_journal_has_lost_a_record(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        logical = await bench.queue()
+        (partition,) = logical.partitions
+        large = QueueProduceItem(bytes_=bytes(limits.LEFT_RECORD_BYTES_MIN))
+        logical.submit(Produce(bench.answers.append, time.monotonic_ns() + 10**11, [large], False, ""))
+        await bench.until(lambda: len(bench.answers) == 1)
+        (segment,) = (tmp_path / "one" / "journal").glob("*.seg")
+        content = segment.read_bytes()
+        segment.write_bytes(content[:1_000] + b"?" + content[1_001:])
+        upkeep = Upkeep(bench.turns, 1 << 30)
+        try:
+            upkeep.look_after(bench.turns.disks["one"], hurry=True)
+            await bench.until(lambda: "cannot be trusted" in partition.health.error)
+        finally:
+            upkeep.close()
+        assert partition.reported_state is State.ERROR
 
     run(lambda: Bench(tmp_path, ON_LOOP), test)
 

@@ -12,7 +12,7 @@ from querator.daemon.engine.disks import Disk
 from querator.daemon.engine.turns import Turns
 from querator.daemon.metrics import CHECKPOINT_SECONDS
 from querator.daemon.queue import Logical, Partition, Read
-from querator.daemon.store import Storage
+from querator.daemon.store import RecordLost, Storage
 from querator.items import Room
 from querator.limits import (
     APPLY_BYTES,
@@ -208,7 +208,7 @@ class Upkeep:
             disk.catching_up = False
             disk.back_pressure.ends(time.monotonic())
             self._catch_up_next(disk)
-            if store.file_replaced():
+            if isinstance(error, RecordLost) or store.file_replaced():
                 logical.files.fail(partition, str(error))
                 return
             # The journal still has everything, so the queue keeps working. Upkeep tries again, less and less often.

@@ -358,6 +358,12 @@ class LackOfMemory(StorageError):
     """A call needs more memory than a store may use. Only this call fails; the store stays usable."""
 
 
+class RecordLost(StorageError):
+    """The journal no longer has a record that the partition's file lacks. Trying again cannot help. Opening the
+    partition again tells what is lost.
+    """
+
+
 def is_harmless(error: Exception) -> bool:
     """Whether a store stays usable after a call has failed with this error."""
     return isinstance(error, LackOfMemory) or not isinstance(error, StorageError)

@@ -22,7 +22,7 @@ from mypy_extensions import mypyc_attr
 
 from querator import limits
 from querator.daemon.failpoints import failpoint
-from querator.daemon.store.base import StorageError
+from querator.daemon.store.base import RecordLost, StorageError
 from querator.daemon.store.batches import Batch, encode, encode_apart, has_large_payloads, others_of
 from querator.daemon.store.columnar import ItemColumns, items_in
 from querator.daemon.store.delta import Delta, Left
@@ -349,9 +349,9 @@ class UnappliedStore:
                     return found
             try:
                 return self._items_of(waiting)
-            except FileNotFoundError as error:
+            except RecordLost:
                 if applied_through == self.unapplied.applied_through:
-                    raise StorageError(f"partition {self.uuid}: {error}", [self.uuid]) from error
+                    raise
                 # The items are in the file by now, and the journal has overwritten their records.
 
     def _waiting(self, after: int, before: int, items_max: int, bytes_max: int) -> list[tuple[int, Source]]:
@@ -371,7 +371,7 @@ class UnappliedStore:
         return found
 
     def _items_of(self, waiting: Sequence[tuple[int, Source]]) -> list[Item]:
-        """These items, ascending. Raises FileNotFoundError if the journal has no longer what is left in it."""
+        """These items, ascending. Raises RecordLost if the journal no longer has what was left in it."""
         seqs = {seq for seq, _ in waiting}
         items: list[Item] = []
         rows: dict[int, Rows | Run] = {}
@@ -390,7 +390,7 @@ class UnappliedStore:
         return sorted(items, key=_seq_of)
 
     def _left_batches(self, records: Iterable[Left]) -> Iterator[Batch]:
-        """The batches of records that were left in the journal. Raises FileNotFoundError if one is gone."""
+        """The batches of records that were left in the journal. Raises RecordLost if one is gone."""
         raise NotImplementedError
 
     def _ready_in_file(self, after: int, before: int, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:

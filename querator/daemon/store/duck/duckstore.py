@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import duckdb
 
 from querator import limits
-from querator.daemon.store.base import StorageError, Summary
+from querator.daemon.store.base import RecordLost, StorageError, Summary
 from querator.daemon.store.batches import Batch, decode
 from querator.daemon.store.columnar import ItemColumns
 from querator.daemon.store.delta import Delta, Left
@@ -26,7 +26,7 @@ from querator.daemon.store.duck.resting import Rest, mark_of
 from querator.daemon.store.duck.slices import Scan, Slice, read_slice, split_table
 from querator.daemon.store.duck.snapshot import FileSnapshot
 from querator.daemon.store.fingerprints import Fingerprints
-from querator.daemon.store.journal import Journal, Skip
+from querator.daemon.store.journal import Journal, Place, Skip
 from querator.daemon.store.unapplied import StagedBatches, UnappliedStore
 from querator.items import Item
 
@@ -143,10 +143,17 @@ class DuckStore(UnappliedStore):
 
     def _left_batches(self, records: Iterable[Left], in_place: bool = False) -> Iterator[Batch]:
         places = sorted([record.place for record in records])
+        try:
+            for payload in self._payloads(places):
+                yield decode(payload, in_place)
+        except FileNotFoundError as error:
+            raise RecordLost(f"partition {self.uuid}: {error}", [self.uuid]) from error
+
+    def _payloads(self, places: list[Place]) -> Iterator[memoryview]:
         done = 0
         try:
             for number, payload in self._journal.payloads(places):
-                yield decode(payload, in_place)
+                yield payload
                 done = number
         except FileNotFoundError:
             # The segment was trimmed meanwhile, and the records that this partition needs were copied out of it.
@@ -156,7 +163,7 @@ class DuckStore(UnappliedStore):
             if len(places) < len(wanted):
                 raise
             for _, payload in self._journal.payloads(places):
-                yield decode(payload, in_place)
+                yield payload
 
     def _look_again(self) -> None:
         """Reads again which records the file contains, because a transaction that failed may still be durable."""
