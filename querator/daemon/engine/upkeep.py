@@ -231,13 +231,8 @@ class Upkeep:
             if forgets:
                 partition.health.old_keys_deleted(now_us)
             self._catch_up_next(disk)
-            if not disk.catching_up and (
-                partition.health.congested
-                or disk.memory_bytes >= APPLY_BYTES
-                or disk.left_bytes >= disk.left_bytes_max // 2
-                or disk.is_idle
-            ):
-                # Much has arrived meanwhile, or producers wait for room: do not wait for the next round.
+            if not disk.catching_up:
+                # Much may have arrived meanwhile, or producers wait for room: do not wait for the next round.
                 self._loop.call_soon(self.look_after, disk)
 
         self._turns.threads.run(Read(partition, None, work, done, failed, upkeep=True))
