@@ -18,7 +18,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 BATCH: Final = 1
 """The payload is a batch of the partition."""
