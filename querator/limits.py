@@ -174,10 +174,11 @@ SPARES_ROOM_BYTES_MIN = 1_000_000_000
 """With less free space on the disk, no spare files are made."""
 QUARANTINE_ROOM_BYTES_MIN = 100_000_000
 """Files are copied to the quarantine only if this much of the disk stays free."""
-UNAPPLIED_BYTES_MAX = 48_000_000
+UNAPPLIED_BYTES_MAX = 96_000_000
 """Journal bytes of items that are not in the partition files yet, per storage. When there are more, producers wait."""
-APPLY_BYTES = 24_000_000
-"""When memory holds this many unapplied bytes, they are applied to the partition files."""
+APPLY_BYTES = 48_000_000
+"""When memory holds this many unapplied bytes, they are applied to the partition files. Bursts below it, which consumers
+complete within seconds, never meet SQL."""
 LEFT_RECORD_BYTES_MIN = 64_000
 LEFT_ITEM_BYTES_MIN = 4_096
 """New items of a record of at least the first size, with at least the second size per item, are left in the journal
