@@ -236,11 +236,13 @@ class DuckStore(UnappliedStore):
     def _rewrite(self, block_bytes: int) -> None:
         self.checkpoint(force=True)
         with self.failures():
+            self._is_doubtful = True  # if the file cannot be attached now, the next apply tries it again
             try:
                 self._files.compact(self.uuid, self.file, block_bytes)
             finally:
-                self._file = self._files.attach_compacted(self.uuid)
                 self._inode = _inode(self.path)
+                self._file = self._files.attach_compacted(self.uuid)
+                self._is_doubtful = False
 
     def file_replaced(self) -> bool:
         try:
