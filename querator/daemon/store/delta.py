@@ -132,7 +132,7 @@ class Delta:
             _leave(self, batch, left)
         elif add is not None:
             if len(add) == 1:
-                item: Any = add[0]  # Any: otherwise compiled code would turn the integer into a number and back
+                item: Any = add[0]  # Any: otherwise compiled code would unbox and box the integer
                 self.added[item.seq] = item
             else:
                 self.added.update(zip(map(_seq_of, add), add, strict=True))
