@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Compiled code does not look these up: it would have to do that with every call.
+# Final, so that compiled code need not look them up in `time` with every call.
 monotonic_ns: Final[Callable[[], int]] = time.monotonic_ns
 perf_counter: Final[Callable[[], float]] = time.perf_counter
 _time_ns: Final[Callable[[], int]] = time.time_ns

@@ -15,25 +15,29 @@ from querator.wire.messages import QueueProduceItem
 _KEY = b'"utf8":'
 _PLACEHOLDER = b"-"
 _GAP_BYTES_MAX = 4_096
-"""Where more than this is between two texts, no further text is looked for."""
+"""A text that begins further behind the one before it is not looked for, and neither are those behind it."""
+_TEXT_BYTES_MIN = 400
+"""To decode a shorter text costs less than to look for it."""
 
 
 def cut(body: bytes) -> tuple[bytes, list[bytes]] | None:
-    """The body with a placeholder in place of each text, and the texts. None if the texts found are not most of the
-    body, or if a character of the body needs a closer look.
+    """The body with a placeholder in place of each text, and the texts. None if a character of the body needs a closer
+    look, if the texts are short on average, or if they are not most of the body.
 
     Without backslashes each quote begins or ends a string. So what stands between two quotes is a string or, in an
-    invalid body, something between strings. In both cases the rest of the body is as valid as the body.
+    invalid body, something between strings. A placeholder there does not make an invalid body valid. It can make a
+    valid body invalid, if the string was a key: then the caller decodes the whole body.
     """
     if b"\\" in body or not _is_plain(body):
         return None
     rest = bytearray()
     texts: list[bytes] = []
-    at = 0
+    at = found = 0
     while (key := body.find(_KEY, at, at + _GAP_BYTES_MAX)) >= 0:
         start = body.find(b'"', key + len(_KEY)) + 1
         end = body.find(b'"', start)
-        if not start or end < 0:
+        found += 1
+        if not start or end < found * _TEXT_BYTES_MIN:
             return None
         rest += body[at:start]
         if start < end:
@@ -46,10 +50,10 @@ def cut(body: bytes) -> tuple[bytes, list[bytes]] | None:
 
 def put_back(items: Sequence[QueueProduceItem], texts: Sequence[bytes]) -> bool:
     """Gives the items of the decoded rest their texts. False if a text was not that of an item."""
-    without = [item for item in items if item.utf8]
-    if len(without) != len(texts):
+    with_placeholder = [item for item in items if item.utf8]
+    if len(with_placeholder) != len(texts):
         return False
-    for item, text in zip(without, texts, strict=True):
+    for item, text in zip(with_placeholder, texts, strict=True):
         item.utf8 = ""
         item.bytes_ = item.bytes_ or text
     return True

@@ -83,7 +83,7 @@ def _one_as_json(before: str, lease: Any) -> bytes:
 
 
 class _QueueName:
-    """The beginning of an answer, for the queue of the last answer. Requests for a queue often follow each other."""
+    """The beginning of an answer. Kept for the last queue, because answers of one queue often follow each other."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -96,8 +96,8 @@ class _QueueName:
 
 
 class _Shared:
-    """The attempts and the deadline of the last item. All leases of a pass have the same deadline, and most of them the
-    same attempts."""
+    """An item's attempts and deadline in an answer. Kept for the last item, because all leases of a pass have the same
+    deadline, and most of them the same attempts."""
 
     def __init__(self) -> None:
         self._attempts = -1

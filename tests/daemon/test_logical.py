@@ -13,6 +13,7 @@ from querator.daemon.queue import lifecycle
 from querator.daemon.queue.requests import REPEATED, Arrival, LeaseItems, Produce, key_of
 from querator.daemon.store.base import StorageError
 from querator.items import Item, State
+from querator.wire.leased import LeaseReply
 from querator.wire.messages import QueueProduceItem
 from tests.daemon.driver import FAR_NS, SECOND, Answer, Driver
 from tests.memory_storage import MemoryStore
@@ -1027,6 +1028,62 @@ class TestFailures:
         assert answer.error == refused.error == "Internal Error"
         d.elapse(1)
         assert d.payloads(d.lease().leases) == ["a"]
+
+    def break_off(self, d: Driver) -> None:
+        """A pass that breaks off when it completes items, after everything else."""
+        logical = d.logicals["q"]
+        answer = d.complete([[]], run=False)
+        with pytest.raises(TypeError):
+            logical.plan(d.now_us, d.now_ns)
+        logical.settle(logical.give_up(), {})
+        assert answer.error == "Internal Error"
+
+    def test_a_plan_that_breaks_off_answers_leases_that_waited_since_an_earlier_one(self, d):
+        d.create()
+        overdue = d.lease()
+        d.elapse(5)
+        served = d.lease()
+        d.now_ns += 6 * 10**9
+        d.produce(["a"], run=False)
+        self.break_off(d)
+        assert served.error == overdue.error == "Internal Error"
+        d.elapse(1)
+        d.produce(["b"])
+        assert (d.stored(), d.payloads(d.lease().leases)) == (["b"], ["b"])
+
+    def test_a_plan_that_breaks_off_before_it_takes_requests_answers_them(self, d):
+        logical = d.create()
+        logical.current_pass.undelivered.append(LeaseReply("q", 7, []))
+        logical.wake()
+        answer = d.produce(run=False)
+        with pytest.raises(IndexError):
+            logical.plan(d.now_us, d.now_ns)
+        logical.settle(logical.give_up(), {})
+        assert answer.error == "Internal Error"
+
+    def test_a_request_id_is_not_remembered_by_a_plan_that_breaks_off(self, d):
+        d.create()
+        d.produce(["a"], request_id="old")
+        refused = d.produce(["b"], request_id="new", run=False)
+        d.produce(["a"], request_id="old", run=False)
+        self.break_off(d)
+        assert refused.error == "Internal Error"
+        d.elapse(1)
+        assert d.produce(["b"], request_id="new").result is None
+        assert d.produce(["a"], request_id="old").result is REPEATED
+        assert d.stored() == ["a", "b"]
+
+    def test_a_lease_whose_ids_are_looked_up_is_not_parked_after_a_plan_that_breaks_off(self, d):
+        d.create()
+        d.produce(["a"])
+        (gone,) = ids(d.lease())
+        d.complete([gone])
+        answer = d.lease(client="x", completes=[gone], run=False)
+        self.break_off(d)
+        assert answer.error == "Internal Error"
+        d.elapse(1)
+        d.produce(["b"])
+        assert d.payloads(d.lease(client="x").leases) == ["b"]
 
 
 class TestHolders:

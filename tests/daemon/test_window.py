@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pyarrow as pa
 
 from querator.config_file import LimitsConfig
@@ -331,6 +333,20 @@ def test_items_of_large_requests_are_runs_again_when_they_are_read_from_the_file
     assert (window.ahead_bytes, window.has_next()) == (0, False)
 
 
+def test_columns_are_freed_without_the_collector_once_their_runs_are_leased():
+    window = window_with_a_backlog(40)
+    gc.collect()  # what other tests have left would be freed meanwhile
+    gc.disable()
+    try:
+        before = pa.total_allocated_bytes()
+        window.extend_columns(columns_of_runs(1, 21))
+        assert pa.total_allocated_bytes() > before
+        window.take_runs(40)
+        assert pa.total_allocated_bytes() == before
+    finally:
+        gc.enable()
+
+
 def test_runs_that_were_read_keep_their_texts():
     items_read = [Item(seq, 77, 9_000, b"", kind=f"k{seq}", encoding="json") for seq in range(1, 21)]
     window = window_with_a_backlog(20)
@@ -344,7 +360,7 @@ def test_short_runs_and_items_that_came_back_are_read_as_items():
     for read in (columns(1, 40), ItemColumns(pa.table(item_rows(came_back)))):
         window = window_with_a_backlog(40)
         window.extend_columns(read)
-        assert read.runs == [] == window.take_runs(20)
+        assert read.runs() == [] == window.take_runs(20)
         assert len(taken(window, 20)) == 20
 
 

@@ -20,7 +20,7 @@ from querator.daemon.engine import Turns, Upkeep, at_store, change, close_partit
 from querator.daemon.queue.logical import Logical
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
 from querator.daemon.queue.requests import Complete, LeaseItems, Produce, Read
-from querator.daemon.store import LackOfMemory, StorageError, Store
+from querator.daemon.store import Batch, LackOfMemory, StorageError, Store
 from querator.daemon.store.duck import applying
 from querator.daemon.store.duck.duckstore import DuckStore
 from querator.daemon.store.duck.storage import DuckStorage
@@ -166,6 +166,44 @@ def test_a_failed_write_acknowledges_nothing(tmp_path: Path, way: str) -> None:
         assert (partition.counts.total, partition.counts.leased) == (1, 1)
 
     run(lambda: Bench(tmp_path, way), test)
+
+
+@both_ways
+def test_a_write_that_failed_because_of_one_partition_acknowledges_no_other_queue(tmp_path: Path, way: str) -> None:
+    """None of its batches is durable."""
+
+    async def test(bench: Bench) -> None:
+        queues = [await bench.queue("a"), await bench.queue("b")]
+        (partition,) = queues[0].partitions
+        bench.storage.error = StorageError("partition was closed meanwhile", [partition.placement.uuid])
+        for logical in queues:
+            bench.produce(logical)
+        await bench.until(lambda: bench.storage.error is None and not bench.turns.disks["one"].writing)
+        assert bench.answers == []
+        for logical in queues:
+            logical.end_back_offs()
+            logical.wake()
+        await bench.until(lambda: bench.answers == [None, None])
+        assert [logical.partitions[0].store.record_written for logical in queues] == [1, 1]
+
+    run(lambda: Bench(tmp_path, way), test)
+
+
+def test_a_batch_that_was_left_behind_by_a_closed_store_costs_no_other_queue_its_items(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        queues = [await bench.queue("a"), await bench.queue("b")]
+        (closed, other) = [logical.partitions[0] for logical in queues]
+        closed.store.unapplied.commit(Batch())
+        bench.storage.release(closed.placement.uuid)
+        bench.produce(queues[1])
+        await bench.until(lambda: bool(other.health.error))
+        assert bench.answers == []
+        queues[1].end_back_offs()
+        queues[1].wake()
+        await bench.until(lambda: bench.answers == [None])
+        assert other.store.record_written == 1
+
+    run(lambda: Bench(tmp_path, ON_LOOP), test)
 
 
 @both_ways

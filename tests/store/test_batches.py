@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
@@ -104,3 +105,19 @@ def test_a_record_that_is_cut_or_longer_is_not_a_batch() -> None:
     for wrong in (b"", record[:5], record[:20], record[:-1], record + b"x"):
         with pytest.raises(msgspec.MsgspecError):
             decode(wrong)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_record_with_more_or_fewer_payloads_than_items_is_not_a_batch(count: int) -> None:
+    """Only a defect could write it. Items must not get the payloads of others, or none."""
+    record = joined(encode_apart(batch_of(add=[item(9)], rows=[Run(1, count, 10, 20, [b"x" * 20_000] * 4)])))
+    with pytest.raises(msgspec.MsgspecError):
+        decode(record)
+
+
+def test_a_record_whose_items_lack_payloads_is_not_a_batch() -> None:
+    record = joined(encode_apart(batch_of(add=[item(1, payload=b"x" * 20_000), item(2)])))
+    count, size, *lengths = struct.unpack_from("<IIII", record, 1)
+    assert (count, lengths) == (2, [20_000, 0])
+    with pytest.raises(msgspec.MsgspecError):
+        decode(record[:1] + struct.pack("<III", 1, size, 20_000) + record[17:])

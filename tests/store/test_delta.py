@@ -182,3 +182,21 @@ def test_memory_counts_items_and_the_keys_of_removed_ones() -> None:
     delta.absorb(batch_of(remove=[3, 4]))
     assert few > 0
     assert delta.memory_bytes == 2 * few
+
+
+def test_the_contents_may_be_dropped_while_another_thread_asks_for_a_state() -> None:
+    class Asked:
+        """Items during whose look-up the contents are dropped."""
+
+        count = 3
+        last_seq = 3
+
+        @property
+        def first_seq(self) -> int:
+            delta.drop_contents()
+            return 1
+
+    delta = delta_of()
+    delta.rows = [Asked()]  # type: ignore[list-item]
+    assert delta.state_after(2, "ready") == "ready"
+    assert delta.rows == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +232,32 @@ def test_a_file_with_rows_or_an_open_snapshot_keeps_its_blocks(
     store.flush()
     assert store.file.block_bytes() == SMALL_BLOCK_BYTES
     assert ready_seqs(store) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("is_switched", [False, True], ids=["before the switch", "after the switch"])
+def test_a_file_that_could_not_be_attached_after_it_got_larger_blocks_is_attached_later(
+    storage: DuckStorage, store: DuckStore, monkeypatch: pytest.MonkeyPatch, is_switched: bool
+) -> None:
+    monkeypatch.setattr(limits, "LARGE_BLOCKS_BYTES_MIN", SIZE)
+    write(storage, store, large(1, 2))
+    with monkeypatch.context() as patched:
+        instance = store.file.instance
+        attach = instance.attach
+        if not is_switched:
+            patched.setattr(Path, "rename", lambda *_: no_descriptors())
+        patched.setattr(
+            instance, "attach", lambda name, *rest: attach(name, *rest) if "_copy" in name else no_descriptors()
+        )
+        with pytest.raises(StorageError, match="Too many open files"):
+            store.flush()
+    assert not store.file_replaced()
+    store.flush()
+    assert ready_seqs(store) == [1, 2]
+    assert store.file.block_bytes() == LARGE_BLOCK_BYTES
+
+
+def no_descriptors() -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.parametrize("step", ["compact.copied", "compact.switched", "apply.committed"])

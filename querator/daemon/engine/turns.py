@@ -21,7 +21,7 @@ from querator.daemon.engine.flights import Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.queue import NEVER, Logical, Move, Partition
-from querator.daemon.store import Storage, StorageError
+from querator.daemon.store import Storage
 
 log = logging.getLogger("querator.daemon.engine")
 
@@ -367,13 +367,13 @@ def _follow_up(turns: Turns, flight: Flight) -> None:
 
 
 def _write_failed(turns: Turns, disk: Disk, flights: list[Flight], error: BaseException) -> None:
-    """Notes which partitions failed, so that their passes are settled with the error."""
+    """Notes that all partitions of the write failed, so that their passes are settled with the error. None of their
+    batches is durable, even if the error concerns one partition only.
+    """
     log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
-    concerned = error.uuids if isinstance(error, StorageError) else frozenset()
     for flight in flights:
         for partition in flight.plan.touched:
-            is_here = partition.storage == disk.storage.name
-            if is_here and (not concerned or partition.placement.uuid in concerned):
+            if partition.storage == disk.storage.name:
                 flight.failed[partition] = str(error)
     if disk.storage.failure:
         # The storage as a whole can no longer be trusted, so every partition in it must be read again.

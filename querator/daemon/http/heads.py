@@ -34,15 +34,15 @@ class RememberedHeads:
 
     def __init__(self) -> None:
         self.whole: dict[bytes, KnownHead] = {}
-        """Whoever looks for a head looks here first, and calls `find` for other heads."""
+        """By their bytes. Callers look here first, and call `find` for other heads."""
         self._by_size: dict[int, KnownHead] = {}
-        """The head of the last request of each size, which a client probably repeats. To compare it takes a tenth of
-        finding the head's end and hashing it.
+        """By the size of a whole request, the head of the last request of that size. Clients mostly repeat their heads,
+        and comparing one takes a tenth of the time of finding its end and hashing it.
         """
         self._without_length: dict[bytes, Call] = {}
 
     def of_request(self, data: bytes) -> KnownHead | None:
-        """The head of one whole request, if it is known and the request is all that arrived."""
+        """The head of `data`, if it is known and `data` is exactly one request."""
         known = self._by_size.get(len(data))
         if known is not None and data[: known.bytes] == known.head:
             return known

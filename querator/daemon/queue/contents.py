@@ -199,7 +199,7 @@ class Contents:
         """Removes the items of leases that were taken out and succeeded."""
         batch = self.changes()
         if len(leases) == 1:
-            item: Any = leases[0].item  # Any: otherwise compiled code would turn integers into numbers and back
+            item: Any = leases[0].item  # Any: otherwise compiled code would unbox and box its integers
             batch.remove = joined(batch.remove, [item.seq])
             self.created_sum -= item.created_at
             return

@@ -4,8 +4,8 @@ The partitions are kept sorted by failures, then by load, both ascending, and st
 first partition and a lease to the last one, which then moves to its new place. For a produce, the load of a partition
 is the number of its waiting and scheduled items. For a lease, only waiting items count.
 
-A partition is compared by its weight, which is one number. Whoever sorts partitions keeps their weights in a list of
-its own, because asking each partition again would cost more than everything else here.
+Partitions are compared by their weights, which are single numbers. Callers keep the weights in a list beside that of
+the partitions, because asking each partition again would cost more than everything else here.
 """
 
 from __future__ import annotations

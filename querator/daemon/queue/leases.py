@@ -24,7 +24,7 @@ TO_DIE_US: Final = ZERO_TIME_US + 1
 TO_MOVE_US: Final = ZERO_TIME_US + 2
 
 _MANY_IDS: Final = 16
-"""So many ids are encoded together, because those of a produce have consecutive sequences."""
+"""From this number on, ids are encoded together, because those of one produce have consecutive sequences."""
 
 _seq_of = attrgetter("seq")
 _hold_of = attrgetter("hold")
@@ -120,7 +120,7 @@ class Leases:
         else:
             texts = ids.encode_many(self._prefix, list(map(_seq_of, items)))
         by_id = self.by_id
-        # Any: compiled code would turn integers of known type into numbers and back for each item.
+        # Any: compiled code would unbox and box an integer of known type for each item.
         same_deadline: Any = deadline
         seqs: list[Any] = []
         attempts: list[Any] = []

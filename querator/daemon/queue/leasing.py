@@ -54,7 +54,7 @@ def serve(this: Pass) -> None:
 
 
 def _first(parked: ParkedLeases, count: int) -> list[LeaseItems]:
-    """The first so many requests: each of them takes an item."""
+    """At most `count` requests, in the order of arrival. Each of them takes at least one item."""
     waiting = parked.waiting
     return list(waiting.values()) if len(waiting) <= count else list(islice(waiting.values(), count))
 
@@ -88,7 +88,7 @@ def _assign(this: Pass) -> list[tuple[Partition, list[LeaseItems]]]:
 
 
 def _fullest(order: list[Partition]) -> Partition:
-    """The partition that the sorted order has last."""
+    """The partition with the highest weight. Of equals the last one, as if they were sorted."""
     fullest, heaviest = order[0], -1
     for partition in order:
         own = distribution.weight(partition.failures, partition.contents.window.waiting)

@@ -154,11 +154,7 @@ class Logical:
     def give_up(self) -> Pass:
         """Called after `plan` raised, which is a defect. Drops the whole pass, and reads memory again from storage."""
         this = self._pass
-        for request in this.taken:
-            if isinstance(request, LeaseItems):
-                self._parked.remove(request)
-            request.answer(InternalError())
-        self._pass.inbox.clear()
+        settling.break_off(this, InternalError())
         for partition in self._partitions:
             if partition.store is not None:
                 self._files.fail(partition, "internal error")

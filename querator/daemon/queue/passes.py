@@ -86,8 +86,8 @@ class Pass:
         self.taken: list[Request] = []
         """The requests that the pass has taken in."""
         self.only = MIXED
-        """PRODUCES if all of them are produces whose items are ready at once, and that have no request id. COMPLETES if
-        all of them are completes. Otherwise the next two lists have those that planners look at."""
+        """PRODUCES if all of them are produces without a request id, whose items are ready at once. COMPLETES if all of
+        them are completes. Otherwise MIXED, and the planners look at the next two lists."""
         self.produces: list[Produce | Arrival] = []
         """The requests that bring items."""
         self.completes: list[Request] = []

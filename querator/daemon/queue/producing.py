@@ -24,7 +24,7 @@ from querator.limits import ROWS_ITEMS_MIN, SCHEDULE_AHEAD_MIN_US
 if TYPE_CHECKING:
     from querator.wire.messages import QueueProduceItem
 
-_new_item: Final[Callable[..., Item]] = Item  # compiled code looks up a name that it imports in every call
+_new_item: Final[Callable[..., Item]] = Item  # compiled code would look up the imported name in every call
 _kind_of = attrgetter("kind")
 _reference_of = attrgetter("reference")
 _encoding_of = attrgetter("encoding")
@@ -159,7 +159,7 @@ def _produce_few(drafts: Sequence[QueueProduceItem], contents: Contents, first: 
     """Makes items one by one. In compiled code that costs less than columns, in plain code a little more."""
     items: list[Item] = []
     size = 0
-    # Any: compiled code would turn integers of known type into numbers and back for each item.
+    # Any: compiled code would unbox and box an integer of known type for each item.
     same_now: Any = now
     same_expire: Any = expire
     for seq, d in enumerate(drafts, first):

@@ -78,6 +78,22 @@ def fail(this: Pass, failed: dict[Partition, str]) -> None:
     this.wake()
 
 
+def break_off(this: Pass, error: QueratorError) -> None:
+    """Answers every request that a pass has looked at, or would have taken in, after its plan broke off. A parked lease
+    that it served is only among the answers.
+    """
+    for request, _, after in this.answers:
+        if after is not None and isinstance(request, Produce | Arrival):
+            repeats.take_back(this, request)
+    for request in [*this.taken, *this.inbox, *[request for request, _, _ in this.answers]]:
+        if isinstance(request, LeaseItems):
+            request.abandoned = True  # a look-up that is under way must not park it
+            this.parked.remove(request)
+        request.answer(error)
+    this.inbox.clear()
+    this.moves.call_off(this.partitions)
+
+
 def _count_death(this: Pass, death: Death) -> None:
     this.counters.dead[death.reason] += 1
     this.died(death)

@@ -309,9 +309,10 @@ class Window:
 
     def extend_columns(self, columns: ItemColumns) -> None:
         """`extend` for items in columns."""
-        if not columns.runs:
+        runs = columns.runs()
+        if not runs:
             self._follow(columns)
-        for run in columns.runs:
+        for run in runs:
             self._follow(RunChunk(run))
 
     def _follow(self, part: ItemColumns | ItemChunk | RunChunk) -> None:

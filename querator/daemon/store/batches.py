@@ -244,12 +244,16 @@ def decode(record: bytes | memoryview, in_place: bool = False) -> Batch:
 
 def _put_back(batch: Batch, payloads: list[Any]) -> None:
     """Gives the new items their payloads, in the order of `_payloads`."""
+    runs = [rows for rows in _rows_of(batch) if isinstance(rows, Run)]
+    items = batch.add or []
+    count = len(items) + sum([run.count for run in runs])
+    if count != len(payloads):
+        raise msgspec.DecodeError(f"the record has {len(payloads)} payloads for {count} items")
     rest = iter(payloads)
-    for item in batch.add or ():
-        item.payload = next(rest)
-    for rows in _rows_of(batch):
-        if isinstance(rows, Run):
-            rows.payloads = list(islice(rest, rows.count))
+    for item, payload in zip(items, rest, strict=False):
+        item.payload = payload
+    for run in runs:
+        run.payloads = list(islice(rest, run.count))
 
 
 def _batch_of(payload: bytes | memoryview) -> Batch:

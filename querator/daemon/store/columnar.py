@@ -132,10 +132,18 @@ class ItemColumns:
                 self._columns.append(texts if size else default)
             else:
                 self._columns.append(_numbers(column) if _has_number(column) else default)
-        self.runs = self._find_runs(table)
-        """All of these items as runs, in order. Empty if some differ in other fields, or if the runs would be short."""
+        self._runs = self._find_runs(table)
 
-    def _find_runs(self, table: pa.Table) -> list[RunColumns]:
+    def runs(self) -> list[RunColumns]:
+        """All of these items as runs, in order. Empty if some differ in other fields, or if the runs would be short.
+
+        Made anew each time: kept here, they would be a reference cycle, and the collector runs too rarely for the bytes
+        of the columns.
+        """
+        return [RunColumns(self, *places_and_size) for places_and_size in self._runs]
+
+    def _find_runs(self, table: pa.Table) -> list[tuple[int, int, int]]:
+        """For each run the places where it begins and ends, and the bytes of its payloads."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -152,10 +160,10 @@ class ItemColumns:
             return []
         payloads = self._columns[PAYLOAD]
         ends = pa.array([0] * self.count) if payloads == b"" else pc.cumulative_sum(pc.binary_length(payloads))
-        found: list[RunColumns] = []
+        found: list[tuple[int, int, int]] = []
         start = begin = 0
         for last, end in zip(last_places, ends.take(pa.array(last_places)).to_pylist(), strict=True):
-            found.append(RunColumns(self, start, last + 1, end - begin))
+            found.append((start, last + 1, end - begin))
             start, begin = last + 1, end
         return found
 

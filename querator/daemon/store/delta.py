@@ -132,7 +132,7 @@ class Delta:
             _leave(self, batch, left)
         elif add is not None:
             if len(add) == 1:
-                item: Any = add[0]  # Any: otherwise compiled code would turn the integer into a number and back
+                item: Any = add[0]  # Any: otherwise compiled code would unbox and box the integer
                 self.added[item.seq] = item
             else:
                 self.added.update(zip(map(_seq_of, add), add, strict=True))
@@ -268,8 +268,10 @@ class Delta:
         if seq in self.removed:
             return ""
         rows = self._rows_with(seq)
-        if rows is not None and rows.first_seq in self.gone and self.gone[rows.first_seq][seq - rows.first_seq]:
-            return ""
+        if rows is not None:
+            gone = self.gone.get(rows.first_seq)
+            if gone is not None and gone[seq - rows.first_seq]:
+                return ""
         if seq in self.leases or any([seq in leased.stripe.seqs for leased in list(self.leased_stripes.values())]):
             return "leased"
         if seq in self.added or seq in self.left or rows is not None:
@@ -304,13 +306,14 @@ class Delta:
                 yield seq, contents
 
     def _rows_with(self, seq: int) -> Rows | Run | None:
-        at = bisect_right(self.rows, seq, key=_first_seq_of) - 1
-        return self.rows[at] if at >= 0 and seq <= self.rows[at].last_seq else None
+        rows = self.rows  # another thread may put an empty list there meanwhile
+        at = bisect_right(rows, seq, key=_first_seq_of) - 1
+        return rows[at] if at >= 0 and seq <= rows[at].last_seq else None
 
     def drop_contents(self) -> None:
         """Frees the contents after an apply, except what `state_after` needs."""
         applied: tuple[dict[int, Any], ...] = (self.added, self.scheduled)
-        rows = self.rows
+        rows = list(self.rows)  # `state_after` may look at the list itself meanwhile, in another thread
         if self.clear_ready or self.clear_leased or self.clear_scheduled:
             self.added = dict.fromkeys(self.added, _NOTHING)
             self.scheduled = dict.fromkeys(self.scheduled, _NOTHING)

@@ -60,7 +60,7 @@ class StagedBatches:
         """
         total = 0
         at = 0 if written is None else written[1]
-        # Looked up once, because compiled code looks up what is imported from a module that is not compiled.
+        # Local names: compiled code would look these up in their modules for every batch.
         header_bytes: int = RECORD_HEADER_BYTES
         left_bytes_min: int = LEFT_RECORD_BYTES_MIN
         with self.lock:

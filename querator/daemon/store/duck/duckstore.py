@@ -234,8 +234,8 @@ class DuckStore(UnappliedStore):
         self._rewrite(LARGEST_BLOCK_BYTES)
 
     def _enlarge_blocks(self) -> None:
-        """Makes a file without rows anew for large payloads: small blocks would cost a third of the time of an apply.
-        Reads do not look into such a file.
+        """Remakes a file without rows with larger blocks, before large payloads are applied: with small blocks an apply
+        takes a third longer. Reads do not look into a file without rows, so none runs meanwhile.
         """
         if not self._snapshots and self.file.block_bytes() < LARGE_BLOCK_BYTES:
             self._rewrite(LARGE_BLOCK_BYTES)
@@ -243,11 +243,13 @@ class DuckStore(UnappliedStore):
     def _rewrite(self, block_bytes: int) -> None:
         self.checkpoint(force=True)
         with self.failures():
+            self._is_doubtful = True  # if the file cannot be attached now, the next apply tries it again
             try:
                 self._files.compact(self.uuid, self.file, block_bytes)
             finally:
-                self._file = self._files.attach_compacted(self.uuid)
                 self._inode = _inode(self.path)
+                self._file = self._files.attach_compacted(self.uuid)
+                self._is_doubtful = False
 
     def file_replaced(self) -> bool:
         try:
@@ -279,7 +281,7 @@ class DuckStore(UnappliedStore):
         self.rest()  # a file without rows is attached if somebody has read it
 
     def _ready_in_file(self, after: int, before: int, items_max: int, bytes_max: int) -> list[Item] | ItemColumns:
-        # A file without rows may be made anew meanwhile.
+        # A file without rows may be remade meanwhile.
         return [] if self.is_blank else self._read_ahead(after, before, items_max, bytes_max)
 
     free_share = _of_file(PartitionFile.free_share)

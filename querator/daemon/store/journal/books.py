@@ -45,7 +45,7 @@ class Segment:
         self.needs: dict[bytes, int] = {}
         """The last record that each partition still needs of this segment."""
         self.unneeded: dict[bytes, int] = {}
-        """The last record that each partition had needed of this segment, and does not need any more."""
+        """The last record of this segment that each partition needed once, and needs no longer."""
 
 
 class Books:
