@@ -19,6 +19,7 @@ from querator import limits
 from querator.daemon.archive.shipping import Shipper
 from querator.daemon.engine import Turns
 from querator.daemon.storages import Storages
+from querator.errors import RequestFailed
 
 log = logging.getLogger("querator.archive")
 
@@ -79,6 +80,14 @@ class AnswerGate:
             self._waiting.append(Waiting(self._doubted_until, time.monotonic(), ended))
         else:
             ended("")
+
+    async def until_acknowledged(self) -> None:
+        """Returns when a change that is durable here may be acknowledged. Raises RequestFailed if it may not be."""
+        ended: asyncio.Future[str] = self._loop.create_future()
+        self.after_write(lambda reason: None if ended.done() else ended.set_result(reason))
+        if reason := await ended:
+            # Not RetryRequest: the change was made, so a client that repeats it would be told that it exists already.
+            raise RequestFailed(f"the change was made on this machine only; {reason}")
 
     def halt(self, reason: str) -> None:
         """Stops all answers for good."""
