@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
+from querator.daemon.archive import bases
 from querator.daemon.archive.ledger import latest
 from querator.daemon.archive.objects import Owner
 from querator.daemon.archive.ownership import claim
@@ -217,6 +219,37 @@ def test_changes_that_wait_for_the_archive_hold_up_nothing_else(
         assert house.run(house.registry.blocking(lambda: "a thread is free")) == "a thread is free"
     house.until(lambda: house.states("q0") == ["paused"])
     house.ask("resume", queue="q0")
+
+
+def test_files_that_take_long_to_copy_are_copied_while_requests_get_454(
+    open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait` is switched on for a queue that is there already."""
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    house = open_house("live", "default")
+    house.create(partitions=3)
+    house.produce("0", "1", "2")
+    house.close()
+    may_copy, upload, copied = threading.Event(), bases._upload, []
+
+    def slow_upload(*words: Any) -> None:
+        assert may_copy.wait(WAIT_SECONDS)
+        upload(*words)
+        copied.append(words)
+
+    monkeypatch.setattr(bases, "_upload", slow_upload)
+    archive = dataclasses.replace(archive, wait=True)
+    house = open_house("live", "default", archive=archive)
+    error = house.begin_produce("3", timeout="1s").exception(WAIT_SECONDS)
+    assert isinstance(error, RetryRequest) and "archive" in error.message
+    assert house.states() == ["error"] * 3
+    may_copy.set()
+    house.until(lambda: house.states() == ["available"] * 3)
+    house.produce("4")
+    assert len(copied) == 3
+    again = restored(archive, tmp_path / "restored")
+    assert sorted(again.contents()) == sorted(house.contents()) == ["0", "1", "2", "3", "4"]
+    again.close()
 
 
 @pytest.mark.parametrize("seconds", [limits.STANDSTILL_SECONDS + 0.5, pytest.param(60.0, marks=pytest.mark.slow)])

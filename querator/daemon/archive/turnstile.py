@@ -130,7 +130,9 @@ class AnswerGate:
         self._alive_at = now
 
     def _go_away(self) -> None:
-        reason = f"the archive does not have it yet: {self._shipper.trouble or 'a put or a copy of bases takes long'}"
+        shipper = self._shipper
+        why = shipper.trouble or shipper.lack() or "a put or a copy of partition files takes long"
+        reason = f"the archive does not have it yet: {why}"
         log.error("nothing is acknowledged", extra={"reason": reason})
         self._storages.withheld = reason
         self._away_until = self._shipper.ask()
