@@ -87,8 +87,6 @@ class Catalog:
         """How many changes were committed since the start."""
         self._has_log = True
         """Whether DuckDB's log may have changes that the file lacks."""
-        self.committed: Callable[[], None] = lambda: None
-        """Called after every change, in the thread that made it. The change is acknowledged when this returns."""
         try:
             self._connection = _connected_after_crash(path)
             self._connection.execute(_META)
@@ -360,7 +358,6 @@ class Catalog:
             is_small = self._path.stat().st_size < limits.CATALOG_SMALL_BYTES_MAX
             if is_small or log_bytes >= limits.CATALOG_LOG_BYTES_MAX:
                 self._checkpoint()
-        self.committed()
 
     def checkpoint(self) -> None:
         """Puts everything into the file. Until then DuckDB's log has the latest changes.

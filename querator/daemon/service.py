@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -164,8 +164,6 @@ class Service:
         registry.run(registry.trends.watch(registry))
         registry.run(registry.access.keep_time())
         registry.run(_checkpoint_catalog(registry))
-        if shipper is not None and shipper.config.wait:
-            catalog.committed = shipper.wait_for_all
         # Last, because a standby's connections are open: a call must meet the tokens and queues that were just loaded.
         self._offer_calls()
 
@@ -183,7 +181,6 @@ class Service:
             await self.archive.standby.stop()
             await registry.access.audit.close()
             return
-        registry.catalog.committed = lambda: None
         await registry.jobs.stop()
         for logical in registry.logicals.values():
             logical.stop()
@@ -223,15 +220,23 @@ class Service:
                     turns.run_held()
             respond = _readable_errors(respond, caller)
             if (by_caller := self._calls_by_caller.get(route)) is not None:
-                self.registry.run(by_caller(self.registry, request, caller), respond)
+                work = by_caller(self.registry, request, caller)
             elif (call := self._calls.get(route)) is not None:
-                self.registry.run(call(self.registry, request), respond)
+                work = call(self.registry, request)
             else:
                 self.registry.check_serving()
                 raise InternalError(f"{route} is not served")
+            self.registry.run(work if route in READS else self._acknowledged(work), respond)
         except QueratorError as error:
             respond(error)
         return None
+
+    async def _acknowledged(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a change, once the archive allows to acknowledge it."""
+        result = await work
+        if self._gate is not None:
+            await self._gate.until_acknowledged()
+        return result
 
     # -- items
 

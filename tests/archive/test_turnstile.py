@@ -9,12 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querator import limits
 from querator.config import ArchiveConfig
-from querator.errors import QueratorError, RetryRequest
+from querator.daemon.archive import bases
+from querator.daemon.archive.ledger import latest
+from querator.daemon.archive.objects import Owner
+from querator.daemon.archive.ownership import claim
+from querator.errors import QueratorError, RequestFailed, RetryRequest, Unauthorized
+from querator.wire import access_messages as a
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, restored, shipper_of
 from tests.archive.object_stores import S3, FaultyProxy, Handler
@@ -46,6 +52,24 @@ def outage(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Outage:
             proxy.fault = None
 
     return outage
+
+
+def replace_at_next_put(house: House, archive: ArchiveConfig, proxy: FaultyProxy) -> None:
+    """While the next put of this daemon is on its way, another daemon claims the archive, and the put fails."""
+    bucket = bucket_of(archive)
+
+    def fault(handler: Handler, body: bytes) -> bool:
+        if handler.command != "PUT" or "/log/" not in handler.path:
+            return False
+        proxy.fault = None
+        assert claim(bucket, latest(bucket), Owner("other", "elsewhere", 1, "1"), house.clock.now_us())
+        return handler.refuse()
+
+    proxy.fault = fault
+
+
+def late_queue() -> m.QueueInfo:
+    return m.QueueInfo(queue_name="late", requested_partitions=1, lease_timeout="1m", expire_timeout="1h")
 
 
 def test_an_answer_comes_after_the_put(open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy) -> None:
@@ -162,6 +186,72 @@ def test_a_queue_exists_in_the_archive_before_its_creation_is_reported(
     again.close()
 
 
+def test_a_change_of_a_daemon_that_was_replaced_meanwhile_is_not_acknowledged(
+    open_house: OpenHouse, waiting: ArchiveConfig, proxy: FaultyProxy
+) -> None:
+    house = open_house("live", archive=dataclasses.replace(waiting, heartbeat=60))
+    house.create()
+    lost: list[object] = []
+    house.service.lost_archive = lost.append
+    replace_at_next_put(house, waiting, proxy)
+    refused = house.refusal("queues.create", late_queue())
+    assert "on this machine only" in refused.message and "elsewhere (PID 1)" in refused.message
+    assert len(lost) == 1
+
+
+def test_changes_that_wait_for_the_archive_hold_up_nothing_else(
+    open_house: OpenHouse, waiting: ArchiveConfig, outage: Outage
+) -> None:
+    house = open_house("live", archive=waiting)
+    names = [f"q{number}" for number in range(40)]
+    for name in names:
+        house.create(name)
+    made = house.call("tokens.create", a.TokensCreateRequest(name="stolen", role="admin"))
+    access = house.registry.access
+    with outage():
+        changes = [house.begin("partitions.pause", m.PartitionsPauseRequest(queue_name=name)) for name in names]
+        changes.append(house.begin("tokens.revoke", a.TokenRequest(name="stolen")))
+        for change in changes:
+            error = change.exception(WAIT_SECONDS)
+            assert isinstance(error, RequestFailed) and "on this machine only; the archive" in error.message
+        with pytest.raises(Unauthorized):
+            access.caller_of_token(made.token.encode())
+        assert house.run(house.registry.blocking(lambda: "a thread is free")) == "a thread is free"
+    house.until(lambda: house.states("q0") == ["paused"])
+    house.ask("resume", queue="q0")
+
+
+def test_files_that_take_long_to_copy_are_copied_while_requests_get_454(
+    open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait` is switched on for a queue that is there already."""
+    monkeypatch.setattr(limits, "ARCHIVE_WAIT_SECONDS_MAX", 0.3)
+    house = open_house("live", "default")
+    house.create(partitions=3)
+    house.produce("0", "1", "2")
+    house.close()
+    may_copy, upload, copied = threading.Event(), bases._upload, []
+
+    def slow_upload(*words: Any) -> None:
+        assert may_copy.wait(WAIT_SECONDS)
+        upload(*words)
+        copied.append(words)
+
+    monkeypatch.setattr(bases, "_upload", slow_upload)
+    archive = dataclasses.replace(archive, wait=True)
+    house = open_house("live", "default", archive=archive)
+    error = house.begin_produce("3", timeout="1s").exception(WAIT_SECONDS)
+    assert isinstance(error, RetryRequest) and "archive" in error.message
+    assert house.states() == ["error"] * 3
+    may_copy.set()
+    house.until(lambda: house.states() == ["available"] * 3)
+    house.produce("4")
+    assert len(copied) == 3
+    again = restored(archive, tmp_path / "restored")
+    assert sorted(again.contents()) == sorted(house.contents()) == ["0", "1", "2", "3", "4"]
+    again.close()
+
+
 @pytest.mark.parametrize("seconds", [limits.STANDSTILL_SECONDS + 0.5, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_a_daemon_that_stood_still_and_was_replaced_answers_nothing_more(tmp_path: Path, seconds: float) -> None:
     archive = f"file://{tmp_path / 'archive'}"
@@ -199,6 +289,19 @@ def test_a_daemon_that_stood_still_and_was_replaced_answers_nothing_more(tmp_pat
             assert len(answered) <= before + 1
             assert "was replaced by" in old.output
             assert new.client.health()["status"] == "pass"
+
+
+def test_a_daemon_that_stood_still_and_was_replaced_acknowledges_no_change_of_a_queue(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = open_house("live", archive=dataclasses.replace(archive, interval=60, heartbeat=60))
+    house.create()
+    monkeypatch.setattr(limits, "STANDSTILL_SECONDS", 0.2)
+    bucket = bucket_of(archive)
+    house.until(lambda: latest(bucket).number > 1)
+    assert claim(bucket, latest(bucket), Owner("other", "elsewhere", 1, "1"), house.clock.now_us())
+    house.run(_stand_still(0.4))
+    assert "elsewhere (PID 1)" in house.refusal("queues.create", late_queue()).message
 
 
 def test_a_daemon_that_stood_still_and_owns_the_archive_serves_on(

@@ -63,6 +63,29 @@ class TestToStorage:
         house.ask("reload", 1)
         assert house.states() == ["draining", "available"]
 
+    def test_a_daemon_that_stops_while_the_catalog_is_slow_to_record_the_switch_keeps_the_file(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The job is cancelled when the stop takes too long. The catalog may have recorded the switch by then."""
+        monkeypatch.setattr("querator.daemon.jobs.runner.JOB_STOP_SECONDS_MAX", 0.1)
+        filled(house)
+        switched, over = threading.Event(), threading.Event()
+        switch = house.registry.catalog.switch_storage
+
+        def slow_switch(*words):
+            switch(*words)
+            switched.set()
+            over.wait(10)
+
+        monkeypatch.setattr(house.registry.catalog, "switch_storage", slow_switch)
+        house.begin_job("migrate", partition=0, to_storage="other")
+        assert switched.wait(10)
+        house.run(house.service.stop())
+        over.set()
+        house.start()
+        house.until(lambda: house.states() == ["available", "available"])
+        assert house.statuses()[0].storage == "other" and len(house.contents()) == 30
+
     def test_what_makes_no_sense_is_refused(self, house: House):
         filled(house)
         refusals = [

@@ -16,7 +16,7 @@ from querator.daemon.archive import care
 from querator.daemon.archive.bucket import Away
 from querator.daemon.archive.objects import Base, DamagedObject
 from querator.daemon.archive.shipping import Shipper
-from querator.daemon.engine import at_store
+from querator.daemon.engine import at_file, at_store
 from querator.daemon.queue import Logical, Partition
 from querator.daemon.registry import Registry
 from querator.daemon.store import FileSnapshot, StorageError, Store, copies
@@ -70,18 +70,27 @@ def _make_empty(directory: Path) -> None:
 
 
 def _find(registry: Registry, uuid: str) -> tuple[Logical, Partition] | None:
+    """The partition if its file can be copied now."""
     for logical in registry.logicals.values():
         for partition in logical.partitions:
             if partition.placement.uuid == uuid:
                 is_open = partition.store is not None and partition.allows.storage
-                return (logical, partition) if is_open else None
+                return (logical, partition) if is_open or _is_withheld(registry, partition) else None
     return None
+
+
+def _is_withheld(registry: Registry, partition: Partition) -> bool:
+    """Whether the partition is closed because the archive lacks something. That may be the base of this partition."""
+    return bool(registry.storages.withheld) and partition.store is None and partition.should_be_open
 
 
 async def _take(registry: Registry, shipper: Shipper, logical: Logical, partition: Partition, path: Path) -> None:
     # Read before the snapshot: records after the snapshot are in this log object or a later one.
     since = shipper.ledger.number + 1
-    snapshot = await at_store(logical, partition, _snapshot)
+    if _is_withheld(registry, partition):
+        snapshot = await at_file(logical, partition, lambda: _snapshot_of_withheld(registry, partition))
+    else:
+        snapshot = await at_store(logical, partition, _snapshot)
     source = registry.storages[partition.placement.storage].directory / f"{partition.placement.uuid}.duckdb"
 
     def check(done: int) -> None:
@@ -102,6 +111,14 @@ async def _take(registry: Registry, shipper: Shipper, logical: Logical, partitio
 def _snapshot(store: Store) -> FileSnapshot:
     store.flush()
     return store.snapshot()
+
+
+def _snapshot_of_withheld(registry: Registry, partition: Partition) -> FileSnapshot:
+    """Blocking. Opens the file for the copy only. Nobody else opens it until the archive has everything."""
+    if not _is_withheld(registry, partition):
+        raise StorageError("the partition is open again")
+    placement = partition.placement
+    return _snapshot(registry.storages.opened(placement.storage).open(placement.uuid, placement.queue))
 
 
 def _check_room(source: Path, directory: Path) -> None:

@@ -118,7 +118,6 @@ class Shipper:
         self.confirmed: Callable[[], None] = lambda: None
         """Called in the shipper's thread when `cuts_done` has grown."""
         self._must_put = False
-        self._done = threading.Condition()
         self._wake = threading.Event()
         self._claimed = threading.Event()
         self._has_started = False
@@ -306,13 +305,6 @@ class Shipper:
         self._wake.set()
         return wanted
 
-    def wait_for_all(self) -> None:
-        """Blocking. Returns when the archive has everything that is durable now, or is lost, or the daemon stops."""
-        wanted = self.ask()
-        with self._done:
-            while self.cuts_done < wanted and self._refusal is None and not self._stop_at:
-                self._done.wait(limits.UPKEEP_SECONDS)
-
     def wanted_bases(self) -> list[str]:
         """The partitions that need a new base, because they have none, or because the log since it is long."""
         cutter, ledger = self._cutter, self.ledger
@@ -360,8 +352,6 @@ class Shipper:
         if not (self.config.wait and self._without_base):
             self.cuts_done = self._cuts_begun
             self.confirmed()
-        with self._done:
-            self._done.notify_all()
 
 
 def _save_index(shipper: Shipper) -> None:

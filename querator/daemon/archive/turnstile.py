@@ -19,6 +19,7 @@ from querator import limits
 from querator.daemon.archive.shipping import Shipper
 from querator.daemon.engine import Turns
 from querator.daemon.storages import Storages
+from querator.errors import RequestFailed
 
 log = logging.getLogger("querator.archive")
 
@@ -80,6 +81,14 @@ class AnswerGate:
         else:
             ended("")
 
+    async def until_acknowledged(self) -> None:
+        """Returns when a change that is durable here may be acknowledged. Raises RequestFailed if it may not be."""
+        ended: asyncio.Future[str] = self._loop.create_future()
+        self.after_write(lambda reason: None if ended.done() else ended.set_result(reason))
+        if reason := await ended:
+            # Not RetryRequest: the change was made, so a client that repeats it would be told that it exists already.
+            raise RequestFailed(f"the change was made on this machine only; {reason}")
+
     def halt(self, reason: str) -> None:
         """Stops all answers for good."""
         self._halted = self._halted or reason
@@ -121,7 +130,9 @@ class AnswerGate:
         self._alive_at = now
 
     def _go_away(self) -> None:
-        reason = f"the archive does not have it yet: {self._shipper.trouble or 'a put or a copy of bases takes long'}"
+        shipper = self._shipper
+        why = shipper.trouble or shipper.lack() or "a put or a copy of partition files takes long"
+        reason = f"the archive does not have it yet: {why}"
         log.error("nothing is acknowledged", extra={"reason": reason})
         self._storages.withheld = reason
         self._away_until = self._shipper.ask()

@@ -10,6 +10,7 @@ from querator.daemon.engine.turns import Turns
 from querator.daemon.engine.upkeep import Upkeep
 from querator.daemon.engine.waiting import (
     ask,
+    at_file,
     at_store,
     change,
     close_partition,
@@ -21,6 +22,7 @@ __all__ = [
     "Turns",
     "Upkeep",
     "ask",
+    "at_file",
     "at_store",
     "change",
     "close_partition",

@@ -36,9 +36,14 @@ async def change(logical: Logical, partitions: Sequence[Partition], run: Callabl
 
 async def at_store(logical: Logical, partition: Partition, work: Callable[[Store], T]) -> T:
     """Runs blocking work with a partition's open store, after other work of the partition. Raises what it raises."""
-    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     store = _store_of(partition)
-    logical.files.block(partition, lambda: work(store), partial(_finish, ended), partial(_fail, ended))
+    return await at_file(logical, partition, lambda: work(store))
+
+
+async def at_file(logical: Logical, partition: Partition, work: Callable[[], T]) -> T:
+    """`at_store` for work that needs no open store."""
+    ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    logical.files.block(partition, work, partial(_finish, ended), partial(_fail, ended))
     logical.wake()
     return await ended
 

@@ -155,9 +155,10 @@ async def _switch(
         failpoint("migrate.placed")
         try:
             await registry.blocking(registry.catalog.switch_storage, placement, target.name)
-        except BaseException:
+        except Exception:
             await registry.blocking(target.delete, placement.uuid)
             raise
+        # After a cancellation nobody knows whether the catalog has recorded it. The next start finds out.
 
 
 KINDS = {TO_STORAGE: Kind(_run, _prepare), **into_partition.KINDS}
