@@ -177,8 +177,8 @@ QUARANTINE_ROOM_BYTES_MIN = 100_000_000
 UNAPPLIED_BYTES_MAX = 96_000_000
 """Journal bytes of items that are not in the partition files yet, per storage. When there are more, producers wait."""
 APPLY_BYTES = 48_000_000
-"""When memory holds this many unapplied bytes, they are applied to the partition files. Bursts below it, which consumers
-complete within seconds, never meet SQL."""
+"""When memory holds this many unapplied bytes, they are applied to the partition files. Smaller bursts that consumers
+complete within seconds never meet SQL."""
 LEFT_RECORD_BYTES_MIN = 64_000
 LEFT_ITEM_BYTES_MIN = 4_096
 """New items of a record of at least the first size, with at least the second size per item, are left in the journal
