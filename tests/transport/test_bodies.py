@@ -115,7 +115,7 @@ def test_a_large_body_in_pieces(front: Front) -> None:
     text = "x" * 4_900_000
     data = request("/v1/queue.produce", json.dumps({"queue_name": "q", "items": [{"utf8": text}]}).encode())
     assert front.ask(data).json == {"code": 200}
-    assert front.service.requests[-1][1].items[0].utf8 == text
+    assert front.service.requests[-1][1].items[0].payload == text.encode()
 
 
 @pytest.mark.parametrize("cut", ["in the head", "after the head", "in the body", "everywhere"])
