@@ -69,7 +69,7 @@ def collect(this: Pass) -> None:
 
 
 def _only_kind(arrived: list[Request]) -> int:
-    """PRODUCES or COMPLETES if all of these are simple requests of that kind, as in nearly all passes. MIXED if not."""
+    """PRODUCES or COMPLETES if all of these are simple requests of that kind, as in most passes. Otherwise MIXED."""
     kind = MIXED
     for request in arrived:
         if type(request) is Produce:
