@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.daemon.store.batches import Batch, Others, decode, encode, encode_apart, has_large_payloads, others_of
+from querator.daemon.store.batches import (
+    Batch,
+    Others,
+    decode,
+    encode,
+    encode_apart,
+    has_large_payloads,
+    others_of,
+    spread_lease,
+)
 from querator.daemon.store.journal import size_of
 from querator.daemon.store.runs import Rows, Run
 from querator.daemon.store.unapplied import StagedBatches, Unapplied
@@ -104,3 +113,14 @@ def test_a_record_that_is_cut_or_longer_is_not_a_batch() -> None:
     for wrong in (b"", record[:5], record[:20], record[:-1], record + b"x"):
         with pytest.raises(msgspec.MsgspecError):
             decode(wrong)
+
+
+def test_a_single_lease_has_the_same_record_as_lists_with_one_lease() -> None:
+    alone, listed = Batch(), batch_of(lease_seqs=[7], lease_attempts=[2], lease_deadlines=[99])
+    alone.lease_seq, alone.lease = 7, (2, 99, Hold("ann", 5))
+    listed.holds, listed.hold_counts = [Hold("ann", 5)], [1]
+    record = encode(alone)
+    assert record == encode(listed)
+    spread_lease(alone)
+    assert (alone.lease, encode(alone)) == (None, record)
+    assert fields(decode(record)) == fields(alone)
