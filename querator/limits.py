@@ -104,7 +104,7 @@ SCHEDULE_AHEAD_MIN_US: Final = 100_000
 """An item whose `enqueue_at` is nearer than this is ready at once."""
 LIFECYCLE_ITEMS_PER_PASS_MAX: Final = 1_000
 """Ended leases, and due items, that one pass handles. The next pass handles the rest, after waiting requests."""
-LEASE_ENDS_IDS_MIN: Final = 4_096
+LEASE_ENDS_IDS_MIN: Final = 1_024
 """The heap of lease deadlines is rebuilt when it has more ids than this plus twice the number of leased items."""
 MOVE_TIMEOUT_NS: Final = 30 * NS_PER_SECOND
 """An item that its dead queue does not take within this time stays in its queue, and the move is repeated later."""

@@ -163,9 +163,11 @@ class Driver:
                 self.storage.drop(taken)
                 failed = dict.fromkeys(this.touched, reason)
         logical.settle(this, failed)
-        self.reads += this.files.take_reads()
-        for move in this.moves.take_outgoing():
-            self._deliver(logical, move)
+        if this.agenda.asks_driver:
+            this.agenda.asks_driver = False
+            self.reads += this.files.take_reads()
+            for move in this.moves.take_outgoing():
+                self._deliver(logical, move)
 
     def _deliver(self, source: Logical, move: Any) -> None:
         def ended(result: Any) -> None:

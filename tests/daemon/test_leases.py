@@ -31,6 +31,16 @@ def test_each_hand_gets_its_own_hold_in_memory_and_in_the_batch():
     assert (batch.lease_seqs, batch.holds, batch.hold_counts) == ([1, 3, 2], [ANN, BOB], [2, 1])
 
 
+def test_leases_that_are_dealt_one_after_the_other_are_all_in_the_batch():
+    leases, batch = Leases(PREFIX), Batch()
+    leases.deal(batch, items(1, 1), [1], [ANN], 50)
+    assert (batch.lease_seq, batch.lease, batch.lease_seqs) == (1, (1, 50, ANN), None)
+    leases.deal(batch, items(2, 2), [1], [BOB], 60)
+    leases.deal(batch, items(3, 3), [1], [BOB], 70)
+    assert (batch.lease, batch.lease_seqs, batch.lease_attempts) == (None, [1, 2, 3], [1, 1, 1])
+    assert (batch.lease_deadlines, batch.holds, batch.hold_counts) == ([50, 60, 70], [ANN, BOB, BOB], [1, 1, 1])
+
+
 def test_a_lease_counts_as_an_attempt_up_to_the_limit():
     leases = Leases(PREFIX)
     ((lease,),) = leases.deal(Batch(), items(1, 1, attempts=4), [1], [ANN], 50)
@@ -64,6 +74,29 @@ def test_ids_of_completed_leases_do_not_fill_memory():
         leases.deal(Batch(), items(first, first + 99), [100], [ANN], 50)
         leases.take(ids_of(first, first + 99))
     assert leases.ends_ids <= LEASE_ENDS_IDS_MIN + 100
+
+
+def test_the_end_of_a_single_lease_that_was_completed_makes_room_for_the_next():
+    leases = Leases(PREFIX)
+    leases.deal(Batch(), items(1, 1), [1], [ANN], 50)
+    ((extended,),) = leases.deal(Batch(), items(2, 2), [1], [ANN], 51)
+    leases.take(ids_of(1, 1))
+    leases.extend(Batch(), [extended], 900)
+    for seq in range(3, 100):
+        leases.deal(Batch(), items(seq, seq), [1], [ANN], 50 + seq)
+        leases.take(ids_of(seq, seq))
+    assert leases.ends_ids == 2
+    ((held,),) = leases.deal(Batch(), items(100, 100), [1], [ANN], 70)
+    assert leases.take_ended(71, 10) == [held]
+    assert leases.take_ended(901, 10) == [extended]
+
+
+def test_ends_of_single_leases_that_were_completed_take_one_place():
+    leases = Leases(PREFIX)
+    for seq in range(1, 100):
+        leases.deal(Batch(), items(seq, seq), [1], [ANN], 50 + seq)
+        leases.take(ids_of(seq, seq))
+    assert leases.ends_ids == 1
 
 
 def test_leases_that_storage_has_are_loaded_with_their_ends():

@@ -78,9 +78,9 @@ def test_a_failure_closes_the_partition_until_it_is_opened_again(partition: Part
 def test_only_a_durable_write_ends_a_series_of_failures(partition: Partition) -> None:
     partition.fail("full", 10, 0)
     open_(partition)
-    assert partition.health.relapses == 1
+    assert partition.relapses == 1
     partition.settled()
-    assert partition.health.relapses == 0
+    assert partition.relapses == 0
 
 
 def test_a_full_storage_is_reported_as_an_error_while_the_partition_is_open(partition: Partition) -> None:

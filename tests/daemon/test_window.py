@@ -7,7 +7,7 @@ import gc
 import pyarrow as pa
 
 from querator.config_file import LimitsConfig
-from querator.daemon.queue.window import Window
+from querator.daemon.queue.window import RunChunk, Window
 from querator.daemon.store import ItemColumns, Rows, Run
 from querator.daemon.store.duck.arrow_rows import item_rows
 from querator.items import Item
@@ -48,6 +48,19 @@ def test_items_leave_in_the_order_in_which_they_came():
     assert taken(window, 2) == [1, 2]
     assert taken(window, 9) == [3]
     assert (window.waiting, window.ready_bytes) == (0, 0)
+
+
+def test_items_leave_one_by_one_as_they_leave_together():
+    window = window_of(ready_max=10)
+    append(window, 1, 4)
+    window.forget(items(2, 2))
+    window._follow(RunChunk(Run(5, 2, 1_000, 9_000, [b"12345"] * 2)))
+    window.waiting += 2
+    left = []
+    while (item := window.take_one()) is not None:
+        left.append(item.seq)
+    assert left == [1, 3, 4, 5, 6]
+    assert (window.waiting, window.ready_bytes, window.ahead_bytes) == (0, 0, 0)
 
 
 def test_items_without_room_wait_in_the_tail():

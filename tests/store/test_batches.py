@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.daemon.store.batches import Batch, Others, decode, encode, encode_apart, has_large_payloads, others_of
+from querator.daemon.store.batches import (
+    Batch,
+    Others,
+    decode,
+    encode,
+    encode_apart,
+    has_large_payloads,
+    others_of,
+    spread_lease,
+)
 from querator.daemon.store.journal import size_of
 from querator.daemon.store.runs import Rows, Run
 from querator.daemon.store.unapplied import StagedBatches, Unapplied
@@ -121,3 +130,14 @@ def test_a_record_whose_items_lack_payloads_is_not_a_batch() -> None:
     assert (count, lengths) == (2, [20_000, 0])
     with pytest.raises(msgspec.MsgspecError):
         decode(record[:1] + struct.pack("<III", 1, size, 20_000) + record[17:])
+
+
+def test_a_single_lease_has_the_same_record_as_lists_with_one_lease() -> None:
+    alone, listed = Batch(), batch_of(lease_seqs=[7], lease_attempts=[2], lease_deadlines=[99])
+    alone.lease_seq, alone.lease = 7, (2, 99, Hold("ann", 5))
+    listed.holds, listed.hold_counts = [Hold("ann", 5)], [1]
+    record = encode(alone)
+    assert record == encode(listed)
+    spread_lease(alone)
+    assert (alone.lease, encode(alone)) == (None, record)
+    assert fields(decode(record)) == fields(alone)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from querator.daemon.queue import NEVER, Logical, Partition, Pass
+
+NO_FAILURES: Final[dict[Partition, str]] = {}
+"""Never changes. One for all queues, because one that all passes look at stays in the processor's cache."""
 
 
 class Flight:
@@ -22,7 +26,8 @@ class Flight:
         self.is_writing = False
         """Whether the pass waits for its disks, or for the gate."""
         self.disks_left = 0
-        self.failed: dict[Partition, str] = {}
+        self.failed = NO_FAILURES
+        """Why the batches of some partitions are not durable."""
         self.doubt = ""
         """Why the pass may not be acknowledged, although it is durable."""
         self.timer: asyncio.TimerHandle | None = None

@@ -17,7 +17,7 @@ from typing import Protocol
 from querator import limits
 from querator.clock import Clock, ManualClock, monotonic_ns, perf_counter
 from querator.daemon.engine.disks import Disk
-from querator.daemon.engine.flights import Flight
+from querator.daemon.engine.flights import NO_FAILURES, Flight
 from querator.daemon.engine.threads import PartitionThreads
 from querator.daemon.metrics import COMMIT_SECONDS, PASS_SECONDS
 from querator.daemon.queue import NEVER, Logical, Move, Partition
@@ -208,7 +208,7 @@ class Turns:
                 # The first attempt is durable here. It may have got an error because the archive does not have it.
                 flight.is_writing = True
                 self._writing += 1
-                self.gate.after_write(partial(self._pass_gate, flight))
+                self.gate.after_write(partial(_pass_gate, self, flight))
             else:
                 flight.logical.settle(flight.plan, flight.failed)
                 _follow_up(self, flight)
@@ -216,15 +216,6 @@ class Turns:
         for disk in touched.values():
             self._write(disk)
         PASS_SECONDS.observe(planned - started)
-        if self._waiters:
-            self._tell_waiters()
-
-    def _pass_gate(self, flight: Flight, doubt: str) -> None:
-        """Settles a pass that wrote nothing and waited for the gate."""
-        self._end_writing(flight)
-        flight.doubt = doubt
-        _settle(flight)
-        _follow_up(self, flight)
         if self._waiters:
             self._tell_waiters()
 
@@ -264,6 +255,7 @@ class Turns:
         if error is not None:
             _write_failed(self, disk, flights, error)
         behind, storage = disk.behind, disk.storage.name
+        following_up: list[Flight] = []
         try:
             for flight in flights:
                 for partition in flight.plan.touched:
@@ -276,13 +268,14 @@ class Turns:
                     continue
                 self._end_writing(flight)
                 _settle(flight)
+                if _needs_follow_up(flight):
+                    following_up.append(flight)
         finally:
             # Even if settling raises, which is a defect: the storage must not forget what is durable.
             if error is None and taken is not None:
                 disk.absorbed_bytes += disk.storage.absorb(taken)
-        for flight in flights:
-            if not flight.disks_left:
-                _follow_up(self, flight)
+        for flight in following_up:
+            _follow_up(self, flight)
         if disk.absorbed_bytes >= disk.look_at_bytes:
             self.on_growth(disk)
         COMMIT_SECONDS.observe(disk.seconds)
@@ -344,25 +337,42 @@ def _settle(flight: Flight) -> None:
     if flight.doubt:
         flight.logical.withhold(flight.plan, flight.doubt)
         flight.doubt = ""
-    failed = flight.failed
-    if failed:
-        flight.failed = {}
+    failed, flight.failed = flight.failed, NO_FAILURES
     flight.logical.settle(flight.plan, failed)
+
+
+def _pass_gate(turns: Turns, flight: Flight, doubt: str) -> None:
+    """Settles a pass that wrote nothing and waited for the gate."""
+    turns._end_writing(flight)
+    flight.doubt = doubt
+    _settle(flight)
+    _follow_up(turns, flight)
+    if turns._waiters:
+        turns._tell_waiters()
+
+
+def _needs_follow_up(flight: Flight) -> bool:
+    """Whether `_follow_up` has anything to do. Few passes need it, and the objects that tell are in the processor's
+    cache just after the pass was settled.
+    """
+    agenda = flight.plan.agenda
+    is_early = agenda.event_us < flight.timer_us or agenda.timeout_ns < flight.timer_ns
+    return is_early or flight.is_dirty or agenda.asks_driver or agenda.look_at_all
 
 
 def _follow_up(turns: Turns, flight: Flight) -> None:
     """Starts the reads and moves that a settled pass asked for. All clients have their answers by now."""
     logical, plan = flight.logical, flight.plan
     agenda = plan.agenda
-    if plan.files.reads:
+    if agenda.asks_driver:
+        agenda.asks_driver = False
         for read in plan.files.take_reads():
             turns.threads.run(read)
-    if plan.moves.outgoing:
         for move in plan.moves.take_outgoing():
             turns.deliver(logical, move)
     if flight.is_dirty:
         turns.wake(logical)
-    if agenda.event_us < flight.timer_us or agenda.look_at_all or plan.deadlines.heap:
+    if agenda.event_us < flight.timer_us or agenda.timeout_ns < flight.timer_ns or agenda.look_at_all:
         _arm_timer(turns, flight)
 
 
@@ -372,6 +382,7 @@ def _write_failed(turns: Turns, disk: Disk, flights: list[Flight], error: BaseEx
     """
     log.error("storage failed", extra={"storage": disk.storage.name, "reason": str(error)})
     for flight in flights:
+        flight.failed = dict(flight.failed)
         for partition in flight.plan.touched:
             if partition.storage == disk.storage.name:
                 flight.failed[partition] = str(error)

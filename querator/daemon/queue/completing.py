@@ -55,6 +55,7 @@ def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bo
     try:
         error = _complete(this, completes)
     except Unknown as unknown:
+        this.parked.reserve(lease)
         _look_up(this, completes, unknown, resume=lease)
         return False
     lease.completes = None
@@ -67,6 +68,8 @@ def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bo
 
 def _holder(this: Pass, number: int, item_id: str) -> Partition:
     """The partition in which an id is leased, or the partition with the given number if none has it."""
+    if len(this.order) == 1:
+        return this.order[0]
     # The queue may have lost partitions since the number was checked.
     named = this.partitions[min(number, len(this.partitions) - 1)]
     if item_id in named.contents.leases.by_id:
@@ -84,14 +87,14 @@ def _separate(this: Pass, wanted: Sequence[str]) -> None:
 def _complete(this: Pass, request: Complete) -> QueratorError | None:
     hint = _holder(this, request.number, request.ids[0])
     here = hint.contents.leases
-    if here.hands and hint.allows.complete:
+    if here.in_hands and hint.allows.complete:
         hand = here.take_hand(request.ids)
         if hand is not None:
             remove_hand(hint.contents, hand)
             request.touched.add(hint)
             this.completed += len(hand)
             return None
-    if here.hands or len(this.partitions) > 1:
+    if here.in_hands or len(this.order) > 1:
         _separate(this, request.ids)
     by_id = here.by_id
     if len(request.ids) == 1 and hint.allows.complete:

@@ -46,7 +46,7 @@ class Contents:
         self.window = Window(partition.bounds)
         self.schedule = Schedule(agenda)
         self.leases = Leases(partition.prefix, agenda)
-        self.departing = DepartingItems()
+        self._departing: DepartingItems | None = None
         self.expiry = ExpirySearch(agenda)
         self.created_sum = 0
         """The sum of the creation times of all items that are not scheduled."""
@@ -70,10 +70,17 @@ class Contents:
         self.schedule.count = summary.scheduled
         self.scheduled_loaded(snapshot.scheduled)
 
+    @property
+    def departing(self) -> DepartingItems:
+        """The items on their way elsewhere. Few partitions ever have any, so the object is made when it is needed."""
+        if self._departing is None:
+            self._departing = DepartingItems()
+        return self._departing
+
     def counts(self) -> tuple[int, int, int, int]:
         """The fields of Counts, as storage has the items after the batch."""
-        ready, leased, departing = self.window.waiting, len(self.leases.by_id) + self.leases.in_hands, self.departing
-        if departing.items:
+        ready, leased, departing = self.window.waiting, len(self.leases.by_id) + self.leases.in_hands, self._departing
+        if departing is not None and departing.items:
             ready += departing.waiting
             leased += len(departing.leased)
         return ready, leased, self.schedule.count, self.created_sum
@@ -168,32 +175,17 @@ class Contents:
         self.created_sum += sum([one.item.created_at for one in leased])
         self.leases.add(batch, leased)
 
-    # -- between memory and disk
-
-    def loaded(self, found: list[Item] | ItemColumns) -> None:
-        """Takes in waiting items that were read from disk, beginning with the first that is not in memory."""
-        store, window = self.store, self.window
-        assert store is not None
-        if not found:
-            return
-        first_seq, last_seq = _ends(found)
-        if first_seq <= window.cursor or self.departing.items or store.has_removed_from(first_seq):
-            items = found.items(0, found.count) if isinstance(found, ItemColumns) else found
-            gone = store.removed_among(list(map(_seq_of, items)))
-            gone.update(self.departing.items)
-            found = [item for item in items if item.seq > window.cursor and item.seq not in gone]
-        if isinstance(found, ItemColumns):
-            window.extend_columns(found)
-        else:
-            window.extend(found)
-        window.pass_by(last_seq)
-
     # -- items leave
 
     def lease(self, sizes: Sequence[int], holds: list[Hold], deadline: int) -> list[list[Lease]]:
         """Leases items from the head, as `Leases.deal` says. Returns an empty list if no item waits in memory."""
         items = self.window.take(sizes[0] if len(sizes) == 1 else sum(sizes))
         return self.leases.deal(self.changes(), items, sizes, holds, deadline) if items else []
+
+    def lease_one(self, hold: Hold, deadline: int) -> Lease | None:
+        """`lease` for one item, without lists. None if no item waits in memory."""
+        item = self.window.take_one()
+        return None if item is None else self.leases.deal_one(self.changes(), item, hold, deadline)
 
     def remove_completed(self, leases: Sequence[Lease]) -> None:
         """Removes the items of leases that were taken out and succeeded."""
@@ -250,6 +242,7 @@ class Contents:
             self.window.clear(self.last_seq)
             self.expiry.next_expiry = NEVER
         if leased:
+            batch.lease = None
             batch.lease_seqs = batch.lease_attempts = batch.lease_deadlines = batch.hold_counts = None
             batch.holds = others.leased_stripes = None
             self.leases.clear()
@@ -333,6 +326,25 @@ class Contents:
         """
         if not self.departing.waiting:
             self.expiry.all_departed(now_us)
+
+
+def add_loaded(contents: Contents, found: list[Item] | ItemColumns) -> None:
+    """Takes in waiting items that were read from disk, beginning with the first that is not in memory."""
+    store, window = contents.store, contents.window
+    assert store is not None
+    if not found:
+        return
+    first_seq, last_seq = _ends(found)
+    if first_seq <= window.cursor or contents.departing.items or store.has_removed_from(first_seq):
+        items = found.items(0, found.count) if isinstance(found, ItemColumns) else found
+        gone = store.removed_among(list(map(_seq_of, items)))
+        gone.update(contents.departing.items)
+        found = [item for item in items if item.seq > window.cursor and item.seq not in gone]
+    if isinstance(found, ItemColumns):
+        window.extend_columns(found)
+    else:
+        window.extend(found)
+    window.pass_by(last_seq)
 
 
 def lease_runs(contents: Contents, sizes: Sequence[int], holds: list[Hold], deadline: int) -> list[Hand | None]:

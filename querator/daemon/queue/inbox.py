@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from querator.daemon.queue import leasing, repeats
-from querator.daemon.queue.passes import COMPLETES, MIXED, PRODUCES, Pass
+from querator.daemon.queue.passes import COMPLETES, LEASE, MIXED, PRODUCES, Pass
 from querator.daemon.queue.requests import (
     Arrival,
     Change,
@@ -30,15 +28,17 @@ def collect(this: Pass) -> None:
     """Takes requests from the inbox, in arrival order, up to the first change, which gets a pass of its own. Leases are
     parked.
     """
-    arrived, produces, completes = this.inbox, this.produces, this.completes
-    this.only = _only_kind(arrived)
-    if this.only != MIXED and not this.held_up:
+    arrived, held_up = this.inbox, this.held_up
+    this.only = MIXED if held_up else _only_kind(this, arrived)
+    if this.only != MIXED:
         this.inbox, this.taken = this.taken, arrived  # `taken` was empty
         return
-    this.only = MIXED
-    if this.held_up:
-        this.inbox, this.taken = [], [*this.held_up, *arrived]
-        held_up, this.held_up = this.held_up, deque()
+    produces: list[Produce | Arrival] = []
+    completes: list[Request] = []
+    this.produces, this.completes = produces, completes
+    if held_up:
+        this.inbox, this.taken = [], [*held_up, *arrived]
+        this.held_up = None
         # The files may have been read since these requests came.
         produces += [request for request in held_up if not request.keys or repeats.may_enter(this, request)]
     else:
@@ -68,8 +68,8 @@ def collect(this: Pass) -> None:
         repeats.look_up(this)
 
 
-def _only_kind(arrived: list[Request]) -> int:
-    """PRODUCES or COMPLETES if all of these are simple requests of that kind, as in most passes. Otherwise MIXED."""
+def _only_kind(this: Pass, arrived: list[Request]) -> int:
+    """PRODUCES, COMPLETES or LEASE if all of these are simple requests of that kind, as mostly. MIXED if not."""
     kind = MIXED
     for request in arrived:
         if type(request) is Produce:
@@ -79,7 +79,9 @@ def _only_kind(arrived: list[Request]) -> int:
         elif type(request) is Complete and kind != PRODUCES:
             kind = COMPLETES
         else:
-            return MIXED
+            is_alone = len(arrived) == 1 and len(this.order) == 1 and not this.agenda.has_parked
+            is_new = type(request) is LeaseItems and not (request.order or request.abandoned)
+            return LEASE if is_alone and is_new else MIXED
     return kind
 
 
@@ -103,7 +105,7 @@ def time_out(this: Pass) -> None:
             if this.parked.remove(request):
                 this.answer(request, RetryRequest(LEASE_TIMEOUT))
         elif isinstance(request, Produce | Arrival):
-            if request in this.held_up:
+            if this.held_up and request in this.held_up:
                 this.held_up.remove(request)
             if isinstance(request, Produce):
                 this.repeats.give_up(request)
@@ -115,17 +117,23 @@ def time_out(this: Pass) -> None:
 def answer_all(this: Pass, error: QueratorError) -> None:
     """Answers every request that waits, because the queue stops."""
     under_way = this.repeats.under_way.values()
-    for request in [*this.inbox, *this.parked.waiting.values(), *this.held_up, *under_way, *this.moves.retrying]:
+    for request in [
+        *this.inbox,
+        *this.parked.waiting.values(),
+        *(this.held_up or ()),
+        *under_way,
+        *this.moves.retrying,
+    ]:
         request.answer(error)
     this.moves.retrying.clear()
     this.inbox.clear()
     this.parked.clear()
-    this.held_up.clear()
+    this.held_up = None
 
 
 def waiting_requests(this: Pass) -> dict[str, int]:
     """The number of requests that wait, by kind."""
-    produces = len(this.held_up) + this.repeats.looking_up
+    produces = len(this.held_up or ()) + this.repeats.looking_up
     kinds = {"produce": produces, "lease": len(this.parked.waiting), "complete": this.looking_up}
     for request in this.inbox:
         if isinstance(request, Produce):

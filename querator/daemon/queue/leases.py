@@ -14,7 +14,7 @@ from querator import ids
 from querator.daemon.queue import distribution, lifecycle
 from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.daemon.queue.hands import Hand
-from querator.daemon.store import Batch, Leased, Run, joined
+from querator.daemon.store import Batch, Leased, Run, joined, spread_lease
 from querator.items import ZERO_TIME_US, Hold, Item, Lease
 from querator.limits import ATTEMPTS_MAX, LEASE_ENDS_IDS_MIN
 
@@ -56,6 +56,7 @@ def _write(
     hold_counts: list[int],
 ) -> None:
     """Adds leases to the batch, which may keep these lists."""
+    spread_lease(batch)
     if not batch.lease_seqs:
         batch.lease_seqs, batch.lease_attempts, batch.lease_deadlines = seqs, attempts, deadlines
         batch.holds, batch.hold_counts = holds, hold_counts
@@ -114,7 +115,7 @@ class Leases:
     ) -> list[list[Lease]]:
         """Leases the items until the deadline and deals them to the holds, at most `sizes` each."""
         if len(items) == 1:
-            return [[self._deal_one(batch, items[0], holds[0], deadline)]]
+            return [[self.deal_one(batch, items[0], holds[0], deadline)]]
         if len(items) < _MANY_IDS:
             texts = [self._ids.encode(item.seq) for item in items]
         else:
@@ -144,13 +145,20 @@ class Leases:
         _write(batch, seqs, attempts, [same_deadline] * len(seqs), holds, counts)
         return hands
 
-    def _deal_one(self, batch: Batch, item: Item, hold: Hold, deadline: int) -> Lease:
-        """Leases one item, which is the most common case."""
-        text = self._ids.encode(item.seq)
-        attempts = item.attempts + 1 if item.attempts < ATTEMPTS_MAX else item.attempts
-        lease = self.by_id[text] = Lease(text, item, attempts, deadline, hold)
-        self._expect_end(deadline, item.seq, [text])
-        _write(batch, [item.seq], [attempts], [deadline], [hold], [1])
+    def deal_one(self, batch: Batch, item: Item, hold: Hold, deadline: int) -> Lease:
+        """`deal` for one item and one hold, which is the most common case."""
+        # Any: compiled code would turn the integers into numbers and back.
+        seq: Any = item.seq
+        same_deadline: Any = deadline
+        text = self._ids.encode(seq)
+        before: int = item.attempts
+        attempts: Any = before + 1 if before < ATTEMPTS_MAX else before
+        lease = self.by_id[text] = Lease(text, item, attempts, same_deadline, hold)
+        self._expect_end(deadline, seq, [text])
+        if batch.lease is None and batch.lease_seqs is None:
+            batch.lease_seq, batch.lease = seq, (attempts, same_deadline, hold)
+        else:
+            _write(batch, [seq], [attempts], [same_deadline], [hold], [1])
         return lease
 
     # -- hands
@@ -274,13 +282,30 @@ class Leases:
         return self._ends[0][0] if self._ends else NEVER
 
     def _expect_end(self, deadline: int, seq: int, texts: list[str]) -> None:
-        heapq.heappush(self._ends, (deadline, seq, texts))
+        ends = self._ends
+        if ends and self._has_ended(ends[0]):
+            # Taking its place keeps the heap of a queue with few leases small, so that it stays in the processor's
+            # cache, and the ids of completed leases do not take memory in each of many queues.
+            heapq.heapreplace(ends, (deadline, seq, texts))
+            self.ends_ids -= 1
+        else:
+            heapq.heappush(ends, (deadline, seq, texts))
         if deadline < self._agenda.event_us:
             self._agenda.event_us = deadline
         self.ends_ids += len(texts)
         if self.ends_ids > 2 * (len(self.by_id) + self.in_hands) + LEASE_ENDS_IDS_MIN:
             # Most leases are completed long before their deadline. Their ids must not fill the heap until then.
             self._rebuild_ends()
+
+    def _has_ended(self, end: tuple[int, int, list[str]]) -> bool:
+        """Whether an entry of the heap is that of a single lease which has ended or was extended. May be False for it,
+        which costs memory only.
+        """
+        deadline, _, texts = end
+        if len(texts) > 1 or self.in_hands:
+            return False
+        lease = self.by_id.get(texts[0])
+        return lease is None or lease.deadline != deadline
 
     def _rebuild_ends(self) -> None:
         by_deadline: dict[int, list[str]] = {}

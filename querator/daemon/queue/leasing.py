@@ -13,7 +13,7 @@ from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Pass
 from querator.daemon.queue.requests import LeaseItems
 from querator.errors import InvalidRequest
-from querator.items import Hold
+from querator.items import Hold, Lease
 from querator.wire.leased import LeaseReply
 
 DUPLICATE_CLIENT = "duplicate client id; a client cannot make multiple leased requests to the same queue"
@@ -28,11 +28,18 @@ def arrive(this: Pass, request: LeaseItems) -> None:
     if request.order == 0 and request.client_id in this.parked.clients:
         this.answer(request, InvalidRequest(DUPLICATE_CLIENT))
         return
-    if request.completes is not None:
-        this.parked.reserve(request)
-        if not completing.complete_for_lease(this, request, request.completes):
-            return
-    this.parked.park(request)
+    if request.completes is None or completing.complete_for_lease(this, request, request.completes):
+        this.parked.park(request)
+
+
+def serve_at_once(this: Pass, request: LeaseItems) -> None:
+    """Serves the only request of a pass, which is new, while nobody waits. It is parked only if it gets nothing."""
+    if request.completes is not None and not completing.complete_for_lease(this, request, request.completes):
+        return
+    partition = this.order[0]
+    if not (partition.contents.window.waiting and partition.allows.lease and _deal_to_one(this, partition, request)):
+        this.parked.park(request)
+        serve(this)
 
 
 def serve(this: Pass) -> None:
@@ -51,6 +58,14 @@ def serve(this: Pass) -> None:
             if request.order in parked.waiting:
                 this.deadlines.watch(request)
     parked.newly_parked.clear()
+
+
+def can_go_on(this: Pass) -> bool:
+    """Whether the next pass can serve requests that still wait. Corrects the agenda if nobody waits any more."""
+    this.parked.note_if_none()
+    if not this.parked.waiting:
+        return False
+    return any(partition.allows.lease and partition.contents.window.has_next() for partition in this.order)
 
 
 def _first(parked: ParkedLeases, count: int) -> list[LeaseItems]:
@@ -98,19 +113,11 @@ def _fullest(order: list[Partition]) -> Partition:
 
 
 def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
-    now = this.now_us
-    deadline = lifecycle.deadline(now, this.queue.lease_timeout_ns)
     if len(requests) == 1:
-        request = requests[0]
-        hold = Hold(intern(request.client_id), now, 0, "", request.token_name)
-        if request.batch_size >= limits.HAND_ITEMS_MIN and _deal_runs(this, partition, requests, [hold], deadline):
-            return
-        hands = partition.contents.lease([request.batch_size], [hold], deadline)
-        if hands:
-            this.parked.serve(request)
-            this.answers.append((request, LeaseReply(this.queue.name, partition.number, hands[0]), partition))
-            this.leased += len(hands[0])
+        _deal_to_one(this, partition, requests[0])
         return
+    now = this.now_us
+    deadline = lifecycle.deadline(now, this.lease_timeout_ns)
     sizes = [request.batch_size for request in requests]
     holds = [Hold(intern(request.client_id), now, 0, "", request.token_name) for request in requests]
     if sum(sizes) >= limits.HAND_ITEMS_MIN * len(sizes) and _deal_runs(this, partition, requests, holds, deadline):
@@ -124,12 +131,38 @@ def _deal(this: Pass, partition: Partition, requests: list[LeaseItems]) -> None:
     this.leased += sum(map(len, hands))
 
 
+def _deal_to_one(this: Pass, partition: Partition, request: LeaseItems) -> bool:
+    """Leases items to a single request. False if it gets nothing."""
+    now = this.now_us
+    deadline = lifecycle.deadline(now, this.lease_timeout_ns)
+    hold = Hold(intern(request.client_id), now, 0, "", request.token_name)
+    if request.batch_size >= limits.HAND_ITEMS_MIN and _deal_runs(this, partition, [request], [hold], deadline):
+        return True
+    hand: list[Lease] = []
+    if request.batch_size == 1:
+        lease = partition.contents.lease_one(hold, deadline)
+        if lease is not None:
+            hand.append(lease)
+    else:
+        hands = partition.contents.lease([request.batch_size], [hold], deadline)
+        if hands:
+            hand = hands[0]
+    if not hand:
+        return False
+    if request.order:
+        this.parked.serve(request)
+    this.answers.append((request, LeaseReply(this.queue.name, partition.number, hand), partition))
+    this.leased += len(hand)
+    return True
+
+
 def _deal_runs(this: Pass, partition: Partition, requests: list[LeaseItems], holds: list[Hold], deadline: int) -> bool:
     """Leases items of large requests to large requests. False if the items must be leased one by one."""
     hands = lease_runs(partition.contents, [request.batch_size for request in requests], holds, deadline)
     for request, hand in zip(requests, hands, strict=False):
         if hand is not None:
-            this.parked.serve(request)
+            if request.order:
+                this.parked.serve(request)
             reply = LeaseReply(this.queue.name, partition.number, [], hand)
             this.answers.append((request, reply, partition))
             this.leased += len(hand)

@@ -21,7 +21,7 @@ from querator.daemon.queue.agenda import NEVER
 from querator.daemon.queue.loading import empty_snapshot
 from querator.daemon.queue.opening import PartitionFiles
 from querator.daemon.queue.partition import DEFAULT_BOUNDS, Partition
-from querator.daemon.queue.passes import COMPLETES, PRODUCES, Counters, Death, Pass
+from querator.daemon.queue.passes import COMPLETES, LEASE, PRODUCES, Counters, Death, Pass
 from querator.daemon.queue.recent import Done, Recent
 from querator.daemon.queue.requests import Arrival, Change, LeaseItems, Move, Request
 from querator.daemon.store import Fingerprints, Store
@@ -93,7 +93,7 @@ class Logical:
         """Decides everything that can be decided now. The caller commits `touched` and then calls `settle`."""
         this, agenda = self._pass, self._agenda
         this.begin(now_us, now_ns)
-        if this.deadlines.heap:
+        if agenda.timeout_ns <= now_ns:
             inbox.time_out(this)
         if agenda.look_at_all:
             self._look_at_all()
@@ -101,24 +101,26 @@ class Logical:
             timers.run(this)
         inbox.collect(this)
         produces: list[Any] = this.taken if this.only == PRODUCES else this.produces
-        if len(this.order) > 1 and (produces or self._parked.waiting):
+        if len(this.order) > 1 and (produces or agenda.has_parked):
             distribution.sort(this.order, distribution.weights(this.order))
         if produces:
             producing.place(this, produces)
-        if self._parked.waiting:
+        if this.only == LEASE:
+            leasing.serve_at_once(this, this.taken[0])  # type: ignore[arg-type]
+        elif agenda.has_parked and self._parked.waiting:
             leasing.serve(this)
         for request in this.taken if this.only == COMPLETES else this.completes:
             completing.proceed(this, request)
-        for partition in self._partitions:
+        for partition in this.order:
             contents = partition.contents
             window = contents.window
             has_more = window.waiting != len(window.ready) or window.gone
             if has_more and contents.store is not None and window.wants_loading():
                 self._files.load_window(partition)
         this.stage()
-        if self._parked.waiting and any(p.allows.lease and p.contents.window.has_next() for p in self._partitions):
+        if agenda.has_parked and leasing.can_go_on(this):
             self._wake(self)
-        if self._remembered.is_used:
+        if agenda.has_keys:
             self._remembered.forget(now_us)
         return this
 
@@ -182,9 +184,7 @@ class Logical:
 
     def next_event_ns(self) -> int:
         """The same on the monotonic clock: time-outs and back-offs."""
-        times = [self._files.next_try_ns()] if self._agenda.look_at_all else [NEVER]
-        if self._pass.deadlines.heap:
-            times.append(self._pass.deadlines.next_ns())
+        times = [self._files.next_try_ns() if self._agenda.look_at_all else NEVER, self._pass.deadlines.next_ns()]
         if self._moves.waiting:
             times.append(self._moves.next_ns())
         return min(times)

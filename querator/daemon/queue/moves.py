@@ -186,7 +186,7 @@ def _record_deaths(
     texts = ids.encode_many(partition.prefix, [item.seq for item in items])
     for item, text in zip(items, texts, strict=True):
         tried = attempts.get(item.seq, item.attempts)
-        this.deaths.append(Death(partition, item, text, tried, reason, dead_queue))
+        this.died_in_pass(Death(partition, item, text, tried, reason, dead_queue))
 
 
 # -- arriving

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Container
 from typing import Any
 
-from querator.daemon.queue.agenda import NEVER
+from querator.daemon.queue.agenda import NEVER, Agenda
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.requests import Move, Retry, failing
 from querator.errors import RetryRequest
@@ -14,9 +14,10 @@ from querator.limits import RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS
 
 
 class MovesUnderWay:
-    __slots__ = ("_open", "ended", "outgoing", "retrying", "waiting")
+    __slots__ = ("_agenda", "_open", "ended", "outgoing", "retrying", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
         self.outgoing: list[Move] = []
         """Moves for the driver."""
         self.retrying: set[Retry] = set()
@@ -35,6 +36,7 @@ class MovesUnderWay:
 
     def _send(self, move: Move) -> None:
         self.outgoing.append(move)
+        self._agenda.asks_driver = True
         self._open += 1
 
     def take_outgoing(self) -> list[Move]:

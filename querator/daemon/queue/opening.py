@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from querator.config_file import LimitsConfig
 from querator.daemon.queue.agenda import NEVER, Agenda
+from querator.daemon.queue.contents import add_loaded
 from querator.daemon.queue.loading import Snapshot, read_snapshot
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.remembered import Remembered
@@ -39,7 +40,7 @@ class PartitionFiles:
         self.agenda = Agenda()
         self.partitions = [Partition(placement, bounds, self.agenda) for placement in placements]
         self.by_prefix = {partition.prefix: partition for partition in self.partitions}
-        self.remembered = Remembered(self.partitions)
+        self.remembered = Remembered(self.partitions, self.agenda)
         self.bounds = bounds
         self.open_store = open_store
         """Blocking. Opens a partition's store, or raises."""
@@ -98,6 +99,7 @@ class PartitionFiles:
 
         read = Read(partition, flush, work, on_success, on_failure, beside_upkeep=beside_upkeep)
         self.reads.append(read)
+        self.agenda.asks_driver = True
 
     def read(
         self,
@@ -177,7 +179,7 @@ class PartitionFiles:
             if partition.store is not store:
                 return
             window.loading = False
-            partition.contents.loaded(found)
+            add_loaded(partition.contents, found)
             if (
                 not (found or may_come)
                 and window.on_disk > 0
@@ -196,7 +198,7 @@ class PartitionFiles:
         if not partition.health.error:
             extra = {"queue": self._queue_name, "partition": partition.number, "reason": reason}
             log.error("partition is in error", extra=extra)
-        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.health.relapses, 16))
+        backoff = min(RECOVERY_BACKOFF_MAX_NS, RECOVERY_BACKOFF_MIN_NS << min(partition.relapses, 16))
         partition.fail(reason, self.agenda.now_us, self.agenda.now_ns + backoff)
         self._wake()
 

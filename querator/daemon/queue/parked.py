@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from querator.daemon.queue.agenda import Agenda
 from querator.daemon.queue.requests import LeaseItems
 
 
@@ -11,9 +12,10 @@ class ParkedLeases:
     The planners read the attributes, and change them only through the methods.
     """
 
-    __slots__ = ("_last_order", "clients", "newly_parked", "waiting")
+    __slots__ = ("_agenda", "_last_order", "clients", "newly_parked", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
         self.waiting: dict[int, LeaseItems] = {}
         """By their place in the order of arrival."""
         self.clients: set[str] = set()
@@ -40,6 +42,7 @@ class ParkedLeases:
         if request.order == 0:
             self._last_order += 1
             request.order = self._last_order
+        self._agenda.has_parked = True
 
     def remove(self, request: LeaseItems) -> bool:
         """Removes a request and frees its client id. False if it is not parked."""
@@ -56,6 +59,10 @@ class ParkedLeases:
     def free_client(self, request: LeaseItems) -> None:
         """Frees the client id of a request that will not be parked, so that the client may send another one."""
         self.clients.discard(request.client_id)
+
+    def note_if_none(self) -> None:
+        """Tells the agenda if nobody waits any more."""
+        self._agenda.has_parked = bool(self.waiting or self.clients)
 
     def restore_order(self) -> None:
         """Sorts the requests after some were parked again because their write failed."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Final
 
 from querator.config_file import LimitsConfig
@@ -20,25 +21,36 @@ DEFAULT_BOUNDS: Final = LimitsConfig()
 
 
 class Partition:
+    # What every pass uses is declared first: see `Pass`.
+    storage: str
+    number: int
+    contents: Contents
+    allows: Allows
+    health: StorageHealth
+    relapses: int
+    _durable_counts: tuple[int, int, int, int]
+
     def __init__(
         self, placement: Placement, bounds: LimitsConfig = DEFAULT_BOUNDS, agenda: Agenda | None = None
     ) -> None:
         self.placement = placement
-        self.storage = placement.storage
-        """The name of the storage. Kept here too, because every turn asks for it."""
+        self.storage = intern(placement.storage)
+        """The name of the storage. Kept here too, because every turn compares it. All partitions share one text."""
         self.number = placement.number
         self.prefix = int(placement.uuid.replace("-", "")[:16], 16)
         """The part of each item id that says in which partition the item is."""
         self.bounds = bounds
-        self.alone = [self]
-        """The list of this partition alone, made once, because most passes need just this list."""
         self.agenda = agenda or Agenda()
         """The agenda of the queue."""
         self.contents = Contents(self)
         self.health = StorageHealth()
         self.failures = 0
         """Failures since the file was last open."""
-        self._durable_counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self.relapses = 0
+        """Failures since the last durable write. Opening the file does not reset the number, because that works even
+        on a full disk. It is here and not in `health`, because every durable write resets it.
+        """
+        self._durable_counts = (0, 0, 0, 0)
         self.closed_for = ""
         """The job or reload that keeps the file closed, whatever the operator asked for."""
         self.closed_since = 0
@@ -115,7 +127,7 @@ class Partition:
     def change_placement(self, placement: Placement) -> None:
         """Takes over a storage or a requested state that the catalog has recorded."""
         self.placement = placement
-        self.storage = placement.storage
+        self.storage = intern(placement.storage)
         self._state_changed()
 
     def keep_closed(self, reason: str, now_us: int | None = None) -> None:
@@ -182,6 +194,7 @@ class Partition:
         """Drops everything in memory, which cannot be trusted after a failure of the storage."""
         self.close()
         self.failures += 1
+        self.relapses += 1
         self.health.fail(reason, now_us, retry_at_ns)
 
     def recall(self, counts: Counts) -> None:
@@ -195,7 +208,7 @@ class Partition:
         contents = self.contents
         if contents.store is not None:
             self._durable_counts = contents.counts()
-        self.health.relapses = 0
+        self.relapses = 0
 
     def applied(self) -> None:
         """Called when the file has everything durable. Drops the part of the tail that is now on disk."""

@@ -30,6 +30,7 @@ from querator.limits import (
 )
 
 if TYPE_CHECKING:
+    from querator.daemon.queue.agenda import Agenda
     from querator.daemon.queue.partition import Partition
 
 _DROPPED: Final = "dropped"
@@ -84,7 +85,8 @@ class _Keys:
 class Remembered:
     """The keys of one queue."""
 
-    def __init__(self, unread: Iterable[Partition]) -> None:
+    def __init__(self, unread: Iterable[Partition], agenda: Agenda) -> None:
+        self._agenda = agenda
         self.unread = list(unread)
         """Partitions whose files have not been read since the start, so that their keys are unknown."""
         self.loaded_at = 0
@@ -98,12 +100,11 @@ class Remembered:
         self._kinds = (self._clients, self._bulk, self._moves)
         self._in_files: dict[str, Fingerprints] = {}
         """By the UUID of the partition, all keys that its file had when it was opened."""
-        self.is_used = False
         self.version = 1
         """Rises with each file that is read, because earlier look-ups did not ask that file."""
 
     def put(self, key: str, until: int) -> None:
-        self.is_used = True
+        self._agenda.has_keys = True
         if key.startswith(EXACT_PREFIXES):
             self.exact[key] = until
             return
@@ -141,7 +142,7 @@ class Remembered:
                 self.put(key, max(until, known))
         self._in_files.pop(uuid, None)
         if everything:
-            self.is_used = True
+            self._agenda.has_keys = True
             self._in_files[uuid] = everything
             self._drop_excess()
 

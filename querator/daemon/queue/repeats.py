@@ -115,7 +115,7 @@ def look_up(this: Pass) -> None:
     """Asks every partition about keys that files may know, then puts the requests back at the front of the inbox."""
     requests, this.repeats.to_look_up = this.repeats.to_look_up, []
     if any(not (partition.allows.storage or partition.keys_are_noted) for partition in this.partitions):
-        this.held_up.extend(requests)
+        this.hold_up_again(requests)
         return
     keys = [key for request in requests for key in request.keys]
     version = this.remembered.version

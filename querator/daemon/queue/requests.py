@@ -195,7 +195,7 @@ class LeaseItems(Request):
     abandoned = False
     """Whether its client has disconnected."""
     order = 0
-    """Its place among the parked requests; 0 before it has one."""
+    """Its place among the parked requests; 0 if it was never parked."""
 
     def __init__(
         self,

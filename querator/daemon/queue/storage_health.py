@@ -14,10 +14,6 @@ class StorageHealth:
         """When the file failed; 0 once it is open again."""
         self.recovered_at = 0
         """When the partition last recovered from an error, in this process."""
-        self.relapses = 0
-        """Failures since the last durable write. Opening the file does not reset the number, because that
-        works even on a full disk.
-        """
         self.retry_at_ns = 0
         """When the file is opened again after a failure."""
         self.shortage = ""
@@ -39,7 +35,6 @@ class StorageHealth:
         if not self.error:
             self.error_since = now_us
         self.error = reason
-        self.relapses += 1
         self.retry_at_ns = retry_at_ns
 
     def opened(self, now_us: int) -> None:

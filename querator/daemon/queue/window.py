@@ -127,11 +127,8 @@ class Window:
         if not self.ready and self.ahead:
             next_part = self.ahead[0]
             first = next_part.items(self._unpacked, min(next_part.count, self._unpacked + OLDEST_AMONG_ITEMS_MAX))
-        head = islice(filterfalse(self._is_gone, first), OLDEST_AMONG_ITEMS_MAX)
+        head = islice(filterfalse(lambda item: item.seq in self.gone, first), OLDEST_AMONG_ITEMS_MAX)
         return min(map(_created_at_of, head), default=None)
-
-    def _is_gone(self, item: Item) -> bool:
-        return item.seq in self.gone
 
     def has_next(self) -> bool:
         """Whether the next item is in memory."""
@@ -143,7 +140,7 @@ class Window:
                 self._leave(len(items))
                 return
             self._wait(ItemChunk(list(items)))
-        elif self.ahead:
+        elif self.ahead_items:
             self._follow(ItemChunk(list(items)))
         else:
             if len(items) == 1:
@@ -156,7 +153,7 @@ class Window:
 
     def is_open(self) -> bool:
         """Whether a new item comes right after those at the head, and has room there. If not, it goes to the tail."""
-        is_next = not self.tail and self.waiting == self._items_in_memory - len(self.gone)
+        is_next = not self.tail_items and self.waiting == self._items_in_memory - len(self.gone)
         return is_next and self._has_room()
 
     def _leave(self, count: int) -> None:
@@ -214,7 +211,7 @@ class Window:
     def take(self, count: int, bytes_max: int | None = None) -> list[Item]:
         """Takes up to `count` items from the head."""
         ready = self.ready
-        while self.ahead and len(ready) <= count:
+        while self.ahead_items and len(ready) <= count:
             if count < HAND_ITEMS_MIN or not isinstance(self.ahead[0], RunChunk):
                 self._unpack(READY_UNPACK_ITEMS)
             elif len(ready) < count:
@@ -234,11 +231,6 @@ class Window:
                 else:
                     size += len(item.payload)
                     taken.append(item)
-        elif count == 1 and ready:
-            item = ready.popleft()
-            self.waiting -= 1
-            self.ready_bytes -= len(item.payload)
-            return [item]
         elif count >= len(ready):
             taken = list(ready)
             ready.clear()
@@ -247,6 +239,15 @@ class Window:
         self.waiting -= len(taken)
         self.ready_bytes -= sum(map(len, map(_payload_of, taken)))
         return taken
+
+    def take_one(self) -> Item | None:
+        """Takes the item at the head. None if there is none in memory."""
+        if self.ahead_items or self.gone or not self.ready:
+            return next(iter(self.take(1)), None)
+        item = self.ready.popleft()
+        self.waiting -= 1
+        self.ready_bytes -= len(item.payload)
+        return item
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Returns items that were taken to the head."""

@@ -21,7 +21,7 @@ from querator.daemon.store.base import (
     Summary,
     is_harmless,
 )
-from querator.daemon.store.batches import Batch, joined, others_of
+from querator.daemon.store.batches import Batch, joined, others_of, spread_lease
 from querator.daemon.store.batches import decode as decode_batch
 from querator.daemon.store.columnar import ItemColumns, RunColumns, items_from, items_in
 from querator.daemon.store.duck import (
@@ -112,6 +112,7 @@ __all__ = [
     "records_of",
     "replace_file",
     "schemas",
+    "spread_lease",
     "survey",
     "sync_directory",
     "take_together",

@@ -48,27 +48,10 @@ class Delta:
     """
 
     __slots__ = (
-        "added",
-        "clear_leased",
-        "clear_ready",
-        "clear_scheduled",
-        "gone",
-        "held_bytes",
-        "journal_bytes",
-        "last_seq",
-        "leased_stripes",
-        "leases",
-        "left",
-        "left_bytes",
-        "lost",
-        "record",
-        "removed",
-        "removed_upto",
-        "requests",
-        "rows",
-        "scheduled",
-        "unscheduled",
-    )
+        "added", "clear_leased", "clear_ready", "clear_scheduled", "gone", "held_bytes", "is_plain",
+        "journal_bytes", "last_seq", "leased_stripes", "leases", "left", "left_bytes", "lost", "record",
+        "removed", "removed_upto", "requests", "rows", "scheduled", "unscheduled",
+    )  # fmt: skip
 
     def __init__(self, record: int, last_seq: int) -> None:
         self.record = record
@@ -79,23 +62,28 @@ class Delta:
         """The bytes of the records that added items since the Delta last held none: an upper bound of what its items
         take. Other records add only keys, which `memory_bytes` counts.
         """
+        self.is_plain = True
+        """Whether each batch so far had only items, leases and removals one by one. Then there are no rows, no items
+        left in the journal, no stripes and no scheduled items, and these fields need not be looked at.
+        """
+        self.added: dict[int, Item] = {}
+        self.leases: dict[int, tuple[int, int, Hold]] = {}
+        """Attempts, deadline and hold of each leased item, by sequence."""
+        self.removed: dict[int, None] = {}
+        """Removed items of the file and of `rows`, in the order of removal, which is nearly the order of the file."""
+        self.removed_upto = 0
+        """No removed item has a higher sequence."""
+        self.left_bytes = 0
+        # The fields above are those of a plain batch. Together they take few lines of the processor's cache.
         self.clear_ready = False
         self.clear_leased = False
         self.clear_scheduled = False
-        self.added: dict[int, Item] = {}
         self.rows: list[Rows | Run] = []
         """Items added in columnar form. `gone` and `removed` name those that were removed since."""
         self.gone: dict[int, bytearray] = {}
         """By the first sequence of such items: a 1 for each item that was removed with a stripe."""
         self.left: dict[int, Left] = {}
-        """Further items, which are left in the journal."""
-        self.left_bytes = 0
-        self.removed: dict[int, None] = {}
-        """Removed items of the file and of `rows`, in the order of removal, which is nearly the order of the file."""
-        self.removed_upto = 0
-        """No removed item has a higher sequence."""
-        self.leases: dict[int, tuple[int, int, Hold]] = {}
-        """Attempts, deadline and hold of each leased item, by sequence."""
+        """Further items, which are left in the journal. `left_bytes` is their size."""
         self.leased_stripes: dict[int, LeasedStripe] = {}
         """Further leases, by the first sequence of their stripe."""
         self.scheduled: dict[int, Item] = {}
@@ -125,6 +113,8 @@ class Delta:
         `left`, the added items are left in the journal.
         """
         others = batch.others
+        if others is not None or left is not None:
+            self.is_plain = False
         if others is not None and (others.clear_ready or others.clear_leased or others.clear_scheduled):
             _clear(self, others)
         add = batch.add
@@ -138,7 +128,9 @@ class Delta:
                 self.added.update(zip(map(_seq_of, add), add, strict=True))
         if others is not None:
             self._enter(others, left is not None)
-        if batch.lease_seqs:
+        if batch.lease is not None:
+            self._lease_one(batch.lease_seq, batch.lease)
+        elif batch.lease_seqs:
             self._lease(batch, batch.lease_seqs)
         if others is not None and others.unschedule:
             _move_out(others.unschedule, self.scheduled, self.unscheduled)
@@ -152,7 +144,7 @@ class Delta:
                 if self.left:
                     remove = list(filterfalse(self._drop_left, remove))
                 _move_out(remove, self.added, self.removed)
-            if self.rows:
+            if not self.is_plain and self.rows:
                 self._drop_spent_rows()
         if others is not None:
             self._leave_with(others)
@@ -180,8 +172,13 @@ class Delta:
         if others.request_ids:
             self.requests.update(zip(others.request_ids, others.request_until or (), strict=True))
 
+    def _lease_one(self, seq: Any, lease: Any) -> None:
+        if not self.is_plain and self.leased_stripes:
+            self._end_leases([seq])  # the new lease replaces that of a stripe
+        self.leases[seq] = lease
+
     def _lease(self, batch: Batch, seqs: list[int]) -> None:
-        if self.leased_stripes:
+        if not self.is_plain and self.leased_stripes:
             self._end_leases(seqs)  # the new leases replace theirs
         keys: list[Any] = seqs
         attempts: list[Any] | None = batch.lease_attempts

@@ -166,7 +166,7 @@ class Unapplied:
         has_items = left is None and (batch.add is not None or (others is not None and others.rows is not None))
         if has_items or (others is not None and others.schedule is not None):
             current.held_bytes += journal_bytes
-        elif not (current.added or current.rows or current.scheduled):
+        elif not current.added and (current.is_plain or not (current.rows or current.scheduled)):
             current.held_bytes = 0
         if current.left_bytes and current.left_bytes >= limits.LEFT_DELTA_BYTES:
             self.filled.append(current)
