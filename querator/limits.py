@@ -210,7 +210,8 @@ CHECKPOINT_WAL_BYTES = 32_000_000
 
 LARGE_PAYLOAD_BYTES = 8_000
 PART_BYTES = 4_096
-"""A payload that is longer than the first is kept in the file in parts of the second."""
+"""A payload that is longer than the first is kept in the file in parts of the second size, or up to twice as long: the
+parts of a payload are equally long, because shorter values take DuckDB twice as long."""
 
 # DuckDB's memory.
 DUCKDB_MEMORY_BYTES = 160_000_000
