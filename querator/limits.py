@@ -183,9 +183,9 @@ LEFT_ITEM_BYTES_MIN = 4_096
 """New items of a record of at least the first size, with at least the second size per item, are left in the journal
 until they are applied. Memory has only their places."""
 LEFT_SECONDS_MAX = 8.0
-"""As many bytes are left in the journal as the files of a busy storage take in this time. So long, or less if little
-else is done, may take an orderly stop, a start after a crash, and a read that needs everything in the file. With more,
-producers wait. With half of it, the items are applied to the partition files."""
+"""As many bytes are left in the journal as the files take in this time when little else runs. So long may take an
+orderly stop, a start after a crash, and a read that needs everything in the file. With more, producers wait. With half
+of it, the items are applied to the partition files."""
 LEFT_DELTA_BYTES = 24_000_000
 """They are applied in transactions of about this size."""
 LARGE_BLOCKS_BYTES_MIN = 8_000_000
