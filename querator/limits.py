@@ -184,9 +184,9 @@ LEFT_ITEM_BYTES_MIN = 4_096
 """New items of a record of at least the first size, with at least the second size per item, are left in the journal
 until they are applied. Memory has only their places."""
 LEFT_SECONDS_MAX = 8.0
-"""As many bytes are left in the journal as the files of a busy storage take in this time. So long, or less if little
-else is done, may take an orderly stop, a start after a crash, and a read that needs everything in the file. With more,
-producers wait. With half of it, the items are applied to the partition files."""
+"""As many bytes are left in the journal as the files take in this time when little else runs. So long may take an
+orderly stop, a start after a crash, and a read that needs everything in the file. With more, producers wait. With half
+of it, the items are applied to the partition files."""
 LEFT_DELTA_BYTES = 24_000_000
 """They are applied in transactions of about this size."""
 LARGE_BLOCKS_BYTES_MIN = 8_000_000
@@ -211,7 +211,8 @@ CHECKPOINT_WAL_BYTES = 32_000_000
 
 LARGE_PAYLOAD_BYTES = 8_000
 PART_BYTES = 4_096
-"""A payload that is longer than the first is kept in the file in parts of the second."""
+"""A payload that is longer than the first is kept in the file in parts of the second size, or up to twice as long: the
+parts of a payload are equally long, because shorter values take DuckDB twice as long."""
 
 # DuckDB's memory.
 DUCKDB_MEMORY_BYTES = 160_000_000

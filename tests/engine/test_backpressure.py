@@ -70,6 +70,33 @@ def test_as_much_comes_in_as_goes_out() -> None:
     assert storage.apply(100_000) >= 0.9 * MAX // 2
 
 
+def applied(back_pressure: BackPressure, seconds: float, left_bytes: int) -> None:
+    back_pressure.begins(left_bytes, left_bytes, MAX, absorbed=0, now=0.0)
+    back_pressure.ends(seconds, left_bytes)
+
+
+def test_a_burst_that_slows_applies_hardly_changes_how_much_may_be_left_in_the_journal() -> None:
+    """What is left is applied after the burst, when nothing else needs the processors."""
+    back_pressure = BackPressure()
+    applied(back_pressure, 0.2, 20_000_000)
+    applied(back_pressure, 0.04, 20_000_000)
+    assert back_pressure.left_seconds_per_byte == pytest.approx(2e-9)
+    for _ in range(5):
+        applied(back_pressure, 0.08, 20_000_000)
+    assert back_pressure.left_seconds_per_byte < 2.3e-9
+    for _ in range(300):
+        applied(back_pressure, 0.08, 20_000_000)
+    assert back_pressure.left_seconds_per_byte == pytest.approx(4e-9, rel=0.01)
+
+
+def test_an_apply_of_items_that_were_removed_meanwhile_says_nothing_about_how_much_may_be_left() -> None:
+    back_pressure = BackPressure()
+    applied(back_pressure, 0.04, 20_000_000)
+    back_pressure.begins(20_000_000, 20_000_000, MAX, absorbed=0, now=0.0)
+    back_pressure.ends(0.001, 0)
+    assert back_pressure.left_seconds_per_byte == pytest.approx(2e-9)
+
+
 def test_a_storage_that_holds_little_lets_everybody_in() -> None:
     back_pressure = BackPressure()
     back_pressure.begins(1_000_000, 1_000_000, MAX, absorbed=1_000_000, now=0.0)

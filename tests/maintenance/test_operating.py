@@ -490,6 +490,25 @@ class TestError:
         disk = house.registry.turns.disks["default"]
         house.until(lambda: disk.left_bytes < 1_500_000)
 
+    def test_the_first_items_that_are_left_in_the_journal_are_applied_early_and_later_ones_stay(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The first apply measures how fast the files are. Until then, only few items may be left in the journal."""
+        monkeypatch.setattr(limits, "LEFT_DELTA_BYTES", 3_000_000)
+        monkeypatch.setattr(house.registry.upkeep, "_run_round", lambda: None)
+        house.registry.upkeep._timer.cancel()
+        house.create(partitions=1)
+        disk = house.registry.turns.disks["default"]
+        house.produce("x" * 1_000_000)
+        house.produce("x" * 1_000_000)
+        assert not disk.leaves_much
+        house.produce("x" * 1_000_000)
+        house.until(lambda: not disk.left_bytes and not disk.catching_up)
+        for _ in range(5):
+            house.produce("x" * 1_000_000)
+        assert not disk.catching_up
+        assert disk.left_bytes > 4_900_000
+
     def test_items_that_are_left_in_the_journal_are_leased_in_order(self, house: House):
         house.create(partitions=1)
         store, window = house.partition().store, house.partition().contents.window

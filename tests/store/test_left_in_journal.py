@@ -144,7 +144,7 @@ def test_items_that_come_and_go_never_reach_the_file(
 
     monkeypatch.setattr(PartitionFile, "insert", noted)
     write(storage, store, large(1, 2), large(3, 4), leased((1, 1, 99), (2, 1, 99)), batch_of(remove=[1, 2]))
-    store.catch_up()
+    assert store.catch_up() == 0
     assert inserted == []
     assert ahead(store) == [3, 4]
     write(storage, store, batch_of(remove=[3]))
@@ -161,7 +161,8 @@ def test_a_net_effect_with_much_in_the_journal_is_applied_in_several_transaction
     write(storage, store, added(11))
     applied = []
     while store.unapplied_bytes:
-        store.catch_up()
+        left_bytes = store.left_bytes
+        assert store.catch_up() == left_bytes - store.left_bytes
         applied.append(store.applied_through)
         assert ahead(store)[0] == 1
         assert ahead(store, 8)[:1] == [9]

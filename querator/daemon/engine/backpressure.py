@@ -13,10 +13,12 @@ from querator.limits import BACK_PRESSURE_MEASURED_BYTES_MIN
 
 SLACK_SHARE: Final = 16
 """This part of the bound, or of twice the apply, may come in at once when an apply begins."""
-SECONDS_PER_BYTE: Final = 50e-9
-"""The speed of an apply before the first one was measured: 20 MB/s."""
+SECONDS_PER_BYTE: Final = 20e-9
+"""The speed of an apply before the first one was measured: 50 MB/s."""
 WEIGHT: Final = 0.3
 """The weight of the latest apply in the average."""
+WEIGHT_OF_SLOWER: Final = 0.02
+"""The weight of the latest apply in `left_seconds_per_byte`, if it was slower."""
 
 
 class BackPressure:
@@ -26,6 +28,10 @@ class BackPressure:
         self.seconds_per_byte = SECONDS_PER_BYTE
         """How long an apply takes, on average."""
         self._is_measured = False
+        self.left_seconds_per_byte = SECONDS_PER_BYTE
+        """How long an apply of items that were left in the journal takes when little else runs. Beside a burst of such
+        items it takes up to three times as long."""
+        self.is_left_measured = False
         self._began = 0.0
         self._bytes = 0
         self._room = 0
@@ -42,11 +48,17 @@ class BackPressure:
         self._room = min(left, 4 * applied_bytes * left // bytes_max)
         self._slack = min(bytes_max, 2 * applied_bytes) // SLACK_SHARE
 
-    def ends(self, now: float) -> None:
+    def ends(self, now: float, left_bytes: int = 0) -> None:
+        """The apply has ended. So many of its bytes were left in the journal."""
         if self._bytes >= BACK_PRESSURE_MEASURED_BYTES_MIN:
             weight = WEIGHT if self._is_measured else 1.0
             self.seconds_per_byte += weight * ((now - self._began) / self._bytes - self.seconds_per_byte)
             self._is_measured = True
+        if left_bytes >= BACK_PRESSURE_MEASURED_BYTES_MIN:
+            latest = (now - self._began) / left_bytes
+            weight = WEIGHT_OF_SLOWER if self.is_left_measured and latest > self.left_seconds_per_byte else 1.0
+            self.left_seconds_per_byte += weight * (latest - self.left_seconds_per_byte)
+            self.is_left_measured = True
         self._is_pacing = False
 
     def is_closed(self, held_bytes: int, bytes_max: int, absorbed: int, now: float) -> bool:

@@ -107,8 +107,17 @@ class Disk:
     def left_bytes_max(self) -> int:
         """How many there may be: as many as the files take in a few seconds, if there is space for them there."""
         room = 0 if self.room is None or self.room.is_low else self.room.free_bytes // limits.LEFT_ROOM_SHARE
-        in_time = int(limits.LEFT_SECONDS_MAX / self.back_pressure.seconds_per_byte)
+        in_time = int(limits.LEFT_SECONDS_MAX / self.back_pressure.left_seconds_per_byte)
         return max(min(room, in_time), limits.UNAPPLIED_BYTES_MAX)
+
+    @property
+    def leaves_much(self) -> bool:
+        """Whether items that are left in the journal are applied now. The first of them are applied early: how fast
+        that was says how many may be left there."""
+        enough = self.left_bytes_max // 2
+        if not self.back_pressure.is_left_measured:
+            enough = min(enough, limits.LEFT_DELTA_BYTES)
+        return self.left_bytes >= enough
 
     @property
     def memory_bytes(self) -> int:

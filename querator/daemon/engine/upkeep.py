@@ -126,8 +126,7 @@ class Upkeep:
         disk.look_at_bytes = disk.absorbed_bytes + LOOK_AFTER_BYTES
         holds_much = disk.held_bytes >= self._unapplied_bytes_max or disk.memory_bytes >= APPLY_BYTES
         left_bytes = disk.left_bytes
-        leaves_much = left_bytes >= disk.left_bytes_max // 2
-        everyone = hurry or holds_much or leaves_much or disk.is_idle
+        everyone = hurry or holds_much or disk.leaves_much or disk.is_idle
         if not disk.due and disk.behind:
             self._skip(disk)
             lagging = storage.lagging(left_bytes)
@@ -198,11 +197,12 @@ class Upkeep:
         if partition.health.apply_retry_at > time.monotonic():
             return
 
-        def work() -> None:
-            store.catch_up()
+        def work() -> int:
+            left_bytes = store.catch_up()
             store.checkpoint()
             if forgets:
                 store.forget(now_us)
+            return left_bytes
 
         def failed(error: Exception) -> None:
             disk.catching_up = False
@@ -223,9 +223,9 @@ class Upkeep:
         disk.catching_up = True
         disk.back_pressure.begins(store.next_bytes, *self._held(disk), disk.absorbed_bytes, time.monotonic())
 
-        def done(result: object) -> None:
+        def done(left_bytes: int) -> None:
             disk.catching_up = False
-            disk.back_pressure.ends(time.monotonic())
+            disk.back_pressure.ends(time.monotonic(), left_bytes)
             CHECKPOINT_SECONDS.observe(time.perf_counter() - started)
             partition.applied()
             if forgets:

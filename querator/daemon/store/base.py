@@ -149,8 +149,9 @@ class Store(Protocol):
     def flush(self) -> None:
         """Applies every batch that was written before the call."""
 
-    def catch_up(self) -> None:
-        """Applies the oldest batches, as many as one transaction should have."""
+    def catch_up(self) -> int:
+        """Applies the oldest batches, as many as one transaction should have. Returns how many bytes of them were left
+        in the journal."""
 
     def checkpoint(self, force: bool = False) -> None:
         """Checkpoints the file if its log has grown long, or if `force` is set. Called after an apply."""

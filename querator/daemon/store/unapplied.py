@@ -327,10 +327,13 @@ class UnappliedStore:
         while self._record_applied() < written and self._freeze(written):
             self.apply()
 
-    def catch_up(self) -> None:
+    def catch_up(self) -> int:
         self._drop_settled()
-        if self.freeze():
-            self.apply()
+        if not self.freeze() or self.unapplied.frozen is None:
+            return 0
+        left_bytes = self.unapplied.frozen.left_bytes
+        self.apply()
+        return left_bytes
 
     def _drop_settled(self) -> None:
         settled, self.unapplied.settled = self.unapplied.settled, ()

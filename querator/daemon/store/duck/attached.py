@@ -35,10 +35,8 @@ _log = logging.getLogger(__name__)
 
 SMALL_BLOCK_BYTES: Final = 16_384
 """The smallest blocks that DuckDB has. New files have them: most partitions are small, and there may be a thousand."""
-LARGE_BLOCK_BYTES: Final = 65_536
-"""The blocks of a file into which large payloads are written."""
-LARGEST_BLOCK_BYTES: Final = 262_144
-"""DuckDB's own choice, for compacted files."""
+LARGE_BLOCK_BYTES: Final = 262_144
+"""DuckDB's own choice, for compacted files and for files into which many large payloads are written."""
 
 
 class AttachedFiles:
@@ -207,7 +205,7 @@ class AttachedFiles:
         for path in (self.path(uuid), log_path(self.path(uuid))):
             path.unlink(missing_ok=True)
 
-    def compact(self, uuid: str, file: PartitionFile, block_bytes: int = LARGEST_BLOCK_BYTES) -> None:
+    def compact(self, uuid: str, file: PartitionFile) -> None:
         """Copies a file without the space that deleted rows have left in it, and puts the copy in its place.
 
         The caller has checkpointed the file, and must call `attach_compacted` afterwards, also after a failure.
@@ -216,7 +214,7 @@ class AttachedFiles:
         fresh = staging / path.name
         copy_name = file.name + "_copy"
         try:
-            copy = self.instance.attach(copy_name, fresh, f"BLOCK_SIZE {block_bytes:d}")
+            copy = self.instance.attach(copy_name, fresh, f"BLOCK_SIZE {LARGE_BLOCK_BYTES:d}")
             _copy_tables(file, copy)
             if self._contents(copy_name) != self._contents(file.name):
                 raise StorageError(f"the copy of {path} does not hold what it should", [uuid])

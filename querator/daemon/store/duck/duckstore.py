@@ -19,7 +19,7 @@ from querator.daemon.store.batches import Batch, decode
 from querator.daemon.store.columnar import ItemColumns
 from querator.daemon.store.delta import Delta, Left
 from querator.daemon.store.duck import applying, reading
-from querator.daemon.store.duck.attached import LARGE_BLOCK_BYTES, LARGEST_BLOCK_BYTES, AttachedFiles, log_path
+from querator.daemon.store.duck.attached import LARGE_BLOCK_BYTES, AttachedFiles, log_path
 from querator.daemon.store.duck.database import with_room
 from querator.daemon.store.duck.partition_file import Meta, PartitionFile
 from querator.daemon.store.duck.resting import Rest, mark_of
@@ -231,21 +231,21 @@ class DuckStore(UnappliedStore):
 
     def compact(self) -> None:
         self.flush()
-        self._rewrite(LARGEST_BLOCK_BYTES)
+        self._rewrite()
 
     def _enlarge_blocks(self) -> None:
         """Remakes a file without rows with larger blocks, before large payloads are applied: with small blocks an apply
         takes a third longer. Reads do not look into a file without rows, so none runs meanwhile.
         """
         if not self._snapshots and self.file.block_bytes() < LARGE_BLOCK_BYTES:
-            self._rewrite(LARGE_BLOCK_BYTES)
+            self._rewrite()
 
-    def _rewrite(self, block_bytes: int) -> None:
+    def _rewrite(self) -> None:
         self.checkpoint(force=True)
         with self.failures():
             self._is_doubtful = True  # if the file cannot be attached now, the next apply tries it again
             try:
-                self._files.compact(self.uuid, self.file, block_bytes)
+                self._files.compact(self.uuid, self.file)
             finally:
                 self._inode = _inode(self.path)
                 self._file = self._files.attach_compacted(self.uuid)

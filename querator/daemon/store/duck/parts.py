@@ -1,8 +1,8 @@
-"""Large payloads, which a partition file keeps in parts: rows of at most `PART_BYTES` in the table `parts`.
+"""Large payloads, which a partition file keeps in parts: rows of the table `parts`, of `PART_BYTES` or a little more.
 
 DuckDB makes row groups of at least 2,048 rows, however large the rows are. It reads payloads 2,048 rows at a time, and
 a checkpoint writes the last row group again from its first row. With payloads of 1 MB that would be 2 GB each time.
-A row group of parts has 8 MB. The item's row has the length of a payload that is in parts (`parts_bytes`); 0 if
+A row group of parts has about 8 MB. The item's row has the length of a payload that is in parts (`parts_bytes`); 0 if
 the payload is in the row.
 
 A part is in the column `content`, which is written as it is, or in `packed`, which DuckDB compresses with zstd. The
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Payload = bytes | memoryview
 _VIEW_BYTES: Final = 16
-_INLINE_BYTES_MAX: Final = 12
 
 _SAMPLES_MAX: Final = 16
 _SAMPLE_BYTES: Final = 1_024
@@ -72,19 +71,15 @@ def _views(payloads: Sequence[tuple[int, Payload]]) -> pa.Table:
     seqs, numbers = array("q"), array("q")
     lengths, starts, firsts, owners = array("I"), array("I"), array("I"), array("I")
     for owner, (seq, payload) in enumerate(payloads):
-        whole, rest = divmod(len(payload), PART_BYTES)
-        count = whole + bool(rest)
+        count = len(payload) // PART_BYTES
+        part_bytes = len(payload) // count & ~3  # so that the payload can be read as integers from part to part
         seqs += array("q", [seq]) * count
         numbers.extend(range(count))
-        lengths += array("I", [PART_BYTES]) * whole
-        firsts.extend(memoryview(payload)[: whole * PART_BYTES].cast("I")[:: PART_BYTES // 4])
-        owners += array("I", [owner]) * whole
-        starts.extend(range(0, whole * PART_BYTES, PART_BYTES))
-        if rest:
-            start = whole * PART_BYTES
-            view = _view(rest, payload[start : start + _INLINE_BYTES_MAX], owner, start)
-            for column, value in zip((lengths, firsts, owners, starts), view, strict=True):
-                column.append(value)
+        lengths += array("I", [part_bytes]) * count
+        lengths[-1] += len(payload) - count * part_bytes
+        firsts.extend(memoryview(payload)[: count * part_bytes].cast("I")[:: part_bytes // 4])
+        owners += array("I", [owner]) * count
+        starts.extend(range(0, count * part_bytes, part_bytes))
     count = len(seqs)
     views = array("I", bytes(_VIEW_BYTES)) * count
     views[0::4], views[1::4], views[2::4], views[3::4] = lengths, firsts, owners, starts
@@ -97,13 +92,6 @@ def _views(payloads: Sequence[tuple[int, Payload]]) -> pa.Table:
             column_name: pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), *buffers]),
         }
     )
-
-
-def _view(length: int, beginning: Payload, owner: int, start: int) -> tuple[int, ...]:
-    """Arrow's view of a value: its length, its first four bytes, the number of its buffer and its place there. A short
-    value is in the view itself."""
-    ints = array("I", bytes(beginning).ljust(_INLINE_BYTES_MAX, b"\0"))
-    return (length, *ints) if length <= _INLINE_BYTES_MAX else (length, ints[0], owner, start)
 
 
 def _compress_well(payloads: Sequence[tuple[int, Payload]]) -> bool:
