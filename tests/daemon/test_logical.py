@@ -930,6 +930,39 @@ class TestFailures:
         assert answer.result is None
         assert d.stored() == ["a"]
 
+    @pytest.mark.parametrize("others", [[], ["b"]])
+    def test_a_lease_is_refused_if_the_completes_that_it_carries_cannot_be_written(self, d, others):
+        """Without another item the lease would wait. It must not forget meanwhile what the client asked for."""
+        d.create()
+        d.produce(["a", *others])
+        (a,) = ids(d.lease())
+        d.failing_writes = lambda: "disk full"
+        lease = d.lease(client="me", completes=[a])
+        assert "partition '0' is failing" in lease.error
+        d.failing_writes = lambda: None
+        d.elapse(1)
+        assert d.stored() == ["a", *others]
+        again = d.lease(client="me", completes=[a])
+        assert d.payloads(again.leases) == others if others else again.waiting
+        assert d.stored() == others
+
+    def test_a_lease_is_refused_if_its_completes_fail_in_another_partition(self, d):
+        d.create(partitions=2)
+        d.produce(["a"])
+        (a,) = ids(d.lease())
+        d.produce(["b"])
+        logical = d.logicals["q"]
+        (there,) = [partition for partition in logical.partitions if partition.contents.leases.holds(a)]
+        here = next(partition for partition in logical.partitions if partition.contents.window.waiting)
+        assert here is not there
+        answer = d.lease(completes=[a], run=False)
+        this = logical.plan(d.now_us, d.now_ns)
+        d.storage.drop(d.storage.take())
+        logical.settle(this, {there: "disk full", here: "disk full"})
+        assert "failing" in answer.error
+        d.elapse(1)
+        assert sorted(d.stored()) == ["a", "b"]
+
     def test_produce_waits_until_its_time_runs_out(self, d):
         d.create()
         d.failing_writes = lambda: "disk full"

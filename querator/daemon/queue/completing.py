@@ -58,7 +58,7 @@ def complete_for_lease(this: Pass, lease: LeaseItems, completes: Complete) -> bo
         this.parked.reserve(lease)
         _look_up(this, completes, unknown, resume=lease)
         return False
-    lease.completes = None
+    lease.completes, lease.completed_in = None, completes.touched
     if error is not None:
         this.parked.free_client(lease)
         this.answer(lease, error, completes.touched)

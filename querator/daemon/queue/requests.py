@@ -6,7 +6,7 @@ monotonic clock. All other times of a queue are on the queue's clock.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from querator.errors import QueratorError
@@ -191,11 +191,16 @@ class Complete(Request):
         self.touched: set[Partition] = set()
 
 
+_NOWHERE: Final[Set[Partition]] = frozenset()
+
+
 class LeaseItems(Request):
     abandoned = False
     """Whether its client has disconnected."""
     order = 0
     """Its place among the parked requests; 0 if it was never parked."""
+    completed_in: Set[Partition] = _NOWHERE
+    """The partitions in which the ids that it carried were completed."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from querator.daemon.queue import repeats
 from querator.daemon.queue.partition import Partition
 from querator.daemon.queue.passes import Death, Pass
-from querator.daemon.queue.requests import Arrival, LeaseItems, Produce, failing
+from querator.daemon.queue.requests import Arrival, LeaseItems, Produce, Request, failing
 from querator.errors import QueratorError, RetryRequest
 from querator.wire.leased import LeaseReply
 
@@ -52,15 +52,20 @@ def withhold(this: Pass, reason: str) -> None:
 def fail(this: Pass, failed: dict[Partition, str]) -> None:
     """Settles a pass in which the batches of these partitions failed, for the given reasons.
 
-    A produce or a lease that depends on one of them is planned again. Any other request that does is refused.
+    A produce or a lease that depends on one of them is planned again. Any other request that does is refused, and so is
+    a lease whose completes depend on one of them.
     """
     this.forget_counts()
     for partition, reason in failed.items():
         this.files.fail(partition, reason)
+    refused = _refuse_leases(this, failed)
     for request, result, after in this.answers:
         needed = after if isinstance(after, set) else {after}
         bad = next((partition for partition in failed if partition in needed), None)
-        if bad is None:
+        if request in refused:
+            if bad is None and isinstance(result, LeaseReply):
+                this.undelivered.append(result)
+        elif bad is None:
             request.answer(result)
         elif isinstance(request, Produce | Arrival):
             repeats.take_back(this, request)
@@ -76,6 +81,19 @@ def fail(this: Pass, failed: dict[Partition, str]) -> None:
     this.moves.call_off(failed)
     this.parked.restore_order()
     this.wake()
+
+
+def _refuse_leases(this: Pass, failed: dict[Partition, str]) -> set[Request]:
+    """Refuses the leases whose completes are not durable, whether they got items or wait for some."""
+    refused: set[Request] = set()
+    for request in this.taken:
+        if isinstance(request, LeaseItems):
+            bad = next((partition for partition in failed if partition in request.completed_in), None)
+            if bad is not None:
+                refused.add(request)
+                this.parked.remove(request)
+                request.answer(RetryRequest(failing(bad.number)))
+    return refused
 
 
 def break_off(this: Pass, error: QueratorError) -> None:
