@@ -117,7 +117,8 @@ class Bench:
             return None
         print(
             f"  {size:>10,}: in {point.in_rate:10,.0f}/s out {point.out_rate:10,.0f}/s, CPU {point.cpu_us_in:.1f} + "
-            f"{point.cpu_us_out:.1f} µs, produce p99 {point.produce_p99:.1f} ms, {point.peak_mb:.0f} MB",
+            f"{point.cpu_us_out:.1f} µs, p99 produce {point.produce_p99:.1f} lease {point.lease_p99:.1f} ms, "
+            f"{point.peak_mb:.0f} MB",
             flush=True,
         )
         return point
