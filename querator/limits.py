@@ -463,8 +463,9 @@ ARCHIVE_READS_AHEAD_MAX = 16
 """Log objects that are read at the same time, because an object store takes many milliseconds for each."""
 ARCHIVE_READ_AHEAD_BYTES = 1_000_000
 """The rest of a larger log object is read when its turn has come, so that reading ahead takes little memory."""
-ARCHIVE_BASE_LOG_BYTES = 256_000_000
-"""A partition gets a new base when the log has grown by this much since the first record after its last base."""
+ARCHIVE_BASE_LOG_BYTES = 1_000_000_000
+"""A partition gets a new base when the log has grown by this much since the first record after its last base. A busy
+queue fills it in seconds, and a base costs more than as much log."""
 ARCHIVE_BASE_LOG_OBJECTS = 4_096
 ARCHIVE_BASE_BYTES_PER_OBJECT = 64_000
 """A partition also gets a new base when there were so many log objects since then, unless the files that need one have

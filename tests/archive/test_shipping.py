@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +65,26 @@ def test_a_new_partition_needs_no_base(
     shipped(house)
     assert bases(archive) == 0
     assert contents() == ["1", "2"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_bases_are_made_at_a_lower_priority_than_requests(
+    open_house: OpenHouse, archive: ArchiveConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priorities: list[int] = []
+    write_snapshot = copies.write_snapshot
+
+    def noting(*arguments: Any) -> Any:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return write_snapshot(*arguments)
+
+    monkeypatch.setattr(copies, "write_snapshot", noting)
+    house = open_house("live")
+    house.create(partitions=1)
+    house.close()
+    shipped(open_house("live", archive=archive))
+    assert len(priorities) == 1
+    assert priorities[0] > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 def test_a_queue_that_was_there_before_the_archive_gets_bases(

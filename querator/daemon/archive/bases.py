@@ -8,10 +8,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from querator import limits
+from querator.daemon import priority
 from querator.daemon.archive import care
 from querator.daemon.archive.bucket import Away
 from querator.daemon.archive.objects import Base, DamagedObject
@@ -31,20 +33,30 @@ DIRECTORY: Final = "bases"
 
 async def watch(registry: Registry, shipper: Shipper) -> None:
     """Takes a base of every partition that needs one, one after the other, for as long as the daemon runs."""
+    # Copying a file takes a second of processor time or more, and nobody waits for it.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="querator-base", initializer=priority.lower)
+    try:
+        await _watch(registry, shipper, thread)
+    finally:
+        thread.shutdown(wait=False)
+
+
+async def _watch(registry: Registry, shipper: Shipper, thread: Executor) -> None:
+    loop = asyncio.get_running_loop()
     directory = registry.config.data / DIRECTORY
-    await registry.blocking(_make_empty, directory)
+    await loop.run_in_executor(thread, _make_empty, directory)
     pruned_at = time.monotonic()
     failures = shipper.base_failures  # a reason is logged once, however often it is met
     while True:
         if time.monotonic() - pruned_at >= limits.ARCHIVE_PRUNE_SECONDS:
             pruned_at = time.monotonic()
-            await registry.blocking(_prune, registry, shipper)
+            await loop.run_in_executor(thread, _prune, registry, shipper)
         for uuid in shipper.wanted_bases():
             found = _find(registry, uuid)
             if found is None:
                 continue
             try:
-                await _take(registry, shipper, *found, directory / f"{uuid}.duckdb")
+                await _take(registry, shipper, thread, *found, directory / f"{uuid}.duckdb")
                 failures.pop(uuid, None)
             except (Away, QueratorError, StorageError, OSError) as error:
                 if failures.get(uuid) != str(error):
@@ -84,7 +96,10 @@ def _is_withheld(registry: Registry, partition: Partition) -> bool:
     return bool(registry.storages.withheld) and partition.store is None and partition.should_be_open
 
 
-async def _take(registry: Registry, shipper: Shipper, logical: Logical, partition: Partition, path: Path) -> None:
+async def _take(
+    registry: Registry, shipper: Shipper, thread: Executor, logical: Logical, partition: Partition, path: Path
+) -> None:
+    loop = asyncio.get_running_loop()
     # Read before the snapshot: records after the snapshot are in this log object or a later one.
     since = shipper.ledger.number + 1
     if _is_withheld(registry, partition):
@@ -97,7 +112,7 @@ async def _take(registry: Registry, shipper: Shipper, logical: Logical, partitio
         if registry.stopping:
             raise StorageError("the daemon stops")
 
-    writing = asyncio.ensure_future(registry.blocking(_upload, shipper, snapshot, since, source, path, check))
+    writing = loop.run_in_executor(thread, _upload, shipper, snapshot, since, source, path, check)
     try:
         await asyncio.shield(writing)
     finally:
@@ -105,7 +120,7 @@ async def _take(registry: Registry, shipper: Shipper, logical: Logical, partitio
         if not writing.done():
             await asyncio.wait([writing])
             writing.exception()  # nobody else asks for it
-        await registry.blocking(snapshot.close)
+        await loop.run_in_executor(thread, snapshot.close)
 
 
 def _snapshot(store: Store) -> FileSnapshot:
