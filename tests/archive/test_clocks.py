@@ -9,7 +9,7 @@ import pytest
 
 from querator import limits
 from querator.clock import ManualClock, SetBackClock
-from querator.daemon.archive import Bucket, clock_behind_us, heartbeats, ownership
+from querator.daemon.archive import Away, Bucket, clock_behind_us, heartbeats, ownership
 from querator.daemon.archive.heartbeats import Heartbeats
 from querator.daemon.archive.objects import HEARTBEAT, Heartbeat, Owner, sealed
 from querator.daemon.archive.ownership import noted_behind, read_identity
@@ -96,6 +96,26 @@ def test_our_own_clock_may_be_set_after_the_last_heartbeat(machines: Machines) -
     machines.run(20)
     machines.standby_us = 30 * SECOND
     assert 30 <= machines.skew_seconds() <= 31
+
+
+def test_the_time_without_the_store_does_not_count_as_silence_of_the_owner(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines.run(20)
+
+    def away(name: str) -> bytes:
+        raise Away("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machines.bucket, "read", away)
+        for _ in range(60):
+            machines.now_us += SECOND
+            with pytest.raises(Away):
+                machines.seen.look(1)
+    for second in range(20):
+        machines.now_us += SECOND
+        machines.seen.look(1)
+        assert second < machines.seen.silence() <= second + 5 + 2 * limits.HEARTBEAT_LOOK_SECONDS
 
 
 def test_a_clock_that_was_set_back_catches_up_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from querator.daemon.service import Service
 from querator.errors import Conflict, QueratorError, Replaced
 from querator.wire import messages as m
 from tests.archive.looking import bucket_of, shipped, shipper_of
+from tests.archive.object_stores import S3, FaultyProxy
 from tests.daemons import QUERATOR, Daemon, clean_environment
 from tests.maintenance.house import OPERATOR, SECOND, WAIT_SECONDS, House
 from tests.waiting import until
@@ -273,6 +274,34 @@ def test_a_silent_owner_is_replaced_by_itself(live: House, open_house: OpenHouse
     live.close()
     standby.until(lambda: standby.service.archive.notes()[0].startswith("archive "))
     assert sorted(standby.contents()) == ["1", "2"]
+
+
+@pytest.mark.parametrize("commands", [("PUT",), ("PUT", "GET", "HEAD")])
+def test_an_outage_of_the_store_is_not_taken_for_a_silent_owner(
+    open_house: OpenHouse, s3: S3, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, commands: tuple[str, ...]
+) -> None:
+    """The standby notices first that the store is back, and the owner has work that nobody else has."""
+    monkeypatch.setattr(limits, "ARCHIVE_RETRY_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(limits, "HEARTBEAT_LOOK_SECONDS", 0.1)
+    url, options = s3.archive(proxy.endpoint)
+    archive = ArchiveConfig(url, interval=0.05, heartbeat=0.2, takeover=2.0, options=options)
+    live = open_house("live", archive=archive)
+    live.create()
+    standby = open_house("standby", archive=archive, standby=True)
+    followed(live, standby)
+    lost: list[object] = []
+    live.service.lost_archive = lost.append
+    proxy.fault = lambda handler, body: handler.command in commands and handler.refuse()
+    live.produce("only here")
+    live.until(lambda: shipper_of(live).away_seconds() > 5)
+    assert standby.service.archive.is_standby
+    seen = follower(standby).heartbeats
+    beats = seen.last.beats
+    proxy.fault = None
+    live.until(lambda: bool(lost) or seen.last.beats > beats)
+    assert not lost
+    followed(live, standby)
+    assert standby.service.archive.is_standby and shipper_of(live).ledger.epoch == 1
 
 
 def test_an_owner_that_rarely_copies_still_sends_heartbeats(open_house: OpenHouse, archive: ArchiveConfig) -> None:

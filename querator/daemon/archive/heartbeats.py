@@ -37,7 +37,7 @@ class Heartbeats:
         self._bucket = bucket
         self._clock = clock
         self._ticks_us: Callable[[], int] = clock.now_us if isinstance(clock, ManualClock) else _monotonic_us
-        self._seen_at = time.monotonic()
+        self._seen_at = self._looked_at = time.monotonic()
         self._looked_us: int | None = None
         """When the last look began, by the monotonic clock."""
         self._bounds: list[_Bounds] = []
@@ -46,6 +46,7 @@ class Heartbeats:
         """Blocking. Reads the heartbeat of the owner of this epoch. Raises Away."""
         begun_us = self._ticks_us()
         beat = heartbeat(self._bucket)
+        self._note_look()
         looked_us, self._looked_us = self._looked_us, begun_us
         if beat is None or beat.epoch != epoch:
             return
@@ -57,6 +58,12 @@ class Heartbeats:
             return  # we know it, or it was put late
         self.last, self._seen_at = beat, time.monotonic()
 
+    def _note_look(self) -> None:
+        """Time in which we did not look is no silence of the owner: if the store was away, it was away for both."""
+        now = time.monotonic()
+        self._seen_at += max(0.0, now - self._looked_at - 2 * limits.HEARTBEAT_LOOK_SECONDS)
+        self._looked_at = now
+
     def _add(self, new: _Bounds) -> None:
         kept = [one for one in self._bounds if new.at - one.at < limits.SKEW_SECONDS_KEPT]
         if any(new.most < one.least or new.least > one.most for one in kept):
@@ -64,7 +71,7 @@ class Heartbeats:
         self._bounds = [*kept, new]
 
     def silence(self) -> float:
-        """The seconds since the last heartbeat was seen, or since the start."""
+        """The seconds since the last heartbeat was seen, or since the start, without those in which nobody looked."""
         return time.monotonic() - self._seen_at
 
     def forget_silence(self) -> None:

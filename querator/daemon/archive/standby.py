@@ -90,6 +90,8 @@ class Standby:
         """The log objects of a cut that is not wholly there yet."""
         self._ahead: Iterator[LogObject] = iter(())
         """The log objects that the owner's last heartbeat knows of and that come after those in `_pending`."""
+        self._has_refused_puts = False
+        """Whether the store has refused a put when the owner seemed to be silent."""
         self._check_at = 0.0
         """When to look next whether the archive still has its log."""
         self._following = threading.RLock()
@@ -165,7 +167,7 @@ class Standby:
     def _rest(self) -> None:
         """Waits for one interval, and looks for heartbeats meanwhile: how often must not depend on the interval."""
         end = time.monotonic() + self.config.interval
-        with contextlib.suppress(Away):  # the next turn notes it
+        with contextlib.suppress(Exception):  # the next turn meets it too, and notes it
             while not (
                 self._stopping.wait(min(self.config.interval, self.heartbeats.pause())) or time.monotonic() >= end
             ):
@@ -206,11 +208,24 @@ class Standby:
         silence, last = self.heartbeats.silence(), self.heartbeats.last
         # The owner may have another configuration than we have.
         patience = max(self.config.takeover or 0.0, 3 * last.every if last is not None else 0.0)
-        if self.config.takeover is not None and silence > patience:
+        if self.config.takeover is not None and silence > patience and self._store_takes_puts():
             owner = str(self.files.ledger.owner)
             log.warning("the owner is silent", extra={"owner": owner, "seconds": round(silence, 1)})
             self.heartbeats.forget_silence()
             self._take_over()
+
+    def _store_takes_puts(self) -> bool:
+        """A store that can be read and refuses puts makes any owner silent. After that, the owner is given all of its
+        time again. Raises Away."""
+        try:
+            try_store(self.bucket)
+        except Away:
+            self._has_refused_puts = True
+            raise
+        if self._has_refused_puts:
+            self.heartbeats.forget_silence()
+        refused, self._has_refused_puts = self._has_refused_puts, False
+        return not refused
 
     def _check_archive(self) -> None:
         """Raises Away if the archive has lost what we have read from it: then it has no news, but nothing is well."""
