@@ -106,10 +106,10 @@ def test_a_request_to_a_queue_of_its_own_costs_a_pass_and_nothing_that_grows_wit
 
 
 def test_a_request_costs_little_more_with_eight_partitions():
-    """A pass looks only at partitions that its requests change."""
+    """A pass looks only at partitions that its requests change. A single lease on one partition has a shorter way."""
     one, eight = (counted(1, 1, partitions=partitions) for partitions in (1, 8))
     for step in hotpath.STEPS:
-        assert eight[step] < 1.5 * one[step], step
+        assert eight[step] < 1.6 * one[step], step
 
 
 def test_a_lease_in_protobuf_costs_little_more_steps_than_in_json():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from querator import limits
 from querator.daemon.store.base import StorageError
 from querator.daemon.store.duck import copies
 from querator.errors import Conflict, InvalidRequest, NotFound, RequestFailed
@@ -67,7 +68,7 @@ class TestToStorage:
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ):
         """The job is cancelled when the stop takes too long. The catalog may have recorded the switch by then."""
-        monkeypatch.setattr("querator.daemon.jobs.runner.JOB_STOP_SECONDS_MAX", 0.1)
+        monkeypatch.setattr(limits, "JOB_STOP_SECONDS_MAX", 0.1)
         filled(house)
         switched, over = threading.Event(), threading.Event()
         switch = house.registry.catalog.switch_storage

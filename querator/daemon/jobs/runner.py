@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from querator import limits
 from querator.daemon import logs
 from querator.daemon.access import Caller, Right
 from querator.daemon.admin import check_readable, chosen_partitions
@@ -21,7 +22,7 @@ from querator.daemon.registry import CallsByCaller, Registry
 from querator.daemon.store import StorageError
 from querator.errors import Conflict, InvalidRequest, NotFound, QueratorError, RequestFailed
 from querator.items import Job
-from querator.limits import JOB_KEPT_US, JOB_STOP_SECONDS_MAX
+from querator.limits import JOB_KEPT_US
 from querator.wire import messages
 from querator.wire.messages import Reply
 
@@ -69,7 +70,7 @@ class Jobs:
     async def stop(self) -> None:
         """Waits until jobs reach a step from which the next start can resume them."""
         if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=JOB_STOP_SECONDS_MAX)
+            await asyncio.wait(self._tasks.values(), timeout=limits.JOB_STOP_SECONDS_MAX)
         for task in list(self._tasks.values()):
             task.cancel()
 
