@@ -15,9 +15,9 @@ from tests.console.browsing import ConsoleDaemon, Reader
 from tests.waiting import until
 
 ATTACK = (
-    "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{9999*9999}}${9999*9999}</textarea><svg onload=alert(3)>"
+    "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`{{999*999}}${999*999}</textarea><svg onload=alert(3)>"
 )
-NAME = "<img/src=x/onerror=alert(1)>\"'</title><script>alert(2)</script>&amp;{{9999*9999}}"
+NAME = "<img/src=x/onerror=alert(1)>\"'</title><script>alert(2)</script>&amp;{{999*999}}"
 """Queue names have no spaces."""
 COLUMN = '"' + ATTACK.replace('"', '""') + '"'
 COLUMN_2 = '"' + ATTACK[::-1].replace('"', '""') + '<script>alert(4)</script>"'
@@ -98,7 +98,7 @@ def look_at(pages: list[tuple[str, dict[str, str]]], reader: Reader) -> None:
         page = reader.open(path, **fields)
         assert page.locator("img, main script, main svg[onload], iframe").count() == 0, path
         assert page.title().endswith("· Querator"), path
-        assert "99980001" not in page.title(), path
+        assert "998001" not in page.title(), path
 
 
 @pytest.fixture
