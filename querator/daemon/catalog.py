@@ -431,15 +431,18 @@ def _log_path(path: Path) -> Path:
 
 def placements_in(copy: bytes) -> dict[str, tuple[str, str]]:
     """The queue and the storage of each partition in a copy of a catalog, by UUID."""
-    columns, rows = json.loads(copy)["tables"]["partitions"]
-    queue, uuid, storage = (columns.index(name) for name in ("queue", "uuid", "storage"))
-    return {row[uuid]: (row[queue], row[storage]) for row in rows}
+    return {row["uuid"]: (row["queue"], row["storage"]) for row in rows_in(copy, "partitions")}
 
 
 def leftovers_in(copy: bytes) -> set[str]:
     """The UUIDs of files in a copy of a catalog that belong to no queue, or not yet."""
-    columns, rows = json.loads(copy)["tables"]["leftovers"]
-    return {row[columns.index("uuid")] for row in rows}
+    return {row["uuid"] for row in rows_in(copy, "leftovers")}
+
+
+def rows_in(copy: bytes, table: str) -> list[dict[str, Any]]:
+    """The rows of a table in a copy of a catalog, by the names of its columns."""
+    columns, rows = json.loads(copy)["tables"][table]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _json_value(value: object) -> object:

@@ -41,6 +41,35 @@ def test_the_status_tells_who_owns_it_and_how_far_it_goes_back(house: House, arc
     assert found.size > 5_000 and found.last_base
 
 
+def test_everything_can_be_restored_to_the_oldest_point_of_the_status(
+    open_house: OpenHouse, archive: ArchiveConfig, tmp_path: Path
+) -> None:
+    """An archive that is switched on for existing queues has no state of them before their first bases."""
+    before = open_house("live")
+    before.create()
+    before.produce("1")
+    before.close()
+    house = open_house("live", archive=archive)
+    shipped(house)
+    oldest = care.status(bucket_of(archive)).oldest_point
+    house.close()
+    back = restored(archive, tmp_path / "oldest", at_us=oldest)
+    try:
+        assert back.stored() == ["1"]
+    finally:
+        back.close()
+
+
+def test_nothing_is_pruned_from_an_archive_that_lacks_a_log_object(house: House, archive: ArchiveConfig) -> None:
+    bucket = bucket_of(archive)
+    last = care.status(bucket).number
+    bucket.delete([log_name(last - 3)])
+    there = [entry.name for entry in bucket.entries("")]
+    with pytest.raises(DamagedObject, match=log_name(last - 3)):
+        care.prune(bucket, house.clock.now_us())
+    assert [entry.name for entry in bucket.entries("")] == there
+
+
 def test_an_empty_archive_has_a_status(archive: ArchiveConfig) -> None:
     assert care.status(bucket_of(archive)).owner is None
     assert list(care.points(bucket_of(archive))) == []

@@ -15,6 +15,8 @@ from querator.client import produce_item
 from querator.config import ArchiveConfig
 from querator.daemon.archive import Bucket, restoring, salvaging
 from querator.errors import NotFound
+from querator.wire import messages as m
+from querator.wire.access_messages import TokensCreateRequest
 from tests.archive.looking import bucket_of, shipped
 from tests.daemons import Daemon, querator
 from tests.maintenance.house import House
@@ -41,6 +43,29 @@ def test_salvage_lists_what_a_replaced_daemon_had_not_shipped(open_house: OpenHo
     found = list(salvaging.salvage(bucket_of(archive), house.directory, house.config.storages))
     assert ("q", "produced", b"not shipped") in [(one.queue, one.what, one.payload) for one in found]
     assert b"shipped" not in [one.payload for one in found]
+
+
+def test_salvage_lists_changes_of_queues_and_tokens(open_house: OpenHouse, archive: ArchiveConfig) -> None:
+    archive = dataclasses.replace(archive, heartbeat=60, interval=60)
+    house = open_house("live", archive=archive)
+    house.create("kept")
+    house.create("changed")
+    house.create("gone")
+    shipped(house)
+    house.service.lost_archive = lambda error: None
+    open_house("other").close()
+    open_house("other", archive=archive, claim=True, start_over=True)
+    house.create("new")
+    house.call("queues.update", m.QueueInfo(queue_name="changed", max_attempts=9))
+    house.call("queues.delete", m.QueuesDeleteRequest(queue_name="gone"))
+    house.call("tokens.create", TokensCreateRequest(name="bob", role="viewer", queues=["*"]))
+    house.close()
+    found = [one[:2] for one in salvaging.salvage(bucket_of(archive), house.directory, house.config.storages)]
+    assert ("new", "queue created") in found and ("new", "partition 0 created") in found
+    assert ("changed", "queue changed") in found
+    assert ("gone", "queue deleted") in found and ("gone", "partition 0 deleted") in found
+    assert ("", "token created") in found
+    assert "kept" not in [queue for queue, _ in found]
 
 
 def test_a_directory_that_never_had_an_archive_has_nothing_to_salvage(

@@ -154,7 +154,7 @@ def test_changes_are_refused_and_the_error_names_the_owner(idle_pair: Pair, path
 
 def test_a_refused_change_says_where_to_make_it(idle_pair: Pair, tmp_path: Path) -> None:
     done = querator(tmp_path, "queue", "produce", "q", "x", "--socket", str(idle_pair.standby.socket))
-    assert done.returncode == 1 and "hint: --endpoint URL names the owner" in done.stderr
+    assert done.returncode == 1 and "hint: send it to the owner with --endpoint URL" in done.stderr
     assert "querator daemon promote" in done.stderr
 
 

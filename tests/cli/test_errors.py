@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from querator import Client, build, errors
@@ -190,6 +192,15 @@ def test_every_exit_code_is_documented(cli: CommandLine) -> None:
     told = cli.ok("help", "exit-codes")
     for code in failures.EXIT_CODES:
         assert f"  {code} " in told
+
+
+def test_ctrl_c_during_a_query_of_duckdb_is_no_defect() -> None:
+    connection = duckdb.connect()
+    timer = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as caught:
+        connection.execute("select sum(a.range * b.range) from range(10000000) a, range(10000000) b").fetchall()
+    assert isinstance(failures.as_querator_error(caught.value), errors.Interrupted)
 
 
 def test_a_defect_has_no_traceback_unless_asked_for(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,11 +51,15 @@ def wanted(arguments: Sequence[str]) -> Wanted:
     return Wanted(json, quiet, debug)
 
 
+_DUCKDB_INTERRUPTED = "Query interrupted"
+"""What DuckDB raises, as a RuntimeError, if Ctrl-C comes while it runs a query."""
+
+
 def as_querator_error(error: BaseException) -> QueratorError:
     """Any exception as a QueratorError with a message for the user."""
     if isinstance(error, QueratorError):
         return error
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or (type(error) is RuntimeError and str(error) == _DUCKDB_INTERRUPTED):
         return Interrupted("interrupted")
     if isinstance(error, OSError):
         what = error.strerror or str(error)
@@ -132,7 +136,7 @@ def hint_for(error: QueratorError) -> str:
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
     if subject.startswith("this daemon is a standby"):
-        return "--endpoint URL names the owner; if it is lost: querator daemon promote, on this daemon's machine"
+        return "send it to the owner with --endpoint URL; if the owner is lost: querator daemon promote, on this machine"
     if subject == "token does not exist":
         return "querator tokens list"
     if subject.startswith("token '") and subject.endswith("already exists"):

@@ -18,7 +18,7 @@ from querator.daemon.archive.ledger import (
     heartbeat,
     indexes,
     latest,
-    read_log,
+    log_entries,
     read_logs,
 )
 from querator.daemon.archive.objects import DamagedObject, Owner, log_name, log_number
@@ -34,6 +34,7 @@ class Status(NamedTuple):
     last_point: int
     """When the last log object was cut."""
     oldest_point: int
+    """The first moment to which everything can be restored; 0 if there is none."""
     last_heartbeat: int
     objects: int
     size: int
@@ -46,10 +47,6 @@ def status(bucket: Bucket) -> Status:
     """Blocking. Lists everything, which takes a while for a large archive."""
     entries = list(bucket.entries(""))
     ledger = latest(bucket)
-    found = indexes(bucket)
-    oldest = [one.time for one in found]
-    if first_number(bucket) == 1 and (first := read_log(bucket, 1)) is not None:
-        oldest.append(first.head.time)
     beat = heartbeat(bucket)
     placed = placements_in(ledger.catalog) if ledger.catalog else {}
     return Status(
@@ -58,7 +55,7 @@ def status(bucket: Bucket) -> Status:
         number=ledger.number,
         claimed_at=ledger.claimed_at,
         last_point=ledger.time,
-        oldest_point=min(oldest, default=0),
+        oldest_point=_oldest_point(bucket),
         last_heartbeat=beat.time if beat and beat.epoch == ledger.epoch else 0,
         objects=len(entries),
         size=sum(entry.size for entry in entries),
@@ -66,6 +63,29 @@ def status(bucket: Bucket) -> Status:
         without_base=len(ledger.without_base(placed)),
         last_base=max([entry.modified_us for entry in entries if entry.name.startswith("base/")], default=0),
     )
+
+
+def _oldest_point(bucket: Bucket) -> int:
+    before = Ledger() if first_number(bucket) == 1 else None
+    for index in indexes(bucket):
+        ledger = index.read(bucket)
+        if ledger is not None and _is_whole(ledger):
+            return (_first_whole(bucket, before, ledger.number) if before is not None else 0) or ledger.time
+        before = ledger if ledger is not None else before
+    return _first_whole(bucket, before, None) if before is not None else 0
+
+
+def _first_whole(bucket: Bucket, ledger: Ledger, last: int | None) -> int:
+    for one in read_logs(bucket, ledger.number + 1, last):
+        ledger.advance(one)
+        if _is_whole(ledger):
+            return ledger.time
+    return 0
+
+
+def _is_whole(ledger: Ledger) -> bool:
+    """Whether a restore to this point has everything."""
+    return ledger.is_point and bool(ledger.catalog) and not ledger.without_base(placements_in(ledger.catalog))
 
 
 class Point(NamedTuple):
@@ -180,7 +200,10 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     begins at one whose log objects are gone, and bases last, so that no log object that is left names one that is gone.
     Claims stay for ever: a daemon that was replaced while it was suspended must find its next number taken, even if
     that was long ago.
+
+    Raises DamagedObject if a log object is missing: what its restore still needs must not go too.
     """
+    _check_numbers(bucket)
     unfinished = bucket.delete_unfinished(dry_run)
     found = indexes(bucket)
     oldest, ledger = _oldest_kept(bucket, found, before_us)
@@ -203,12 +226,21 @@ def prune(bucket: Bucket, before_us: int, dry_run: bool = False) -> Pruned:
     return Pruned(len(sizes), sum(sizes), oldest.time)
 
 
+def _check_numbers(bucket: Bucket) -> None:
+    expected = first_number(bucket)
+    for number, _ in log_entries(bucket, expected - 1 if expected else 0):
+        # A list may lag, so the object itself is asked for.
+        if expected and number != expected and not bucket.has(log_name(expected)):
+            raise DamagedObject(f"{log_name(expected)} is missing")
+        expected = number + 1
+
+
 def _oldest_kept(bucket: Bucket, found: list[Index], before_us: int) -> tuple[Index | None, Ledger | None]:
     for index in reversed(found):
         if index.time <= before_us:
             ledger = index.read(bucket)
             # A partition without a base could not be restored if earlier log objects were deleted.
-            if ledger is not None and ledger.is_point and not ledger.without_base(placements_in(ledger.catalog)):
+            if ledger is not None and _is_whole(ledger):
                 return index, ledger
     return None, None
 

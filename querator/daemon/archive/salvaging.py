@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from querator import ids
@@ -13,7 +13,7 @@ from querator.config import StorageConfig
 from querator.daemon.archive.bucket import Bucket
 from querator.daemon.archive.ledger import Ledger, indexes, log_entries, read_log, read_logs
 from querator.daemon.archive.ownership import identity_path, read_identity
-from querator.daemon.catalog import Catalog
+from querator.daemon.catalog import Catalog, rows_in
 from querator.daemon.lock import holder
 from querator.daemon.store import Batch, Storage, decode_batch, items_in, open_storage, others_of, records_left
 from querator.errors import Conflict, NotFound
@@ -26,10 +26,12 @@ class Salvaged(NamedTuple):
 
     queue: str
     what: str
-    """`produced`, or `removed` for an item that was completed, retried, died or was deleted."""
-    item_id: str
+    """`produced`, or `removed` for an item that was completed, retried, died or was deleted. Otherwise what happened to
+    the queue, to its partitions or to a token."""
+    item_id: str = ""
     kind: str = ""
     reference: str = ""
+    """Of the item, or the name of the token."""
     payload: bytes = b""
 
 
@@ -42,7 +44,10 @@ def salvage(bucket: Bucket, data: Path, storages: tuple[StorageConfig, ...]) -> 
     ledger = _last_owned(bucket, read_identity(data).data)
     catalog = Catalog(data / "catalog.duckdb")
     queues = {placement.uuid: placement.queue for placement in catalog.placements()}
+    _, copy, _ = catalog.copied(-1, lambda: None)
     catalog.close()
+    if ledger.catalog:
+        yield from _catalog_changes(ledger.catalog, copy)
     for storage in storages:
         for record, payload in records_left(storage.directory / "journal", ledger.position(storage.name)):
             uuid = str(UUID(bytes=record.partition))
@@ -67,6 +72,32 @@ def _last_owned(bucket: Bucket, data: str) -> Ledger:
     for one in read_logs(bucket, ledger.number + 1, last):
         ledger.advance(one)
     return ledger
+
+
+def _catalog_changes(before: bytes, after: bytes) -> Iterator[Salvaged]:
+    """What differs between two copies of a catalog. Nobody needs the jobs of a daemon that was replaced."""
+    for what, row in _differences(before, after, "queues", "name"):
+        yield Salvaged(row["name"], f"queue {what}")
+    for what, row in _differences(before, after, "partitions", "uuid"):
+        yield Salvaged(row["queue"], f"partition {row['number']} {what}")
+    for what, row in _differences(before, after, "tokens", "prefix"):
+        yield Salvaged("", f"token {what}", reference=row["name"])
+
+
+def _differences(before: bytes, after: bytes, table: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What happened to each row of a table that is not as it was, with the row."""
+    old, new = ({row[key]: _significant(row) for row in rows_in(copy, table)} for copy in (before, after))
+    for name in old | new:
+        if name not in old:
+            yield "created", new[name]
+        elif name not in new:
+            yield "deleted", old[name]
+        elif old[name] != new[name]:
+            yield "changed", new[name]
+
+
+def _significant(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "last_used_at"}
 
 
 def _changes(queue: str, uuid: str, batch: Batch) -> Iterator[Salvaged]:

@@ -369,10 +369,10 @@ def _wants_index(shipper: Shipper) -> bool:
 def _end(shipper: Shipper, refusal: QueratorError) -> None:
     """Nothing more is copied. Ends the daemon, or its start."""
     shipper.trouble = str(refusal)
-    log.critical("archive is lost", extra={"reason": shipper.trouble})
     with shipper._lock:
         shipper._refusal = refusal
     if shipper._has_started:
+        log.critical("archive is lost", extra={"reason": shipper.trouble})
         shipper._failed(refusal)
 
 
