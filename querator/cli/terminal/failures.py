@@ -136,7 +136,7 @@ def hint_for(error: QueratorError) -> str:
     if error.message.endswith("is not a valid partition"):
         return "querator partitions list QUEUE"
     if subject.startswith("this daemon is a standby"):
-        return "send it to the owner with --endpoint URL; if the owner is lost: querator daemon promote, on this machine"
+        return "send it to the owner with --endpoint URL; if the owner is lost: querator daemon promote, here"
     if subject == "token does not exist":
         return "querator tokens list"
     if subject.startswith("token '") and subject.endswith("already exists"):
