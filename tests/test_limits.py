@@ -1,4 +1,4 @@
-"""Tests change a bound in one way: `monkeypatch.setattr(limits, "NAME", …)`."""
+"""Tests change a bound in `limits`: by `monkeypatch.setattr(limits, "NAME", …)`, or by `limits.NAME = …`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ BOUNDS = {name for name in vars(limits) if name.isupper()}
 TESTS = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
 CODE = {path: path.read_text() for path in sorted((ROOT / "querator").rglob("*.py"))}
 DAEMON = [path for path in CODE if "daemon" in path.relative_to(ROOT / "querator").parts]
+ASSIGNMENT = re.compile(r"\blimits\.([A-Z_0-9]+) = ")
 PATCH = re.compile(r'setattr\(\s*(\w+),\s*"(\w+)"|setattr\(\s*"(?:\w+\.)+(\w+)"')
 IMPORT = re.compile(r"from querator\.limits import (\([^)]*\)|[^\n]*)")
 
@@ -22,6 +23,7 @@ IMPORT = re.compile(r"from querator\.limits import (\([^)]*\)|[^\n]*)")
 def patched_in(text: str) -> list[tuple[str, str]]:
     """The target and the name of each bound that a test file changes."""
     found = [(match[1] or "", match[2] or match[3]) for match in PATCH.finditer(text)]
+    found += [("limits", name) for name in ASSIGNMENT.findall(text)]
     return [(target, name) for target, name in found if name in BOUNDS]
 
 

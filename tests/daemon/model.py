@@ -29,7 +29,7 @@ class QueueMachine(RuleBasedStateMachine):
         partitions=st.integers(1, 3),
         max_attempts=st.sampled_from([0, 0, 1, 3]),
         dead=st.booleans(),
-        window=st.sampled_from([2, 5, 20_000]),
+        window=st.sampled_from([2, 5, 12, 20_000]),
         in_runs=st.booleans(),
     )
     def start(self, partitions: int, max_attempts: int, dead: bool, window: int, in_runs: bool) -> None:
@@ -69,7 +69,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- what clients do
 
-    @rule(count=counts, ahead=st.sampled_from([None, None, None, 0, 30, 500]), repeat=st.booleans())
+    @rule(count=counts | st.just(15), ahead=st.sampled_from([None, None, None, 0, 30, 500]), repeat=st.booleans())
     def produce(self, count: int, ahead: int | None, repeat: bool) -> None:
         texts = [f"{self.number + n}" for n in range(count)]
         self.number += count

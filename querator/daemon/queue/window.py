@@ -17,11 +17,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import filterfalse, islice
 from operator import attrgetter
 
+from querator import limits
 from querator.config_file import LimitsConfig
 from querator.daemon.store import ItemColumns, Rows, Run, RunColumns, items_in
 from querator.items import Item
 from querator.limits import (
-    HAND_ITEMS_MIN,
     LEFT_ITEM_BYTES_MIN,
     LEFT_RECORD_BYTES_MIN,
     OLDEST_AMONG_ITEMS_MAX,
@@ -212,7 +212,7 @@ class Window:
         """Takes up to `count` items from the head."""
         ready = self.ready
         while self.ahead_items and len(ready) <= count:
-            if count < HAND_ITEMS_MIN or not isinstance(self.ahead[0], RunChunk):
+            if count < limits.HAND_ITEMS_MIN or not isinstance(self.ahead[0], RunChunk):
                 self._unpack(READY_UNPACK_ITEMS)
             elif len(ready) < count:
                 self._unpack(count - len(ready))  # and no more, so that the rest of the run can be leased as such

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
+from querator import limits
 from querator.daemon.store.runs import Rows, Run
 from querator.items import Item
-from querator.limits import RUN_ITEMS_MIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ class ItemColumns:
             differs = pc.not_equal(pc.subtract(numbers[1:], numbers[:-1]), step)
             breaks = differs if breaks is None else pc.or_(breaks, differs)
         last_places = [*pc.indices_nonzero(breaks).to_pylist(), self.count - 1]
-        if len(last_places) * RUN_ITEMS_MIN > self.count:
+        if len(last_places) * limits.RUN_ITEMS_MIN > self.count:
             return []
         payloads = self._columns[PAYLOAD]
         ends = pa.array([0] * self.count) if payloads == b"" else pc.cumulative_sum(pc.binary_length(payloads))
