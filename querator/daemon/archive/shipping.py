@@ -336,16 +336,24 @@ class Shipper:
             must_put, self._must_put = self._must_put, False
             self._cuts_begun += 1
         time_us = self._clock.now_us()
-        for piece in cutter.take(self.ledger, bases, must_put):
+        pieces = cutter.take(self.ledger, bases, must_put)
+        for piece in pieces:
             one, data = self._packers.made(cutter, piece, self.ledger, self.owner)
             self._patiently(lambda one=one, data=data: self._put(one.head.number, data))  # type: ignore[misc]
             self.ledger.advance(one)
+            if piece.is_last:
+                self._end_cut(cutter, time_us)  # first of all, because clients may be waiting for it
             cutter.shipped(piece)
             if _wants_index(self):
                 _save_index(self)
             self._is_stranger = False
             _beat(self, at_once=False)  # a cut after an outage may take long
+        if not pieces:
+            self._end_cut(cutter, time_us)
         self._identity = noted_bases(self._data, self._identity, False)
+
+    def _end_cut(self, cutter: Cutter, time_us: int) -> None:
+        """Called when the archive has a whole cut."""
         self._placed = tuple(cutter.placements)
         self._without_base = cutter.without_base(self.ledger)
         _note_shipped(self, time_us)
